@@ -245,7 +245,7 @@ class Order:
         """Return the command that does the same."""
         options = self.query.options()
         more = [
-            f"--{name.replace('_', '-')} {text}"
+            f"--{name.replace('_', '-')} {shlex.quote(text)}"
             for name in ("limit", "rate", "dlq_subscription", "subscription")
             if (text := getattr(self, name))
             and not (name == "subscription" and self.verb == "seek")
@@ -255,12 +255,13 @@ class Order:
         more += ["--any-topic"] if self.any_topic else []
         more += ["--all"] if self.everything else []
         group = "retry" if self.verb in _WAITING or kind_of(self.source) == "retry" else "dlq"
-        name = TopicName.parse(self.source)
-        shown = str(name) if (name.tenant, name.namespace) != ("public", "default") else name.local
+        shown, subscription, to = map(
+            shlex.quote, (usual_name(self.source), self.subscription, self.to)
+        )
         if self.verb == "seek":
-            return f"pulsar-retry seek {shown} {self.subscription} --to {self.to}"
+            return f"pulsar-retry seek {shown} {subscription} --to {to}"
         if self.verb == "undo":
-            return f"pulsar-retry dlq undo {shown} {self.to}"
+            return f"pulsar-retry dlq undo {shown} {to}"
         verb = (
             "pulsar-retry redrive"
             if self.verb == "redrive"
@@ -316,6 +317,12 @@ class Order:
     def _job_key(self) -> str:
         """Return a key that is the same for the same fields. A text such as "2h" keeps its key."""
         return json.dumps([each for each in self.pairs() if each[0] not in {"rate", "why"}])
+
+
+def usual_name(topic: str) -> str:
+    """Return the name of a topic as commands accept it: short in ``public/default``."""
+    name = TopicName.parse(topic)
+    return name.local if (name.tenant, name.namespace) == ("public", "default") else topic
 
 
 def _note(archived_as: Any, act: Act) -> ArchiveNote:

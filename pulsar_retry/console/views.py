@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 import urllib.parse
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from pulsar_retry.console.login.access import Access
-from pulsar_retry.console.orders import DONE
+from pulsar_retry.console.orders import DONE, usual_name
 from pulsar_retry.ops.formatting import clean, short, words_of_age
 from pulsar_retry.policy.durations import text_of
 from pulsar_retry.wire.names import TopicName
@@ -42,6 +43,7 @@ class Views:
             "moment": _moment,
             "namespace": _namespace,
             "on": lambda names: urllib.parse.urlencode([("on", each) for each in names]),
+            "shell": lambda topic: shlex.quote(usual_name(topic)),
             "short": lambda text, width=60: short(clean(str(text or "")), width),
             "span": _span,
             "until": _until,

@@ -61,8 +61,22 @@ def test_a_bad_filter_is_refused(text) -> None:
             {"verb": "seek", "subscription": "billing", "to": "2h"},
             "pulsar-retry seek orders-billing-DLQ billing --to 2h",
         ),
+        (
+            {"verb": "undo", "to": "x; rm -r ."},
+            "pulsar-retry dlq undo orders-billing-DLQ 'x; rm -r .'",
+        ),
+        (
+            {"dlq_subscription": "$(id)"},
+            "pulsar-retry redrive orders-billing-DLQ --dlq-subscription '$(id)'",
+        ),
     ],
 )
 def test_an_order_names_the_command_that_does_the_same(fields, command) -> None:
     """To be repeated in a shell."""
     assert command == Order.of(list(fields.items()), DLQ).command()
+
+
+def test_the_name_of_a_topic_is_one_word_of_a_shell() -> None:
+    """Anybody who may create topics chooses it, and a user copies it."""
+    name = "persistent://shop/orders/$(id)-DLQ"
+    assert f"pulsar-retry redrive '{name}'" == Order(source=name).command()
