@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsar_retry._throttle import TooManyTriesError
 from pulsar_retry.console.acting import Acting, Form
-from pulsar_retry.console.desk import LetterBrowser
+from pulsar_retry.console.desk import BusyError, LetterBrowser
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.login.access import COOKIE, Access
 from pulsar_retry.console.login.gate import AccessMiddleware, address_of, retry_after
@@ -304,6 +304,7 @@ async def _form(request: Request) -> Form:
 #: The status of each kind of error; subclasses come before their base classes.
 _STATUS = (
     (ConfigError, 400),
+    (BusyError, 503),
     (OidcError, 502),
     (AdminForbiddenError, 403),
     (AdminNotFoundError, 404),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import threading
 import time
@@ -36,8 +37,14 @@ LISTED = 50
 #: Seconds that a page waits for the index, if it has the topic and if not; for a search; and how
 #: many topics are read at a time.
 _FRESH, _FIRST, _SEARCH, _READERS = 0.15, 2.0, 2.5, 2
+#: Seconds to wait for others that read.
+_TURN = 10.0
 #: How many waiting letters a page reads.
 _MOST_WAITING = 10_000
+
+
+class BusyError(PulsarRetryError):
+    """Too many letters are being read for others."""
 
 
 @attrs.frozen(kw_only=True)
@@ -91,6 +98,7 @@ class LetterBrowser:
         self._cluster, self._watcher = cluster, watcher
         self._index, self._indexer = index, indexer
         self._readers = threading.BoundedSemaphore(_READERS)
+        self._exports = threading.BoundedSemaphore(_READERS)
 
     def topics(self, namespace: str) -> Sequence[LetterTopic]:
         """Return the retry and dead-letter topics of a namespace.
@@ -188,14 +196,24 @@ class LetterBrowser:
     def waiting(self, topic: str, where: Filter) -> Waiting:
         """Return the letters of a retry topic that wait for their delay."""
         admin, client = self._indexer.clients()
-        with self._readers:
+        with _turn(self._readers):
             reading = letters_after(client, admin, topic, None)
             limited = (each for each, _ in zip(reading, range(_MOST_WAITING), strict=False))
             return survey_waiting(limited, where, DueTimes(), LISTED)
 
     def exported(self, topic: str, where: Filter) -> Iterator[str]:
-        """Yield the letters that match as lines of JSON, with their payloads."""
-        with self._readers, look_into(self._cluster, topic, None) as found:
+        """Return the letters that match as lines of JSON, with their payloads.
+
+        Raises:
+            BusyError: others are being read; whoever reads one decides how long that takes.
+            PulsarRetryError: there is no such topic.
+        """
+        lines = self._exported(topic, where)
+        first = list(itertools.islice(lines, 1))  # begins now, so that a fault is told
+        return itertools.chain(first, lines)
+
+    def _exported(self, topic: str, where: Filter) -> Iterator[str]:
+        with _turn(self._exports, 0.0), look_into(self._cluster, topic, None) as found:
             for each in found.letters():
                 if fits(where, each):
                     yield json.dumps(found.facts(each), ensure_ascii=False, default=str) + "\n"
@@ -207,7 +225,7 @@ class LetterBrowser:
         letters: list[IndexedLetter] = []
         last, number, ended = after, 0, True
         with (
-            self._readers,
+            _turn(self._readers),
             contextlib.closing(letters_after(client, admin, topic, after)) as reading,
         ):
             for each in reading:
@@ -226,3 +244,14 @@ class LetterBrowser:
             searched=number,
             after=None if ended or last is None else str(last),
         )
+
+
+@contextlib.contextmanager
+def _turn(readers: threading.BoundedSemaphore, patience: float = _TURN) -> Iterator[None]:
+    """Read when fewer than `_READERS` others do, or give up after *patience* seconds."""
+    if not readers.acquire(timeout=patience):
+        raise BusyError("Others are reading letters. Try again in a moment.")
+    try:
+        yield
+    finally:
+        readers.release()

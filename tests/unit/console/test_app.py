@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pulsar
@@ -10,6 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from pulsar_retry.admin.position import Position
+from pulsar_retry.console import desk
 from pulsar_retry.console.app import Console
 from pulsar_retry.console.desk import Contents, LetterBrowser
 from pulsar_retry.console.login.access import COOKIE, Access
@@ -19,7 +22,7 @@ from pulsar_retry.console.store.letters import IndexedLetter, IndexProgress, Let
 from pulsar_retry.errors import AdminError, ConfigError, PulsarRetryError
 from pulsar_retry.ops.overview import LetterTopic
 from pulsar_retry.ops.waiting import Waiting
-from pulsar_retry.replay import Cluster
+from pulsar_retry.replay import Cluster, Filter
 
 TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
 VIEWERS = "battery staple horse"
@@ -435,6 +438,22 @@ def test_a_full_disk_is_told_and_lets_users_in() -> None:
     marked = [client.post("/marks", data={"mark": "x" * 100}, headers=program) for _ in range(60)]
     assert 503 == marked[-1].status_code
     assert "database or disk is full" in marked[-1].text
+
+
+def test_downloads_that_nobody_reads_stop_no_page(local, monkeypatch) -> None:
+    """Two at a time; another one is refused, and nobody waits for them."""
+    letters = SimpleNamespace(letters=lambda: iter(range(9)), facts=lambda each: {"n": each})
+    monkeypatch.setattr(desk, "look_into", lambda *_: contextlib.nullcontext(letters))
+    monkeypatch.setattr(desk, "fits", lambda *_: True)
+    monkeypatch.setattr(desk, "letters_after", lambda *_: iter(()))
+    monkeypatch.setattr(local.desk._indexer, "clients", lambda: (None, None))
+    held = [local.desk.exported(DLQ, Filter()) for _ in range(2)]
+    browser = TestClient(local.app(), base_url=URL)
+    assert 503 == browser.get(f"/export?name={DLQ}").status_code
+    assert 0 == LetterBrowser.waiting(local.desk, RETRY, Filter()).count
+    assert ['{"n": 0}\n', '{"n": 1}\n'] == [next(held[0]), next(held[0])]
+    held.clear()
+    assert 9 == len(browser.get(f"/export?name={DLQ}").text.splitlines())
 
 
 def test_what_is_typed_becomes_a_url(browser) -> None:
