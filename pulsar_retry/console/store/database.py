@@ -61,7 +61,11 @@ _STEPS = (
 
 
 def default_path(service_url: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the file for a cluster in the user's folder for state."""
+    """Return the file for a cluster in the user's folder for state.
+
+    Raises:
+        ConfigError: the user has no folder.
+    """
     if sys.platform == "win32":
         base = (
             Path(environment.get("LOCALAPPDATA", "")) if environment.get("LOCALAPPDATA") else None
@@ -70,7 +74,10 @@ def default_path(service_url: str, environment: Mapping[str, str] = os.environ) 
         configured = Path(environment.get("XDG_STATE_HOME", ""))
         # According to the XDG specification, a relative path is ignored.
         base = configured if configured.is_absolute() else None
-    base = base or Path.home() / ".local" / "state"
+    try:
+        base = base or Path.home() / ".local" / "state"
+    except RuntimeError as error:  # a container without a name for its user id
+        raise ConfigError(f"store: expected a file, because there is no home: {error}") from None
     host = urllib.parse.urlsplit(service_url).netloc.rpartition("@")[2]
     return base / "pulsar-retry" / f"console-{re.sub('[^A-Za-z0-9.-]+', '-', host)[:100]}.db"
 

@@ -201,6 +201,17 @@ def test_the_usual_file_has_the_name_of_the_cluster(tmp_path) -> None:
     assert Path.home() in relative.parents
 
 
+def test_a_user_without_a_home_needs_no_store(monkeypatch) -> None:
+    """As in a container whose user id has no name; the console then remembers nothing."""
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    with pytest.raises(ConfigError, match="home"):
+        default_path("pulsar://h", {})
+
+
 def test_actions_are_kept_in_order_and_are_bounded(database) -> None:
     """The oldest go first."""
     records = Records(database)
