@@ -109,6 +109,7 @@ class Watcher:
         self._changes = changes
         self._listed: dict[str, _Listed] = {}
         self._syncing: dict[str, Future[None]] = {}
+        self._faults: dict[str, str] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_READERS, "pulsar-retry-index")
         self._polls = (
@@ -169,13 +170,14 @@ class Watcher:
 
     def poll(self) -> None:
         """Ask once: for the topics of each namespace."""
+        problems = []
         for namespace in self._namespaces:
             try:
                 self._poll(namespace)
-                self.problem = ""
             except Exception as error:  # noqa: BLE001 - it may work the next time
-                self.problem = f"the topics of {namespace} could not be read: {error}"
-                _log.warning("%s", self.problem)
+                problems.append(f"the topics of {namespace} could not be read: {error}")
+                _log.warning("%s", problems[-1])
+        self.problem = "; ".join(problems)
         if time.monotonic() > self._forgets_at:
             self._forgets_at = time.monotonic() + _FORGETS_EVERY
             try:
@@ -253,13 +255,16 @@ class Watcher:
                 return running
             future = self._pool.submit(self._indexer.sync, topic)
             self._syncing[topic] = future
-        future.add_done_callback(lambda done: _tell(topic, done))
+        future.add_done_callback(lambda done: self._tell(topic, done))
         return future
 
-
-def _tell(topic: str, done: Future[None]) -> None:
-    if not done.cancelled() and (error := done.exception()) is not None:
-        _log.info("the letters of %s could not be read: %s", topic, error)
+    def _tell(self, topic: str, done: Future[None]) -> None:
+        """Log why a topic could not be read, once for each reason."""
+        error = None if done.cancelled() else done.exception()
+        why = "" if error is None else f"{type(error).__name__}: {error}"
+        if why and self._faults.get(topic) != why:
+            _log.warning("the letters of %s could not be read: %s", topic, why)
+        self._faults[topic] = why
 
 
 def _has_changed(before: LetterTopic | None, now: LetterTopic) -> bool:

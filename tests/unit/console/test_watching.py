@@ -1,0 +1,63 @@
+"""What the console says when it cannot watch. There is no broker."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_retry.console.login.access import Access
+from pulsar_retry.console.making import ConsoleOptions, assembled
+from pulsar_retry.console.store.database import MEMORY, Database
+from pulsar_retry.console.watch import Watcher
+from pulsar_retry.errors import AdminError
+from pulsar_retry.replay import Cluster
+from support.reading import eventually
+
+DLQ = "persistent://shop/a/orders-billing-DLQ"
+
+
+@pytest.fixture
+def watcher() -> Iterator[Watcher]:
+    """Give the watcher of two namespaces."""
+    options = ConsoleOptions(namespaces=["shop/a", "shop/b"])
+    with contextlib.closing(Database(MEMORY)) as database:
+        cluster = Cluster("pulsar://127.0.0.1:1", admin_url="http://127.0.0.1:1")
+        made = assembled(cluster, Access("127.0.0.1"), options, database).watcher
+        yield made
+        made.stop()
+
+
+def test_one_namespace_that_works_hides_no_other(watcher, monkeypatch) -> None:
+    """The overview says what it does not see."""
+    fails = {"shop/a"}
+
+    def ask(namespace: str) -> tuple[Any, ...]:
+        if namespace in fails:
+            raise AdminError(401, "namespaces", "no")
+        return ()
+
+    monkeypatch.setattr(watcher, "_ask", ask)
+    watcher.poll()
+    assert "shop/a" in watcher.problem
+    fails.clear()
+    watcher.poll()
+    assert "" == watcher.problem
+
+
+def test_a_topic_that_cannot_be_read_is_in_the_log_once(watcher, monkeypatch, caplog) -> None:
+    """It is tried again every few seconds."""
+
+    def sync(_topic: str) -> None:
+        raise AdminError(401, "namespaces", "no")
+
+    monkeypatch.setattr(watcher._indexer, "sync", sync)
+    with caplog.at_level(logging.WARNING, "pulsar_retry"):
+        for _ in range(3):
+            with pytest.raises(AdminError):
+                watcher.refresh(DLQ, 30)
+            eventually(lambda: DLQ in caplog.text)
+    assert 1 == sum(DLQ in each.getMessage() for each in caplog.records)
