@@ -111,8 +111,9 @@ class Pages:
         )
 
     def _line(self, topic: LetterTopic, since: float, width: int, height: int) -> Chart | None:
-        samples = self.history.depths(topic.topic, since)
-        return chart([*samples, (time.time(), topic.backlog)], width, height)
+        now = time.time()
+        samples = self.history.depths(topic.topic, since, (now - since) / width)
+        return chart([*samples, (now, topic.backlog)], width, height)
 
     def _changes(self, topics: Sequence[str], since: float, now: float) -> list[Change]:
         long = now - since

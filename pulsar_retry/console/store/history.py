@@ -92,15 +92,27 @@ class History:
                 )
                 self._last[topic] = (now, depth)
 
-    def depths(self, topic: str, since: float) -> list[Sample]:
-        """Return the backlogs of a topic, the oldest first."""
+    def depths(self, topic: str, since: float, step: float = 1.0) -> list[Sample]:
+        """Return the backlogs of a topic, the oldest first.
+
+        Args:
+            topic: The topic.
+            since: The start, in seconds since 1970.
+            step: Of so many seconds, only the least, the most and the last backlog.
+        """
         with self._database.reading() as reader:
+            # With max(at), SQLite takes the backlog of that row.
             rows = reader.execute(
-                "SELECT at, backlog FROM depths JOIN topics ON topics.id = topic"
-                " WHERE name = ? AND at >= ? ORDER BY at",
-                (topic, since),
+                "SELECT max(at), backlog, min(backlog), max(backlog)"
+                " FROM depths JOIN topics ON topics.id = topic"
+                " WHERE name = ? AND at >= ? GROUP BY CAST(at / ? AS INTEGER) ORDER BY 1",
+                (topic, since, step),
             )
-            return [(at, backlog) for at, backlog in rows]
+            return [
+                (at, each)
+                for at, last, *ends in rows
+                for each in (*sorted({*ends} - {last}), last)
+            ]
 
     # -- arrivals ---------------------------------------------------------------------------------
 

@@ -142,6 +142,17 @@ def test_depths_are_stored_when_they_change_and_for_a_time(database) -> None:
     assert all(at >= NOW + 400 for at, _ in history.depths(DLQ, 0))
 
 
+def test_a_line_has_no_more_samples_than_pixels(database) -> None:
+    """30 days of a busy topic are 170,000 samples; none of its peaks and valleys is hidden."""
+    history = History(database)
+    for number in range(600):
+        history.add_depths(NOW + number, [(DLQ, 5000 if number == 311 else number)])
+    found = history.depths(DLQ, NOW, 60)
+    assert len(found) <= 3 * 11
+    assert (0, 5000, 599) == (found[0][1], max(each for _, each in found), found[-1][1])
+    assert [each for each, _ in found] == sorted(each for each, _ in found)
+
+
 def test_a_restart_remembers_everything_and_says_what_was_interrupted(tmp_path) -> None:
     """The letters, the jobs, the actions; a job that was running is marked."""
     path = tmp_path / "folder" / "console.db"
