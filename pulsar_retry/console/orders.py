@@ -46,6 +46,8 @@ _TO = ("retry", "origin")
 _NEEDS_CHOICE = frozenset({"archive", "discard", "restore", "cancel", "expedite"})
 _WAITING = frozenset({"cancel", "expedite"})
 _SNAPSHOT = "snapshot:"
+#: How many groups are shown and stored, the largest first.
+_MOST_GROUPS = 50
 
 
 @attrs.frozen(kw_only=True)
@@ -63,7 +65,7 @@ class OrderOutcome:
         is_cancelled: Whether it was cancelled.
         is_complete: Whether nothing is left that was meant.
         notes: More about the result, in words.
-        groups: For a dry run: which letters, as groups.
+        groups: For a dry run: which letters, as groups; the largest ones.
         job: The id that the letters and the audit log have.
         edited: How many letters have, or would have, changes by an edit.
         diffs: For a dry run: what it would change in the first letters, with their ids.
@@ -98,7 +100,7 @@ class OrderOutcome:
             is_cancelled=done.stopped == "cancelled",
             is_complete=done.dry_run or done.is_complete,
             notes=done.problems,
-            groups=[each.facts() for each in done.groups],
+            groups=[each.facts() for each in done.groups[:_MOST_GROUPS]],
             job=done.job,
             edited=done.edited,
             diffs=[(each.message_id, each.text) for each in done.diffs],
@@ -139,7 +141,7 @@ class OrderOutcome:
             left={"not meant": done.left} if done.left else {},
             targets={done.archive: done.count} if done.archive else {},
             notes=notes,
-            groups=[each.facts() for each in done.groups],
+            groups=[each.facts() for each in done.groups[:_MOST_GROUPS]],
             job=done.job,
         )
 

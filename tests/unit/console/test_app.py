@@ -15,14 +15,17 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.console import desk
 from pulsar_retry.console.app import Console
 from pulsar_retry.console.desk import Contents, LetterBrowser
+from pulsar_retry.console.jobs import Job
 from pulsar_retry.console.login.access import COOKIE, Access
 from pulsar_retry.console.making import ConsoleOptions, assembled
+from pulsar_retry.console.orders import Order, OrderOutcome
 from pulsar_retry.console.store.database import MEMORY, Database
 from pulsar_retry.console.store.letters import IndexedLetter, IndexProgress, LetterGroup
 from pulsar_retry.errors import AdminError, ConfigError, PulsarRetryError
 from pulsar_retry.ops.overview import LetterTopic
 from pulsar_retry.ops.waiting import Waiting
-from pulsar_retry.replay import Cluster, Filter
+from pulsar_retry.replay import Cluster, Filter, Redriven
+from pulsar_retry.replay.redriving.report import Group
 
 TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
 VIEWERS = "battery staple horse"
@@ -438,6 +441,31 @@ def test_a_full_disk_is_told_and_lets_users_in() -> None:
     marked = [client.post("/marks", data={"mark": "x" * 100}, headers=program) for _ in range(60)]
     assert 503 == marked[-1].status_code
     assert "database or disk is full" in marked[-1].text
+
+
+@pytest.mark.parametrize("state", ["done", "incomplete", "cancelled", "interrupted"])
+def test_every_edit_can_be_undone(browser, local, state) -> None:
+    """Also one that left some letters; by the id of the redrive, which other jobs may have begun."""
+    job = Job(
+        id="j",
+        order=Order(source=DLQ, patch="{}"),
+        dry_run=False,
+        by="ada",
+        began=0.0,
+        state=state,
+        outcome=OrderOutcome(done=2, edited=2, job="r1"),
+        audit="a2",
+    )
+    local.records.save_job(job.facts())
+    page = browser.get("/job?id=j").text
+    assert "verb=undo&amp;to=r1" in page
+    assert (state != "done") == ("/job/resume" in page)
+
+
+def test_a_job_keeps_the_largest_groups() -> None:
+    """It is stored twice a second, and every letter may be its own group."""
+    groups = tuple(Group("r", "E", f"f{each}", "m", 1, ()) for each in range(1000))
+    assert 50 == len(OrderOutcome.of(Redriven(source=DLQ, job="", dry_run=True, groups=groups)).groups)
 
 
 def test_downloads_that_nobody_reads_stop_no_page(local, monkeypatch) -> None:
