@@ -55,7 +55,7 @@ class Acting:
 
     def look(self, request: Request, form: Form) -> Response:
         """Start a dry run."""
-        order = Order.of(form, self.desk.checked(_one(form, "name")))
+        order = Order.of(form, self.desk.checked(_one(form, "name"))).settled()
         total = None
         if order.verb in {"redrive", "archive", "discard"} and order.query:
             total = self.desk.count(order.source, order.query.where())

@@ -222,6 +222,17 @@ class Order:
         query = Query.typed(typed).with_([each for each in pairs if each[0] in NAMES])
         return cls(source=source, query=query, **plain)
 
+    def settled(self) -> Order:
+        """Return the order with times instead of durations: it is confirmed later.
+
+        Raises:
+            ConfigError: a field of the filter is invalid.
+        """
+        where = self.query.where()
+        times = {"since": where.since, "until": where.until}
+        texts = {name: when.isoformat() for name, when in times.items() if when is not None}
+        return attrs.evolve(self, query=self.query.with_(texts))
+
     def pairs(self) -> list[tuple[str, str]]:
         """Return the fields for a URL or a hidden form."""
         plain = attrs.asdict(self, filter=attrs.filters.exclude("query", "source"), recurse=False)
@@ -317,7 +328,7 @@ class Order:
         return Redrive(self.source, self.to or "retry", **options)
 
     def _job_key(self) -> str:
-        """Return a key that is the same for the same fields. A text such as "2h" keeps its key."""
+        """Return a key that is the same for the same fields."""
         return json.dumps([each for each in self.pairs() if each[0] not in {"rate", "why"}])
 
 

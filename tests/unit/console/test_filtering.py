@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import urllib.parse
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -80,3 +80,14 @@ def test_the_name_of_a_topic_is_one_word_of_a_shell() -> None:
     """Anybody who may create topics chooses it, and a user copies it."""
     name = "persistent://shop/orders/$(id)-DLQ"
     assert f"pulsar-retry redrive '{name}'" == Order(source=name).command()
+
+
+def test_an_order_is_about_the_time_of_its_dry_run() -> None:
+    """It may be confirmed a day later: more letters would then be older than an hour."""
+    order = Order.of([("filter", "reason=odd until=1h since=2026-01-31T12:00Z")], DLQ).settled()
+    (until,), (since,) = order.query.values("until"), order.query.values("since")
+    age = datetime.now(UTC) - datetime.fromisoformat(until)
+    assert timedelta(hours=1) <= age < timedelta(hours=1, minutes=1)
+    assert "2026-01-31T12:00:00+00:00" == since
+    assert ["odd"] == order.query.values("reason")
+    assert order == order.settled() == Order.read(order.facts())
