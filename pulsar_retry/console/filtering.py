@@ -31,6 +31,9 @@ REPEATED = {
 ONCE = {"since": "--since", "until": "--until"}
 NAMES = (*REPEATED, *ONCE)
 
+#: More digits no count of attempts has.
+_DIGITS = 10
+
 Pairs = Iterable[tuple[str, str]]
 
 
@@ -136,10 +139,9 @@ class Query:
 
 
 def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError.bad("attempt", text, "a number") from None
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+        raise ConfigError.bad("attempt", text, "a number")
+    return int(text)
 
 
 def _pair(text: str) -> tuple[str, str]:
