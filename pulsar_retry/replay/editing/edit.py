@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import hashlib
 import inspect
 import json
@@ -72,12 +74,15 @@ class Edit:
         """
         if not callable(function):
             raise ConfigError.bad("function", function, "a function that takes a letter")
-        called = getattr(function, "__qualname__", type(function).__qualname__)
-        module = getattr(function, "__module__", None) or "?"
+        inner: Any = function
+        while isinstance(inner, functools.partial):
+            inner = inner.func
+        called = getattr(inner, "__qualname__", type(inner).__qualname__)
+        module = getattr(inner, "__module__", None) or "?"
         return cls(
             name=name or f"{module}:{called}",
             function=function,
-            digest=_digest(_source_of(function)),
+            digest=_digest(_source_of(inner) + _values_of(function)),
             by=by,
             why=why,
             job=job,
@@ -160,6 +165,24 @@ def _source_of(function: Any) -> str:
         except (OSError, TypeError):
             continue
     return str(getattr(function, "__qualname__", function))
+
+
+def _values_of(function: Any) -> str:
+    """Return what a function got when it was made: by a partial, or from the function around it."""
+    found: list[Any] = []
+    while isinstance(function, functools.partial):
+        found += [function.args, function.keywords]
+        function = function.func
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            found.append(cell.cell_contents)
+    if not found:
+        return ""
+    # Of other objects only the class: their texts may differ from process to process.
+    try:
+        return json.dumps(found, default=lambda each: type(each).__qualname__, skipkeys=True)
+    except (ValueError, RecursionError):  # an object that contains itself
+        return str(len(found))
 
 
 def _merge(patch: Mapping[str, Any]) -> EditFunction:

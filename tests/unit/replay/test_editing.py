@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -68,6 +69,22 @@ def test_what_is_left() -> None:
     assert applied(lambda _: None) is None
     assert letter() == applied(lambda each: each.with_value(each.value))
     assert letter() != applied(lambda each: each.with_value({**each.value, "amount": -1.0}))
+
+
+def test_one_function_with_other_values_is_another_edit() -> None:
+    """Else the second edit would leave what the first has changed, and say nothing."""
+
+    def pay(old: LetterContent, currency: str) -> LetterContent:
+        return old.with_value({**old.value, "currency": currency})
+
+    def paying(currency: str) -> Callable[[LetterContent], LetterContent]:
+        return lambda old: pay(old, currency)
+
+    for made in (paying, lambda each: functools.partial(pay, currency=each)):
+        euro, dollar = (Edit.of_function(made(each)) for each in ("EUR", "USD"))
+        assert euro.id != dollar.id
+        assert euro.id == Edit.of_function(made("EUR")).id
+    assert "pay" in euro.name
 
 
 @pytest.mark.parametrize("payload", [None, b"\xff", b"text"])
