@@ -11,8 +11,9 @@ from pulsar_retry.errors import PayloadError
 from pulsar_retry.replay.editing.content import LetterContent
 from pulsar_retry.wire.payloads.readable import as_hex, value_as_json
 
-#: How many bytes of a binary payload are compared, and how many lines of a diff are shown.
-_MOST_BYTES, _MOST_LINES = 1024, 200
+#: How many bytes of a binary payload are compared, and how many lines of a diff are shown, and of
+#: how many characters.
+_MOST_BYTES, _MOST_LINES, _LONGEST = 1024, 200, 2000
 
 
 @attrs.frozen
@@ -38,7 +39,12 @@ def diff_of(before: LetterContent, after: LetterContent) -> LetterDiff:
     if len(lines) > _MOST_LINES:
         more = len(lines) - _MOST_LINES
         lines = [*lines[:_MOST_LINES], f"… {more} more lines"]
-    return LetterDiff(before.message_id, "\n".join(lines))
+    return LetterDiff(before.message_id, "\n".join(map(_cut, lines)))
+
+
+def _cut(line: str) -> str:
+    left = len(line) - _LONGEST
+    return line if left <= 0 else f"{line[:_LONGEST]}… {left} more characters"
 
 
 def _lines_of(letter: LetterContent) -> list[str]:

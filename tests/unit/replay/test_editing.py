@@ -189,3 +189,5 @@ def test_a_diff() -> None:
     assert "-k" in diff_of(letter(), letter(key=None)).text.splitlines()
     long = letter(json.dumps(list(range(1000))).encode())
     assert "more lines" in diff_of(long, long.with_value([])).text
+    wide = letter(b"x" * 1_000_000)
+    assert len(diff_of(wide, wide.with_payload(b"y")).text) < 3_000
