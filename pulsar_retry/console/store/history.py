@@ -109,9 +109,7 @@ class History:
                 (topic, since, step),
             )
             return [
-                (at, each)
-                for at, last, *ends in rows
-                for each in (*sorted({*ends} - {last}), last)
+                (at, each) for at, last, *ends in rows for each in (*sorted({*ends} - {last}), last)
             ]
 
     # -- arrivals ---------------------------------------------------------------------------------

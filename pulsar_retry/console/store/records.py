@@ -94,7 +94,9 @@ class Records:
                 )
         except sqlite3.Error as error:
             text = " ".join(filter(None, (by, verb, target, detail)))
-            _log.error("the use of the console could not be stored: %s: %s", error, short(text, 200))
+            _log.error(
+                "the use of the console could not be stored: %s: %s", error, short(text, 200)
+            )
 
     def actions(self, most: int) -> list[Action]:
         """Return the actions, the latest first."""

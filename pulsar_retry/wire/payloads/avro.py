@@ -71,7 +71,8 @@ class AvroCodec(PayloadCodec):
             if name not in known:
                 known[name] = False  # for a record in itself: an array or a union is between them
                 self._within.add(name)
-                known[name] = all([self._check(each["type"], known) for each in schema["fields"]])
+                fields = [self._check(each["type"], known) for each in schema["fields"]]
+                known[name] = all(fields)
                 self._within.discard(name)
             return known[name]
         if kind == "array" and self._check(schema["items"], known):

@@ -445,7 +445,7 @@ def test_a_full_disk_is_told_and_lets_users_in() -> None:
 
 @pytest.mark.parametrize("state", ["done", "incomplete", "cancelled", "interrupted"])
 def test_every_edit_can_be_undone(browser, local, state) -> None:
-    """Also one that left some letters; by the id of the redrive, which other jobs may have begun."""
+    """Also one that left letters; by the id of the redrive, which other jobs may have begun."""
     job = Job(
         id="j",
         order=Order(source=DLQ, patch="{}"),
@@ -465,7 +465,9 @@ def test_every_edit_can_be_undone(browser, local, state) -> None:
 def test_a_job_keeps_the_largest_groups() -> None:
     """It is stored twice a second, and every letter may be its own group."""
     groups = tuple(Group("r", "E", f"f{each}", "m", 1, ()) for each in range(1000))
-    assert 50 == len(OrderOutcome.of(Redriven(source=DLQ, job="", dry_run=True, groups=groups)).groups)
+    assert 50 == len(
+        OrderOutcome.of(Redriven(source=DLQ, job="", dry_run=True, groups=groups)).groups
+    )
 
 
 def test_downloads_that_nobody_reads_stop_no_page(local, monkeypatch) -> None:

@@ -38,7 +38,9 @@ def test_a_query_is_the_filter_of_the_command_line() -> None:
     assert Query().where().takes_all
 
 
-@pytest.mark.parametrize("text", ["'", "since=yore", "attempt=x", f"attempt=1{30 * '0'}", "property=x", "id=x"])
+@pytest.mark.parametrize(
+    "text", ["'", "since=yore", "attempt=x", f"attempt=1{30 * '0'}", "property=x", "id=x"]
+)
 def test_a_bad_filter_is_refused(text) -> None:
     """It says what is accepted."""
     with pytest.raises(ConfigError):

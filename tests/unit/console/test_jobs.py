@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sqlite3
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -206,26 +205,6 @@ def test_a_killed_console_says_what_it_knows_and_resumes(stage) -> None:
     again.close()
     with pytest.raises(ConfigError, match="before it was done"):
         again.resume(plan.id, BY)
-
-
-def test_a_full_disk_hides_no_result_and_starts_nothing_twice(stage, monkeypatch) -> None:
-    """What could not be stored is known until the console ends; what was confirmed, too."""
-    plan = stage.ended(stage.look())
-
-    def full(_facts: Any) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    saved, store = stage.records.save_job, iter((True, False))
-    monkeypatch.setattr(
-        stage.records, "save_job", lambda facts: (saved if next(store, False) else full)(facts)
-    )
-    redrive = stage.jobs.confirm(plan.id, BY)
-    assert "done" == stage.ended(redrive).state
-    assert ["done"] == [each.state for each in stage.jobs.all()]
-    assert redrive.id == stage.jobs.confirm(plan.id, BY).id
-    with pytest.raises(sqlite3.Error):
-        stage.look()
-    assert 2 == sum(each.released.is_set() for each in stage.held)
 
 
 def test_a_full_disk_hides_no_result_and_starts_nothing_twice(stage, monkeypatch) -> None:
