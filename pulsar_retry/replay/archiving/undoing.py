@@ -26,7 +26,7 @@ from pulsar_retry.replay.archiving.copies import EditSurvey, survey_edit
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.redrive import only_consumer
-from pulsar_retry.replay.redriving.report import COPY, first_of_each
+from pulsar_retry.replay.redriving.report import COPY, REFUSED, first_of_each
 from pulsar_retry.replay.redriving.source import find_subscription
 from pulsar_retry.replay.waiting.waiting import WaitingLetters
 from pulsar_retry.replay.who import operator
@@ -215,7 +215,7 @@ class Undo:
             done = attrs.evolve(
                 done,
                 restored=min(restored, total),
-                stopped=done.stopped or back.stopped,
+                stopped=done.stopped or back.stopped or (None if back.is_complete else REFUSED),
             )
         return done
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from pulsar_retry.replay import Cluster, Redriven, Undo, Undone
 from pulsar_retry.replay.archiving import copies
 
 DLQ = "persistent://public/default/orders-billing-DLQ"
@@ -48,3 +50,15 @@ def test_a_redrive_that_was_resumed_is_undone_as_a_whole(monkeypatch, asked) -> 
     seen = copies.survey_edit(nothing, admin, DLQ, asked)
     assert {f"{DLQ} 1:0", f"{DLQ} 1:1"} == set(seen.targets)
     assert ({"r1"}, {f"{DLQ} 1:0"}) == (seen.jobs, seen.waiting)
+
+
+def test_letters_of_an_earlier_run_hide_none_that_stay(monkeypatch) -> None:
+    """A restoration that is continued counts what the killed one has restored."""
+    undo = Undo(DLQ, "r1", cluster=Cluster("pulsar://127.0.0.1:1"))
+    seen = copies.EditSurvey(jobs={"r1"}, targets={f"{DLQ} 1:{each}": RETRY for each in range(10)})
+    back = Redriven(source=DLQ, job="x", dry_run=False, redriven=95, left={"no_target": 5})
+    step = SimpleNamespace(run=lambda _: back, cancel=lambda: None)
+    monkeypatch.setattr(undo, "_restoring", lambda *_: step)
+    plan = Undone(source=DLQ, job="r1", dry_run=False, edited=10)
+    done = undo._restore(seen, set(), plan, [], lambda *_: None)
+    assert not done.is_complete
