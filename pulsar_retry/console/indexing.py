@@ -15,7 +15,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.client import Client
 from pulsar_retry.console.store.letters import IndexedLetter, IndexProgress, LetterIndex
-from pulsar_retry.errors import AdminNotFoundError
+from pulsar_retry.errors import AdminError, AdminNotFoundError
 from pulsar_retry.ops.formatting import short
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 from pulsar_retry.replay.cluster import Cluster
@@ -130,9 +130,11 @@ class Indexer:
             self._done.pop(topic, None)
             self._whole.discard(topic)
             raise
-        except BaseException:
-            with self._busy:
-                self._close()
+        except (AdminError, pulsar.PulsarException) as error:
+            # An answer of the broker about this topic must not end the reading of others.
+            if not isinstance(error, pulsar.AuthorizationError) and not getattr(error, "status", 0):
+                with self._busy:
+                    self._close()
             raise
 
     def end(self) -> None:

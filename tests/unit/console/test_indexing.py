@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import pulsar
 import pytest
 
 from pulsar_retry.console import indexing
@@ -14,6 +16,7 @@ from pulsar_retry.console.indexing import Indexer
 from pulsar_retry.console.store.database import MEMORY, Database
 from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.letters import LetterIndex
+from pulsar_retry.errors import AdminError
 from pulsar_retry.replay import Cluster, Filter
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
 
@@ -97,3 +100,29 @@ def test_another_cluster_at_the_same_address(topic) -> None:
     topic.ledger, topic.entries, topic.acks = 3, 2, AckState(EntryPlace(3, -1))
     assert ["3:0", "3:1"] == topic.follow()
     assert 7 == topic.arrived
+
+
+@pytest.mark.parametrize(
+    ("fault", "closes"),
+    [
+        (AdminError(403, "topics", "no"), False),
+        (pulsar.AuthorizationError("no"), False),
+        (sqlite3.OperationalError("database or disk is full"), False),
+        (AdminError(None, "topics", "nobody answers"), True),
+        (pulsar.ConnectError("nobody"), True),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_topic_that_may_not_be_read_stops_no_other(topic, monkeypatch, fault, closes) -> None:
+    """All are read by one client, which is closed only if it may be broken."""
+    stack = contextlib.ExitStack()
+    monkeypatch.setattr(topic.indexer, "_open", stack)
+    monkeypatch.setattr(topic.indexer, "_clients", (None, None))
+
+    def fail(*_: Any) -> None:
+        raise fault
+
+    monkeypatch.setattr(topic.indexer, "_sync", fail)
+    with pytest.raises(type(fault)):
+        topic.indexer.sync(DLQ)
+    assert closes == (topic.indexer._clients is None)
