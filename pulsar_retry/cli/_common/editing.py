@@ -118,7 +118,8 @@ def _from_path(module: str) -> Any:
 
 def _from_file(path: Path) -> Any:
     """Return the module in a file; other modules beside the file can be imported by it."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name of its own: a file may have that of a module that we or others import later.
+    spec = importlib.util.spec_from_file_location(f"pulsar_retry_transform_{path.stem}", path)
     assert spec is not None  # noqa: S101 - the name ends with .py
     assert spec.loader is not None  # noqa: S101 - same
     module = importlib.util.module_from_spec(spec)
