@@ -20,14 +20,16 @@ from pulsar_retry.policy.durations import number
 from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.pull.rules.results import RecentResults
 
-#: It is an outage while at least this share of the attempts of the last seconds has failed.
+#: It is an outage while at least this share of the results of the last seconds are first attempts
+#: that have failed, not counting retries that have failed.
 _OUTAGE, _WINDOW = 0.5, 2.0
 
 #: How much all that run together add to the window beyond its threshold.
 _SLOWLY = 0.5
 
-#: Before so many successes, a budget has so many times its burst and its floor.
-_PROOF, _UNPROVEN = 100, 10
+#: Before so many successes, a budget has so many times its burst and its floor. While it is no
+#: outage, it has so many times its floor.
+_PROOF, _GENEROUS = 100, 10
 
 
 def _ratio(value: float) -> float:
@@ -59,12 +61,13 @@ class RetryBudget:
     one of them run, so more of them run as they succeed. A held message uses up no attempt, and is
     never dead-lettered because it was held. New messages go on.
 
-    In an outage, when there is no token and at least half of the attempts of the last two seconds
-    have failed, all messages are held: the backlog stays in the topic, and about *floor* messages a
-    second are tried. As they succeed, more of them run at a time.
+    In an outage, when there is no token and at least as many messages have failed at their first
+    attempt as were handled in the last two seconds, all messages are held: the backlog stays in the
+    topic, and about *floor* messages a second are tried. As they succeed, more of them run at a
+    time.
 
-    Before 100 messages were handled, *burst* and *floor* are ten times as large: nothing tells an
-    outage from a few invalid messages then.
+    While it is no such outage, *floor* is ten times as large; and before 100 messages were handled,
+    *burst* and *floor* are: nothing tells an outage from a few invalid messages then.
 
     Failures are errors, and `Retry` without a delay or a level. Messages that are dead-lettered at
     their first attempt are not retried, and cost nothing.
@@ -91,7 +94,7 @@ class Tokens:
     def __init__(self, budget: RetryBudget, concurrency: int) -> None:
         """Make a full bucket; *concurrency* is how many messages run at a time at most."""
         self._burst = float(budget.burst)
-        self._most = self.count = _UNPROVEN * self._burst
+        self._most = self.count = _GENEROUS * self._burst
         self._enough = float(concurrency)
         self.is_holding = False
 
@@ -142,6 +145,14 @@ class Ramp:
         self.window = 0.0
         self.is_holding = False
 
+    def fails(self, now: float) -> bool:
+        """Tell whether it is an outage: most first attempts have failed.
+
+        If retries alone fail, and no first attempt, it is these messages' own failure.
+        """
+        self._recent.add(0, 0, now)
+        return self._recent.failures > 0 and self._recent.fails(_OUTAGE)
+
     def passed(self, seconds: float, floor: float) -> None:
         """Record that time has passed; *floor* is the present one."""
         most = max(1.0, floor)
@@ -165,16 +176,17 @@ class Ramp:
         if self.window >= self._concurrency:
             self.is_holding = False
 
-    def failed(self, now: float, running: Callable[[], int], *, begins: bool) -> None:
+    def failed(self, now: float, running: Callable[[], int], *, retry: bool, begins: bool) -> None:
         """Record a failure.
 
         Args:
             now: The time.
             running: Returns how many messages run.
+            retry: Whether the message had failed before.
             begins: Whether the hold begins if most attempts fail.
         """
-        self._recent.add(0, 1, now)
-        if not self._recent.fails(_OUTAGE):
+        self._recent.add(0, not retry, now)
+        if not self.fails(now):
             return  # others succeed: it is the message's own failure
         if not self.is_holding:
             if not begins:
@@ -215,10 +227,9 @@ class BudgetState:
 
     def __init__(self, budget: RetryBudget, concurrency: int, now: float) -> None:
         """Make a full one; *concurrency* is how many messages run at a time at most."""
-        self._ratio = budget.ratio
-        self._floor = _UNPROVEN * budget.floor
-        self._proven_floor = budget.floor
+        self._ratio, self._floor = budget.ratio, budget.floor
         self._proof = _PROOF
+        self._is_outage = False
         self._now = now
         self.retries = Tokens(budget, concurrency)
         self.ramp = Ramp(budget, concurrency)
@@ -235,11 +246,12 @@ class BudgetState:
         if self._proof > 0:
             self._proof -= count
             if self._proof <= 0:
-                self._floor = self._proven_floor
                 self.retries.prove()
-        self.retries.add(self._floor * passed + self._ratio * count)
-        self.ramp.passed(passed, self._floor)
+        of_tokens, of_ramp = self._floors()
+        self.retries.add(of_tokens * passed + self._ratio * count)
+        self.ramp.passed(passed, of_ramp)
         self.ramp.succeeded(count, now)
+        self._is_outage = self.ramp.fails(now)
 
     def failed(self, now: float, *, retry: bool, running: Callable[[], int]) -> None:
         """Record a failed message.
@@ -252,7 +264,8 @@ class BudgetState:
         self.succeeded(0, now)
         if retry:
             self.retries.take()
-        self.ramp.failed(now, running, begins=self.retries.is_holding)
+        self.ramp.failed(now, running, retry=retry, begins=self.retries.is_holding)
+        self._is_outage = self.ramp.fails(now)
 
     def room(self, *, running: int, retries: int) -> tuple[float, float]:
         """Return how many messages may begin, and how many retries there are tokens for.
@@ -268,8 +281,22 @@ class BudgetState:
 
     def wait(self) -> float:
         """Return the seconds until a held message may begin, if nothing else happens."""
-        counts = [self.retries.count] if self.retries.is_holding else []
+        of_tokens, of_ramp = self._floors()
+        waits = [_lack(self.retries.count) / of_tokens] if self.retries.is_holding else []
         if self.ramp.is_holding:
-            counts.append(self.ramp.window)
-        lacking = min((math.floor(each) + 1 - each for each in counts), default=math.inf)
-        return lacking / self._floor
+            waits.append(_lack(self.ramp.window) / of_ramp)
+        return min(waits, default=math.inf)
+
+    def _floors(self) -> tuple[float, float]:
+        """Return how many tokens each second adds, and how much of the ramp's window."""
+        generous = _GENEROUS * self._floor
+        is_proven = self._proof <= 0
+        return (
+            self._floor if is_proven and self._is_outage else generous,
+            self._floor if is_proven else generous,
+        )
+
+
+def _lack(count: float) -> float:
+    """Return what lacks until the next whole number."""
+    return math.floor(count) + 1 - count

@@ -48,11 +48,20 @@ def test_before_the_first_hundred_there_is_ten_times_as_much() -> None:
     """Nothing tells an outage from a test with invalid messages then."""
     state = BudgetState(pr.RetryBudget(burst=10, floor=1), CONCURRENCY, 0.0)
     state.succeeded(99, 0.0)
+    fail(state, 200, retry=False)
     fail(state, 99, retry=True)
     assert not state.is_holding
     fail(state, 1, retry=True)
-    assert state.is_holding
-    assert (1, 1) == (int(state.ramp.window + 10 * 0.1), int(10 * state.wait()))
+    assert state.ramp.is_holding
+    assert 0.1 == state.wait()
+
+
+def test_retries_that_fail_alone_are_no_outage() -> None:
+    """What was tried before fails again, and nothing else is there: ten times the floor."""
+    state = full(floor=1)
+    fail(state, 100, retry=True)
+    assert (math.inf, 0) == state.room(running=0, retries=0)
+    assert 0.1 == state.wait()
 
 
 def test_poison_messages_hold_nothing_else() -> None:
@@ -62,7 +71,7 @@ def test_poison_messages_hold_nothing_else() -> None:
         for _ in range(20):
             state.succeeded(4, second)
             fail(state, 1, retry=False, now=second)
-        fail(state, 30, retry=True, now=second)
+        fail(state, 200, retry=True, now=second)
     assert not state.ramp.is_holding
     assert state.retries.is_holding
     assert math.inf == state.room(running=CONCURRENCY, retries=0)[0]
@@ -133,7 +142,7 @@ def test_an_outage_without_a_backlog_ends() -> None:
     )
 )
 def test_failing_retries_are_bounded(steps: list[tuple[int, int, float]]) -> None:
-    """By the burst, the floor and the ratio, and what runs already, whatever comes when."""
+    """By the burst, ten times the floor, the ratio, and what runs already, whatever comes when."""
     budget = pr.RetryBudget()
     state, now, successes, failures = full(), 0.0, 0, 0
     for good, bad, wait in steps:
@@ -143,7 +152,7 @@ def test_failing_retries_are_bounded(steps: list[tuple[int, int, float]]) -> Non
         failing = int(min(bad, room))
         fail(state, failing, retry=True, now=now)
         successes, failures = successes + good, failures + failing
-        allowed = budget.burst + budget.floor * now + budget.ratio * successes
+        allowed = budget.burst + 10 * budget.floor * now + budget.ratio * successes
         assert failures <= allowed + 30
         assert state.retries.count >= 0
 
