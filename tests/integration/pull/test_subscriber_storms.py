@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pulsar
@@ -79,10 +80,15 @@ def test_the_crew_grows_and_shrinks(
     publish_all(client, topic, [b"%d" % number for number in range(MESSAGES)])
     subscriber = start(handler.__get__(doors), concurrency="auto", max_concurrency=20)
     crew = subscriber._crew
-    crew.governor._changed = lambda _limit: None  # this test decides
+
+    def resize(limit: int) -> None:
+        chosen = SimpleNamespace(limit=limit, record=lambda *_, **__: None)
+        crew.governor._limit = chosen  # this test decides
+        crew._resize()
+
     eventually(lambda: doors.inside == 10, SOON)
     for limit in (3, 20, 1, 7):
-        crew._resize(limit)
+        resize(limit)
         while doors.inside > limit:  # a worker that goes on may have been let out
             doors.let_out(1)
         eventually(lambda limit=limit: doors.inside == limit, SOON)  # type: ignore[misc]
@@ -92,7 +98,7 @@ def test_the_crew_grows_and_shrinks(
         sum(slot.parked for slot in crew._work_queue.slots),
         crew._work_queue.running(),
     )
-    crew._resize(20)
+    resize(20)
     doors.let_out(MESSAGES - doors.done)
     report = subscriber.stop()
     assert (MESSAGES, True) == (report.acknowledged, report.complete)
