@@ -14,11 +14,16 @@ from io import BytesIO
 from typing import Any
 
 import fastavro
-from fastavro import _read_py
 from fastavro.validation import validate
 
 from pulsar_retry.errors import PayloadError
 from pulsar_retry.wire.payloads.codec import PayloadCodec
+
+_read_many_levels: Callable[..., Any] | None
+try:
+    from fastavro._read_py import schemaless_reader as _read_many_levels
+except ImportError:  # a private name of fastavro: without it, such schemas are refused
+    _read_many_levels = None
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HEX = "0x"
@@ -54,7 +59,8 @@ class AvroCodec(PayloadCodec):
         in C is then not used, because it aborts the process when the stack ends.
 
         Raises:
-            ValueError: a few bytes can stand for any number of values.
+            ValueError: a few bytes can stand for any number of values, or a record contains itself
+                and this fastavro has no reader in Python.
         """
         schema = self._resolved(schema)
         if isinstance(schema, list):
@@ -67,7 +73,9 @@ class AvroCodec(PayloadCodec):
         if kind == "record":
             name = schema["name"]
             if name in self._within:
-                self._reader = _read_py.schemaless_reader
+                if _read_many_levels is None:
+                    raise ValueError("a record contains itself")
+                self._reader = _read_many_levels
             if name not in known:
                 known[name] = False  # for a record in itself: an array or a union is between them
                 self._within.add(name)

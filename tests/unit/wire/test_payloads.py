@@ -274,3 +274,10 @@ def test_a_package_that_is_missing(monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "fastavro", None)
     with pytest.raises(pr.PayloadError, match=r"pulsar-retry\[avro\]"):
         codec_of("AVRO", json.dumps(ORDER)).decode(b"x")
+
+
+def test_without_its_reader_in_python_a_record_in_itself_is_refused(monkeypatch) -> None:
+    """The reader is a private name of fastavro; the one in C would end the process."""
+    monkeypatch.setattr("pulsar_retry.wire.payloads.avro._read_many_levels", None)
+    with pytest.raises(pr.PayloadError, match="a record contains itself"):
+        codec_of("AVRO", json.dumps(LIST)).decode(b"\x00")
