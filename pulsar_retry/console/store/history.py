@@ -34,20 +34,18 @@ class Mark:
 
 
 @attrs.frozen(kw_only=True)
-class Arrived:
-    """The letters of one group that arrived in some time.
+class FailureGroup:
+    """Letters that failed in the same way.
 
     Attributes:
-        topic: The topic.
         reason: The reason; empty if there is none.
-        error: The class of the error.
-        fingerprint: The fingerprint.
+        error: The class of the error; likewise.
+        fingerprint: The fingerprint; likewise.
         message: The text of one error.
-        first_seen: When the first of them died.
-        count: How many arrived.
+        first_seen: When the first one arrived, also if it is gone.
+        count: How many there are.
     """
 
-    topic: str
     reason: str
     error: str
     fingerprint: str
@@ -60,6 +58,17 @@ class Arrived:
         """The filter that selects the group."""
         found = {"reason": self.reason, "error": self.error, "fingerprint": self.fingerprint}
         return {name: text for name, text in found.items() if text}
+
+
+@attrs.frozen(kw_only=True)
+class Arrived(FailureGroup):
+    """The letters of one group that arrived in some time.
+
+    Attributes:
+        topic: The topic.
+    """
+
+    topic: str
 
 
 class History:

@@ -10,7 +10,7 @@ import attrs
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.console.store.database import Database
-from pulsar_retry.console.store.history import BUCKET
+from pulsar_retry.console.store.history import BUCKET, FailureGroup
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Range
 from pulsar_retry.replay.filter import Filter
 
@@ -54,36 +54,18 @@ class IndexedLetter:
 
 
 @attrs.frozen(kw_only=True)
-class LetterGroup:
-    """Letters with the same reason, error and fingerprint.
+class LetterGroup(FailureGroup):
+    """The letters of one group that are in a topic now.
 
     Attributes:
         id: Its number in the index.
-        reason: The reason; empty if there is none.
-        error: The class of the error; likewise.
-        fingerprint: The fingerprint; likewise.
-        message: The text of one error.
-        first_seen: When the first one arrived, also if it is gone.
-        count: How many there are now.
         oldest: When the oldest of them died.
         newest: When the newest of them died.
     """
 
     id: int
-    reason: str
-    error: str
-    fingerprint: str
-    message: str
-    first_seen: float
-    count: int
     oldest: float
     newest: float
-
-    @property
-    def where(self) -> dict[str, str]:
-        """The filter that selects the group."""
-        found = {"reason": self.reason, "error": self.error, "fingerprint": self.fingerprint}
-        return {name: text for name, text in found.items() if text}
 
 
 @attrs.frozen
