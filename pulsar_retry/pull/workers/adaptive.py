@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from pulsar_retry.errors import shown
@@ -40,14 +41,8 @@ class Governor:
         """Return *handler* with a wrapper that measures it."""
 
         def handle(message: Any) -> Any:
-            began = self._begin()
-            try:
-                result = handler(message)
-            except BaseException as error:
-                self._end(began, error)
-                raise
-            self._end(began, None)
-            return result
+            with self._measured():
+                return handler(message)
 
         return handle
 
@@ -57,21 +52,23 @@ class Governor:
         """Do what `timed` does, for a handler that is ``async def``."""
 
         async def handle(message: Any) -> Any:
-            began = self._begin()
-            try:
-                result = await handler(message)
-            except BaseException as error:
-                self._end(began, error)
-                raise
-            self._end(began, None)
-            return result
+            with self._measured():
+                return await handler(message)
 
         return handle
 
-    def _begin(self) -> float:
+    @contextlib.contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Measure the handler that is called in this block."""
         with self._lock:
             self._running += 1
-        return self._now()
+        began = self._now()
+        try:
+            yield
+        except BaseException as error:
+            self._end(began, error)
+            raise
+        self._end(began, None)
 
     def _end(self, began: float, error: BaseException | None) -> None:
         if isinstance(error, Exception):
