@@ -229,7 +229,6 @@ class BudgetState:
         """Make a full one; *concurrency* is how many messages run at a time at most."""
         self._ratio, self._floor = budget.ratio, budget.floor
         self._proof = _PROOF
-        self._is_outage = False
         self._now = now
         self.retries = Tokens(budget, concurrency)
         self.ramp = Ramp(budget, concurrency)
@@ -241,17 +240,16 @@ class BudgetState:
 
     def succeeded(self, count: int, now: float) -> None:
         """Record *count* messages that were handled since the last call, and the time."""
-        passed = max(0.0, now - self._now)
-        self._now += passed
         if self._proof > 0:
             self._proof -= count
             if self._proof <= 0:
                 self.retries.prove()
         of_tokens, of_ramp = self._floors()
+        passed = max(0.0, now - self._now)
+        self._now += passed
         self.retries.add(of_tokens * passed + self._ratio * count)
         self.ramp.passed(passed, of_ramp)
         self.ramp.succeeded(count, now)
-        self._is_outage = self.ramp.fails(now)
 
     def failed(self, now: float, *, retry: bool, running: Callable[[], int]) -> None:
         """Record a failed message.
@@ -265,7 +263,6 @@ class BudgetState:
         if retry:
             self.retries.take()
         self.ramp.failed(now, running, retry=retry, begins=self.retries.is_holding)
-        self._is_outage = self.ramp.fails(now)
 
     def room(self, *, running: int, retries: int) -> tuple[float, float]:
         """Return how many messages may begin, and how many retries there are tokens for.
@@ -290,11 +287,9 @@ class BudgetState:
     def _floors(self) -> tuple[float, float]:
         """Return how many tokens each second adds, and how much of the ramp's window."""
         generous = _GENEROUS * self._floor
-        is_proven = self._proof <= 0
-        return (
-            self._floor if is_proven and self._is_outage else generous,
-            self._floor if is_proven else generous,
-        )
+        if self._proof > 0:
+            return generous, generous
+        return (self._floor if self.ramp.fails(self._now) else generous), self._floor
 
 
 def _lack(count: float) -> float:
