@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
+from pulsar_retry.wire.payloads.codec import NUMBERS
 from pulsar_retry_spark.schemas.avro import for_fastavro
 from pulsar_retry_spark.schemas.columns import arrow_type, from_avro, from_json
 from pulsar_retry_spark.schemas.registry import TopicSchema, need_fastavro
@@ -22,16 +23,6 @@ VALUE_ERROR = "value_error"
 
 #: The most characters of an error's text.
 _MAX_TEXT = 500
-
-#: How single numbers are written, by the name of the schema's type.
-_NUMBERS = {
-    "INT8": ">b",
-    "INT16": ">h",
-    "INT32": ">i",
-    "INT64": ">q",
-    "FLOAT": ">f",
-    "DOUBLE": ">d",
-}
 
 Decode = Callable[[bytes], Any]
 
@@ -172,7 +163,7 @@ def _decoder(reader: TopicSchema, writer: TopicSchema | None, version: int) -> D
         return lambda payload: _from_json(payload, convert)
     if reader.kind == "STRING":
         return bytes.decode
-    unpack = struct.Struct(_NUMBERS[reader.kind]).unpack
+    unpack = struct.Struct(NUMBERS[reader.kind]).unpack
     return lambda payload: unpack(payload)[0]
 
 
