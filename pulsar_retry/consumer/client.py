@@ -95,8 +95,8 @@ class Client(pulsar.Client):
     @_as(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         arguments = _SIGNATURE.bind(self, *args, **kwargs).arguments
-        logger = arguments.get("logger") or logging.getLogger("pulsar")
-        if isinstance(logger, logging.Logger):
+        logger = arguments.get("logger")
+        if logger is None or isinstance(logger, logging.Logger):
             arguments["logger"] = logger_of(logger)
         super().__init__(**{k: v for k, v in arguments.items() if k != "self"})
         # Leave the logger out: there is only one in a process.

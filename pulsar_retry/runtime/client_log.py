@@ -60,14 +60,21 @@ class _Pipe:
         self.thread.join(_PATIENCE)
 
 
-def logger_of(logger: logging.Logger) -> pulsar.FileLogger | logging.Logger:
+def logger_of(logger: logging.Logger | None) -> pulsar.FileLogger | logging.Logger | None:
     """Return a logger for pulsar-client that passes its lines to *logger*. Thread-safe.
 
-    Lines below the present level of *logger* are not written. On Windows, which cannot open a pipe
-    by its number, pulsar-client gets *logger* itself.
+    Lines below the present level of *logger* are not written.
+
+    Args:
+        logger: The application's logger; None: that of the name ``pulsar``.
+
+    Returns:
+        The logger. On Windows, which cannot open a pipe by its number, *logger* itself: there,
+        pulsar-client writes to the console if the application has given it no logger.
     """
     if not Path(_OPEN_FILES).exists():
         return logger
+    logger = logger or logging.getLogger("pulsar")
     least = logger.getEffectiveLevel()
     levels = [client for level, client in _LEVELS.values() if level >= least]
     with _lock:
