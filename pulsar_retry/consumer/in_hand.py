@@ -10,7 +10,7 @@ from typing import Any
 import pulsar
 
 from pulsar_retry.consumer.nacks.awaited import State
-from pulsar_retry.consumer.nacks.chunks import ChunkedId, with_chunks
+from pulsar_retry.consumer.nacks.chunks import ChunkedId, may_be_chunked, with_chunks
 from pulsar_retry.consumer.nacks.queue import NackQueue
 from pulsar_retry.consumer.nacks.returns import COME_BACK, Returns, Rounds
 from pulsar_retry.consumer.nacks.stall import StallWatch
@@ -167,13 +167,13 @@ class InHand:
         return wanted
 
     def _with_chunks(self, message: Any, *, letter: bool) -> Any:
-        raw, message_id = raw_of(message), id_of(message)
-
-        def topics() -> Iterable[str]:
-            if raw is not message_id:
-                return (raw.topic_name(),)
-            return self._may_be_from(message_id.partition(), letter=letter)
-
+        message_id = id_of(message)
+        if not may_be_chunked(message_id):  # the usual case
+            return message_id
+        if (raw := raw_of(message)) is not message_id:
+            topics: Iterable[str] = (raw.topic_name(),)
+        else:
+            topics = self._may_be_from(message_id.partition(), letter=letter)
         return with_chunks(message_id, topics)
 
     def _may_be_from(self, partition: int, *, letter: bool) -> Iterable[str]:

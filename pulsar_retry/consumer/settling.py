@@ -97,11 +97,11 @@ class MessageSettler:
             TypeError: *message* is neither a message nor an id.
         """
         in_hand, raw = self._in_hand, raw_of(message)
+        if not isinstance(raw, _pulsar.Message | _pulsar.MessageId):
+            raise TypeError(f"expected a message or a message id, not {message!r}")
         letter = in_hand.is_letter(raw)
         if wait is None:
             wait = self._plan.nack_backoff.delay(self._deliveries(raw, letter=letter))
-        if not isinstance(id_of(raw), _pulsar.MessageId):
-            raise TypeError(f"expected a message or a message id, not {message!r}")
         nacks, wanted = in_hand.source(letter=letter).nacks, in_hand.nack_id(raw, letter=letter)
         if self._plan.ack_timeout and type(wanted) is ChunkedId:
             nacks.cancel(wanted)  # it may be waiting for its acknowledgement time-out

@@ -43,13 +43,16 @@ struct Library : Common {
     std::int32_t (*partition)(const MessageId*);
     MessageBuilder& (*set_properties)(MessageBuilder*, const Properties&);
     void (*acknowledge)(Consumer*, const Message&, const ResultCallback&);
+    void (*negative_acknowledge)(Consumer*, const MessageId&);
 } library;
 
 PyObject* message_type;
 PyObject* producer_type;
 PyObject* consumer_type;
+PyObject* id_type;
 
 constexpr const char* CONSUMER = "N6pulsar8ConsumerE";
+constexpr const char* MESSAGE_ID = "N6pulsar9MessageIdE";
 
 // -- the state that callbacks share with Python --------------------------------------------------
 
@@ -902,6 +905,28 @@ PyObject* position(PyObject*, PyObject* object) {
     });
 }
 
+// nack(consumer, ids): has messages redelivered. In Python, each call gives the interpreter's lock
+// away, and pulsar-client's thread wakes up for each of them.
+PyObject* nack(PyObject*, PyObject* arguments) {
+    PyObject *source, *list;
+    if (!PyArg_ParseTuple(arguments, "OO!", &source, &PyList_Type, &list)) return nullptr;
+    auto* consumer = static_cast<Consumer*>(pointer_of(source, consumer_type, CONSUMER));
+    if (consumer == nullptr) return nullptr;
+    return guarded([=]() -> PyObject* {
+        std::vector<const MessageId*> ids(std::size_t(PyList_Size(list)));
+        for (std::size_t each = 0; each < ids.size(); ++each) {
+            PyObject* object = PyList_GetItem(list, Py_ssize_t(each));
+            if (object == nullptr) return nullptr;
+            ids[each] = static_cast<const MessageId*>(pointer_of(object, id_type, MESSAGE_ID));
+            if (ids[each] == nullptr) return nullptr;
+        }
+        Py_BEGIN_ALLOW_THREADS
+        for (auto* id : ids) library.negative_acknowledge(consumer, *id);
+        Py_END_ALLOW_THREADS
+        Py_RETURN_NONE;
+    });
+}
+
 // is_text(bytes): tells whether they are UTF-8, for a test
 PyObject* is_text(PyObject*, PyObject* object) {
     char* data;
@@ -948,6 +973,8 @@ bool found_all(const char* path) {
         {OF_BUILDER "13setPropertiesERK" MAP_OF_STRINGS, &library.set_properties},
         {"_ZN6pulsar8Consumer16acknowledgeAsyncERKNS_7MessageERKSt8functionIFvNS_6ResultEEE",
          &library.acknowledge},
+        {"_ZN6pulsar8Consumer19negativeAcknowledgeERKNS_9MessageIdE",
+         &library.negative_acknowledge},
     };
     return find_common(path, library) && find_all(path, functions);
 }
@@ -1038,6 +1065,7 @@ PyType_Spec prints_spec = {"pulsar_retry.native._handoff.Prints", sizeof(Prints)
 
 PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, "Find pulsar-client's library in the process."},
+    {"nack", nack, METH_VARARGS, "nack(consumer, ids): have messages redelivered."},
     {"position", position, METH_O, "Return the position of a message in its topic."},
     {"is_text", is_text, METH_O, "Tell whether bytes are UTF-8, for a test."},
     {"read", read_message, METH_O, "Return topic, id and producer of a message, for a test."},
@@ -1054,6 +1082,7 @@ PyMODINIT_FUNC PyInit__handoff() {
     message_type = type_capsule(typeid(Message));
     producer_type = type_capsule(typeid(Producer));
     consumer_type = type_capsule(typeid(Consumer));
+    id_type = type_capsule(typeid(MessageId));
     outcomes_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&outcomes_spec));
     sender_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&sender_spec));
     rule_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&rule_spec));

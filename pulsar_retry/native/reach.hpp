@@ -42,7 +42,7 @@ struct Message {
 struct MessageBuilder {
     std::shared_ptr<MessageImpl> impl_;
 };
-struct MessageId;  // only by reference
+struct MessageId {};  // only by reference
 struct Producer {};  // only by pointer
 struct Consumer {};  // only by pointer
 class ReaderImpl;

@@ -145,8 +145,12 @@ class Watch:
 
     def nacked(self, raw: Any, delay: float) -> None:
         """Count a nack of a message or of its id."""
-        self.ledger.count("deliveries", counting.NACKED)
-        self.retried(raw, counting.NACK, delay)
+        ledger = self.ledger
+        with ledger.lock:
+            ledger.tally("deliveries").add(counting.NACKED)
+            ledger.tally("retries").add(counting.NACK)
+        if self._hooks.on_retry is not None:
+            self._call("on_retry", raw, kind=counting.NACK, delay=delay)
 
     def retried(
         self,

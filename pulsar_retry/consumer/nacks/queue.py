@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from pulsar_retry.consumer.nacks.awaited import Awaited, State
 from pulsar_retry.consumer.nacks.bursts import AHEAD, LEAD, PAUSE, Burst, first_look, plan_burst
+from pulsar_retry.consumer.nacks.calls import nack_all
 from pulsar_retry.consumer.nacks.chunks import ChunkedId, expanded, ids_for_all
 from pulsar_retry.consumer.nacks.pending import Entry, PendingNacks
 from pulsar_retry.runtime.timer import Timer
@@ -230,7 +231,7 @@ class NackQueue:
             self._check_at(when if when > now else now + min(burst.wait, PAUSE))
 
     def _hand_over(self, ids: list[Any]) -> None:
-        """Nack messages at pulsar-client, in C code because Python is not fast enough."""
+        """Nack messages at pulsar-client."""
         if self.redelivers_all or self._edges:
             with self._lock:
                 self._awaited.ask(ids, self._timer.now())
@@ -246,7 +247,7 @@ class NackQueue:
                 ids = expanded(ids, self.pending.entries, self._edges)
         began = self._timer.now()
         try:
-            deque(map(self.raw.negative_acknowledge, ids), maxlen=0)
+            nack_all(self.raw, ids)
         except Exception:  # noqa: BLE001 - the other messages must still be redelivered
             _log.warning("the redelivery of nacked messages could not be requested", exc_info=True)
         if len(ids) >= _CHUNK:

@@ -39,6 +39,17 @@ def message(content=b"payload", **values):
     return builder.build()
 
 
+def test_nacks_need_a_consumer_and_its_ids(module):
+    """Anything else is refused, and nothing is nacked."""
+    consumer, message_id = _pulsar.Consumer(), _pulsar.MessageId(-1, 1, 2, -1)
+    assert module.nack(consumer, [message_id] * 3) is None  # it is not connected
+    for arguments in ((consumer, [message_id, message()]), (message_id, [message_id])):
+        with pytest.raises(TypeError, match="not the object of pulsar-client"):
+            module.nack(*arguments)
+    with pytest.raises(TypeError):
+        module.nack(consumer, (message_id,))
+
+
 @pytest.mark.usefixtures("afresh")
 def test_switched_off(monkeypatch):
     """The environment switches it off, and that is said."""

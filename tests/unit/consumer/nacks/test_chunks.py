@@ -16,7 +16,7 @@ TWO_LEDGERS = b"\x08\x06\x10\x01\x3a\x04\x08\x05\x10\x09"
 
 def of(serialized: bytes, *topics: str) -> Any:
     """Return a stored id as it is nacked."""
-    return with_chunks(_pulsar.MessageId.deserialize(serialized), lambda: topics)
+    return with_chunks(_pulsar.MessageId.deserialize(serialized), topics)
 
 
 def places(ids: list[Any]) -> list[tuple[int, int, int]]:
@@ -29,7 +29,7 @@ def places(ids: list[Any]) -> list[tuple[int, int, int]]:
 def test_other_ids_are_nacked_as_they_are(entry: int, index: int) -> None:
     """Also where a number looks like the tag of the first chunk."""
     message_id = _pulsar.MessageId(58, 58, entry, index)
-    assert with_chunks(message_id, lambda: ()) is message_id
+    assert with_chunks(message_id, ()) is message_id
 
 
 def test_each_chunk_is_asked_for() -> None:
