@@ -110,7 +110,14 @@ class Handover:
         That is so if its raw consumer is *cut* off and reads no other topic or partition, because
         that one might still be connected.
         """
-        return self.is_letter(message) in cut and comes_again(raw_of(message), self._plan.topic)
+        return self.returns_with(message) in cut
+
+    def returns_with(self, message: Any) -> bool | None:
+        """Return which lost connection has *message* redelivered; None: no single one, for certain.
+
+        True stands for the retry topic's connection, as for `cut`.
+        """
+        return self.is_letter(message) if comes_again(raw_of(message), self._plan.topic) else None
 
     def ask_back_later(self, message: Any) -> Callable[[], None]:
         """Return a function that has *message* redelivered; it keeps only the id of the message.

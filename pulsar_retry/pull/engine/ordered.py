@@ -23,10 +23,12 @@ class LeftPlace:
     Attributes:
         position: The identity of the message.
         ask_back: Asks the broker to deliver the message again.
+        returns_with: Which lost connection has it redelivered, as in `Handover.returns_with`.
     """
 
     position: tuple[int, int, int, int]
     ask_back: Callable[[], None] = attrs.field(eq=False)
+    returns_with: bool | None = attrs.field(eq=False)
 
 
 class OrderedLanes:
@@ -85,8 +87,12 @@ class OrderedLanes:
         return is_kept
 
     def _place(self, work: Work) -> LeftPlace:
-        position = position_of(id_of(work.message))
-        return LeftPlace(position, self._handover.ask_back_later(work.message))
+        message, handover = work.message, self._handover
+        return LeftPlace(
+            position_of(id_of(message)),
+            handover.ask_back_later(message),
+            handover.returns_with(message),
+        )
 
     def done(self, key: str) -> None:
         """Note that the first message of a lane is settled."""
@@ -138,12 +144,19 @@ class OrderedLanes:
         """Whether no message is in a lane, not even one that is handled."""
         return not len(self._table)
 
-    def begin_anew(self) -> None:
+    def begin_anew(self, cut: frozenset[bool]) -> None:
         """Begin a new era: messages that are being handled now are not parked if they fail.
 
-        Their connection is gone. The broker redelivers them, or a seek has passed them.
+        Their connection is gone. The broker redelivers them, or a seek has passed them. It is asked
+        for those that were left with it, if only another topic or partition may be cut off; for
+        *cut*, see `Handover.cut`.
         """
         self._era += 1
+        with self._lock:
+            left = cast("list[LeftPlace]", self._table.left())
+        for place in left:
+            if place.returns_with not in cut:
+                place.ask_back()
 
     def is_of_before(self, entry: LaneEntry) -> bool:
         """Tell whether a message was received before `begin_anew`."""

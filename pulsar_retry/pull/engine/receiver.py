@@ -440,7 +440,7 @@ class Receiver:
     def _let_go(self) -> None:
         """Let go of messages that no handler has begun. The broker may deliver them again."""
         if self._lanes is not None:
-            self._lanes.begin_anew()
+            self._lanes.begin_anew(self._cut)
         for work in self.take_down():
             self._settler.let_go(work, self._cut)
 

@@ -282,8 +282,14 @@ class LaneTable(Generic[Item]):
         self._unpark(key, lane)
         return [head, *lane.waiting]
 
+    def left(self) -> list[Hashable]:
+        """Return the places of the messages that are left with the broker."""
+        return [place for lane in self._lanes.values() for place in lane.left]
+
     def clear(self, unstarted: Container[Hashable] = ()) -> list[Item]:
         """Remove all messages that wait, are parked or are with the broker; return those in hand.
+
+        The caller asks the broker for those that were `left` with it, if they do not come anyway.
 
         The lanes of messages that are being handled stay. Of the keys *unstarted*, no message is
         being handled.

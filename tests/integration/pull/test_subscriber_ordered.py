@@ -144,6 +144,31 @@ def test_a_blocked_key_stops_no_other(client, topic, start, form, redelivery):
         assert 2 * count == len(notes.seen) - notes.attempts[b"a0" + filling] + 1
 
 
+def test_a_blocked_key_beside_a_lost_partition(client, namespace, admin, start):
+    """What was left with the broker comes, although only another partition's connection was lost."""
+    topic = f"persistent://{namespace}/orders"
+    admin.create_partitioned_topic(topic, 2)
+    works = threading.Event()
+    notes = Notes(lambda message: None if works.is_set() else fails(message))
+    subscriber = start(
+        notes,
+        topic,
+        consumer_type=KEY_SHARED,
+        lanes=pr.Lanes(max_parked=2),
+        retry_policy=pr.RetryPolicy(max_attempts=1000, backoff=pr.Fixed(0.2)),
+    )
+    producer = client.create_producer(topic, batching_enabled=False)
+    places = [producer.send(b"%d" % number, partition_key="a") for number in range(10)]
+    notes.wait_for(3)
+    other = f"{topic}-partition-{1 - places[0].partition()}"
+    for _ in range(3):  # a connection that is back at once may not be missed
+        admin.unload(other)
+        eventually(lambda: admin.stats(other)["subscriptions"][SUBSCRIPTION]["consumers"], SOON)
+    works.set()
+    eventually(lambda: len(set(notes.seen)) == 10, SOON)
+    eventually(lambda: subscriber.in_hand == (0, 0), SOON)
+
+
 def test_a_blocked_partition(client, namespace, start):
     """On Failover a lane is a partition; nothing more is received while too much is parked."""
     topic = f"{namespace}/orders"
