@@ -47,5 +47,6 @@ def serve_console(console: Console, host: str, port: int, ready: Callable[[str],
         server = uvicorn.Server(config)
         # Pages that listen for changes would keep the server from ending.
         console.is_ending = lambda: server.should_exit
-        ready(f"http://{shown}:{listening.getsockname()[1]}/")
+        console.address = f"http://{shown}:{listening.getsockname()[1]}/"
+        ready(console.address)
         server.run(sockets=[listening])

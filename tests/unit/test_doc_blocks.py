@@ -14,6 +14,7 @@ FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Who tests a block of this language. What is `text` is shown and not run.
 TESTED = {
     "python": "tests/docs, and tests/spark for docs/spark.md",
+    "json": "tests/unit/console/test_notifying.py",
     "bash": "tests/unit/cli/test_documented_commands.py",
     "console": "tests/unit/cli/test_documented_commands.py",
     "": "tests/unit/cli/test_documented_commands.py",

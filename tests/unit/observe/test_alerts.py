@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,7 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-MONITORING = Path(__file__).parents[3] / "docker" / "monitoring"
+from pulsar_retry.console.notify.wording import RUNBOOKS
+
+ROOT = Path(__file__).parents[3]
+MONITORING = ROOT / "docker" / "monitoring"
+PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+#: The address of that page.
+SITE = "https://pulsar-retry.readthedocs.io/en/stable/operating.html"
 
 
 def promtool(*arguments: str) -> None:
@@ -45,3 +52,26 @@ def test_every_alert_is_tested() -> None:
     alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
     wanted = {f"{alert} {what}" for alert in alerts for what in ("fires", "is quiet")}
     assert wanted == {each["name"] for each in tests["tests"]}
+
+
+def rules_with_runbooks() -> dict[str, str]:
+    """Return the addresses of what alerts and notifications link to."""
+    found = {f"a failure is {kind}": url for kind, url in RUNBOOKS.items()}
+    on_page = "".join(re.findall(r"^```yaml\n(groups:.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+    for text in ((MONITORING / "alerts.yaml").read_text(encoding="utf-8"), on_page):
+        for group in yaml.safe_load(text)["groups"]:
+            for rule in group["rules"]:
+                found[rule["alert"]] = rule["annotations"]["runbook_url"]
+    return found
+
+
+@pytest.mark.parametrize(("name", "url"), rules_with_runbooks().items())
+def test_each_alert_links_to_the_section_that_mends_it(name: str, url: str) -> None:
+    """The section is there, and it names the alert."""
+    page, _, anchor = url.partition("#")
+    assert SITE == page
+    parts = re.split(r"^#{2,3} (.+)$", PAGE, flags=re.MULTILINE)
+    titles = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in parts[1::2]]
+    section = parts[2::2][titles.index(anchor)]
+    assert name in section or name.startswith("a failure is")
+    assert "pulsar-retry " in section or "`" in section

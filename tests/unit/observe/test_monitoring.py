@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import prometheus_client
 import promql_parser as promql
 import pytest
@@ -15,7 +16,14 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from pulsar_retry.observe.counting import ATTEMPT_BOUNDS, Book
-from pulsar_retry.observe.metrics import DUE_METRICS, LETTER_METRICS, METRICS, LedgerCollector
+from pulsar_retry.observe.metrics import (
+    DUE_METRICS,
+    LETTER_METRICS,
+    METRICS,
+    NOTIFY_METRICS,
+    LedgerCollector,
+    family_of,
+)
 from pulsar_retry.ops.due import DueBacklog
 from pulsar_retry.ops.exporter import DueCollector, LetterCollector
 from pulsar_retry.ops.overview import LetterTopic
@@ -24,6 +32,7 @@ ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "docker" / "monitoring"
 DASHBOARD = MONITORING / "grafana" / "dashboards" / "pulsar-retry.json"
 PAGE = ROOT / "docs" / "observability.md"
+ALL_METRICS = [*METRICS, *LETTER_METRICS, *DUE_METRICS, *NOTIFY_METRICS]
 
 
 class Source:
@@ -58,6 +67,17 @@ def due_backlog() -> DueBacklog:
     )
 
 
+@attrs.frozen
+class Found:
+    """What a registry gives of one metric."""
+
+    family: Any
+
+    def collect(self) -> list[Any]:
+        """Return it."""
+        return [self.family]
+
+
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Give the name and labels of every sample of a scrape."""
@@ -80,6 +100,10 @@ def exported() -> dict[str, set[str]]:
     backlogs.ask()
     registry.register(backlogs)
     text = prometheus_client.generate_latest(registry).decode()
+    for spec in NOTIFY_METRICS:
+        family: Any = family_of(spec)
+        family.add_metric(["x"] * len(spec.labels), 1)
+        text += prometheus_client.generate_latest(Found(family)).decode()
     return {
         sample.name: set(sample.labels)
         for family in text_string_to_metric_families(text)
@@ -129,9 +153,7 @@ def test_a_query_asks_for_what_is_there(query: str, exported: dict[str, set[str]
         assert labels <= exported[name]
 
 
-@pytest.mark.parametrize(
-    "spec", [*METRICS, *LETTER_METRICS, *DUE_METRICS], ids=lambda spec: spec.name
-)
+@pytest.mark.parametrize("spec", ALL_METRICS, ids=lambda spec: spec.name)
 def test_every_metric_is_shown_or_watched(spec: Any) -> None:
     """What nobody sees is not worth its series."""
     names = {name for _, query in queries() for name, _ in asked(query)}
@@ -182,7 +204,7 @@ def test_alerts() -> None:
     } <= set(found)
     for rule in found.values():
         assert {"alert", "expr", "for", "labels", "annotations"} == set(rule)
-        assert {"summary", "description"} == set(rule["annotations"])
+        assert {"summary", "description", "runbook_url"} == set(rule["annotations"])
 
 
 def test_compose() -> None:
@@ -219,9 +241,7 @@ def test_the_documentation_names_what_is_exported(exported: dict[str, set[str]])
     assert bases == set(documented)
 
 
-@pytest.mark.parametrize(
-    "spec", [*METRICS, *LETTER_METRICS, *DUE_METRICS], ids=lambda spec: spec.name
-)
+@pytest.mark.parametrize("spec", ALL_METRICS, ids=lambda spec: spec.name)
 def test_the_documentation_says_type_and_labels(spec: Any) -> None:
     """As they are exported."""
     kind, labels, _ = rows(PAGE.read_text(encoding="utf-8"))[spec.full_name]

@@ -1,0 +1,1 @@
+"""Notifications: webhooks that are told of new failures, and of failures that grow."""
