@@ -34,14 +34,16 @@ def test_a_webhook_is_told_of_new_failures_and_of_their_growth(
         refused = len(receiver.requests)
 
         console = Served(broker, namespace, *options)
-        told = (
-            lambda: [  # noqa: E731 - short
+
+        def told() -> list[tuple[str, str]]:
+            """Return what was told of the groups of this topic since then."""
+            return [
                 (each["kind"], each["reason"])
                 for request in receiver.requests[refused:]
                 for each in request.json()["events"]
                 if each["topic"] == dead.dlq and each["about"] == "group"
             ]
-        )
+
         eventually(lambda: {("new", "even"), ("new", "odd")} <= set(told()), 60)
         dead.fill(30)
         eventually(lambda: {("growing", "even"), ("growing", "odd")} <= set(told()), 60)
