@@ -9,7 +9,11 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.completing import complete_topic
+from pulsar_retry.cli._common.completing import (
+    complete_namespace,
+    complete_subscription,
+    complete_topic,
+)
 from pulsar_retry.cli._common.export import Export
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.letters import full, line, rows_of_groups
@@ -39,6 +43,7 @@ _PATIENCE = 4.0
 _through = click.option(
     "--dlq-subscription",
     metavar="NAME",
+    shell_complete=complete_subscription,
     help="Leave out letters that this subscription of the DLQ has acknowledged.  "
     "[default: pulsar-retry, or the only one]",
 )
@@ -72,7 +77,7 @@ Examples:
   pulsar-retry dlq ls
   pulsar-retry dlq ls shop/orders --all --json"""
 )
-@click.argument("namespace", default="public/default")
+@click.argument("namespace", default="public/default", shell_complete=complete_namespace)
 @click.option("--all", "everything", is_flag=True, help="Show topics without letters too.")
 @json_option
 @cluster_options

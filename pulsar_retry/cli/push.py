@@ -15,6 +15,7 @@ import pulsar
 from click.core import ParameterSource
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.listening import address
 from pulsar_retry.cli._common.naming import by_options
 from pulsar_retry.errors import ConfigError, UnreachableError
@@ -55,8 +56,15 @@ def command() -> None:
 
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("--topic", "topics", multiple=True, required=True, help="Repeatable."),
-    click.option("--subscription", required=True),
+    click.option(
+        "--topic",
+        "topics",
+        multiple=True,
+        required=True,
+        help="Repeatable.",
+        shell_complete=complete_topic(None),
+    ),
+    click.option("--subscription", required=True, shell_complete=complete_subscription),
     click.option(
         "--endpoint",
         envvar="PULSAR_PUSH_ENDPOINT",

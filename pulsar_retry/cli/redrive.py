@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
-from pulsar_retry.cli._common.completing import complete_topic
+from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.editing import MakeEdit, edit_options
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.operator import Operator, operator_options
@@ -66,6 +66,7 @@ Examples:
 @click.option(
     "--dlq-subscription",
     metavar="NAME",
+    shell_complete=complete_subscription,
     help="The DLQ's subscription through which letters are taken.  [default: pulsar-retry, or the "
     "only one]",
 )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.completing import complete_topic
+from pulsar_retry.cli._common.completing import complete_namespace, complete_topic
 from pulsar_retry.cli._common.filter import filter_options, moment
 from pulsar_retry.cli._common.letters import full, rows_of_groups
 from pulsar_retry.cli._common.moves import restore_command
@@ -98,7 +98,7 @@ Examples:
   pulsar-retry retry ls
   pulsar-retry retry ls shop/orders --all --json"""
 )
-@click.argument("namespace", default="public/default")
+@click.argument("namespace", default="public/default", shell_complete=complete_namespace)
 @click.option("--all", "everything", is_flag=True, help="Show topics without letters too.")
 @json_option
 @cluster_options

@@ -103,7 +103,7 @@ Examples:
   pulsar-retry snapshot ls orders
   pulsar-retry snapshot ls --namespace shop/orders --json"""
 )
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topic(None))
 @click.option(
     "--namespace", metavar="NAME", help="All topics of this namespace.  [default: public/default]"
 )
@@ -229,7 +229,7 @@ def rm(*, cluster: Cluster, who: Operator, topic: str, name: str, yes: bool) -> 
 
 
 @command.command()
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topic(None))
 @click.option(
     "--namespace", metavar="NAME", help="All topics of this namespace.  [default: public/default]"
 )

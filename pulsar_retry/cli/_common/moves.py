@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
-from pulsar_retry.cli._common.completing import complete_topic
+from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.operator import Operator, operator_options
 from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json
@@ -43,6 +43,7 @@ _WHAT = (
 _DLQ_SUBSCRIPTION = click.option(
     "--dlq-subscription",
     metavar="NAME",
+    shell_complete=complete_subscription,
     help="The DLQ's subscription through which letters are taken.  [default: pulsar-retry, or the "
     "only one]",
 )

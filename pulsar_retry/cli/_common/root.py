@@ -22,6 +22,8 @@ __all__ = ["run"]
 _VERBS = Path(__file__).parents[1]
 _PACKAGE = "pulsar_retry.cli"
 
+#: A shell that asks for words sets this; click reads it.
+_COMPLETES = "_PULSAR_RETRY_COMPLETE"
 _FAILED = 1
 _WRONG_USAGE = 2
 
@@ -56,6 +58,10 @@ def run(arguments: Sequence[str] | None) -> int:
 
     An error becomes one line on standard error, or one line of JSON with ``--json``.
     """
+    if _COMPLETES in os.environ:
+        from pulsar_retry.cli._common.completing import register_shells  # noqa: PLC0415 - rare
+
+        register_shells()
     try:
         # Without standalone_mode, click returns its exit code, or the verb's own result.
         code = _root.main(arguments, prog_name="pulsar-retry", standalone_mode=False)

@@ -8,10 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from click.shell_completion import ShellComplete
 
 from pulsar_retry.admin.transport import Transport, topic_path
-from pulsar_retry.cli._common.root import _root
 from pulsar_retry.errors import AdminForbiddenError
 from pulsar_retry.ops.audit import audit_topic
 from support.reading import SUBSCRIPTION, eventually
@@ -327,21 +325,3 @@ def _exported(topic: str) -> list[dict]:
     command = [sys.executable, "-c", RUN, "dlq", "export", topic]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, encoding="utf-8")
     return [json.loads(each) for each in done.stdout.splitlines()]
-
-
-def test_a_shell_offers_topics_and_subscriptions(dead, environment, namespace) -> None:
-    """Those of the kind that the verb takes, in the form in which they are typed."""
-    dead.subscribe().close()
-    dead.fill(1)
-
-    def offered(*words: str) -> list[str]:
-        completion = ShellComplete(_root, {}, "pulsar-retry", "_PULSAR_RETRY_COMPLETE")
-        return [each.value for each in completion.get_completions(list(words[:-1]), words[-1])]
-
-    short = dead.dlq.removeprefix("persistent://")
-    assert [short] == offered("dlq", "show", f"{namespace}/")
-    assert [dead.dlq] == offered("redrive", dead.dlq[:-5])
-    assert [dead.retry] == offered("retry", "cancel", dead.retry[:-3])
-    assert [dead.topic] == offered("seek", dead.topic)
-    assert [SUBSCRIPTION] == offered("seek", dead.topic, "bil")
-    assert [] == offered("seek", "--admin-url", "http://127.0.0.1:1", dead.topic[:-1])
