@@ -65,6 +65,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "SettleError",
         "SnapshotError",
         "StandaloneError",
+        "TopicMissingError",
         "UnfinishedError",
         "UnreachableError",
         "WorkerCrashedError",

@@ -23,6 +23,7 @@
     │   └── WorkerCrashedError               … the process of a handler died
     ├── PayloadError                         a payload does not fit its schema, or is not read here
     ├── RedriveError                         a redrive could not start, or had to stop
+    │   └── TopicMissingError                … because there is no such topic (so in other commands)
     ├── SeekError                            a seek was refused, or could not be finished
     │   └── RetentionError                   … because the broker has deleted the messages
     ├── SnapshotError                        a snapshot is missing, or could not be made or restored
@@ -66,6 +67,7 @@ __all__ = [
     "SettleError",
     "SnapshotError",
     "StandaloneError",
+    "TopicMissingError",
     "UnfinishedError",
     "UnreachableError",
     "WorkerCrashedError",
@@ -240,6 +242,10 @@ class RetentionError(SeekError):
 
 class SnapshotError(PulsarRetryError):
     """A snapshot does not exist, or could not be made or restored."""
+
+
+class TopicMissingError(RedriveError, SeekError, SnapshotError):
+    """A topic that a command is about does not exist."""
 
 
 class ConsumerClosedError(PulsarRetryError, AlreadyClosed):

@@ -10,6 +10,7 @@ Exit codes: 0 ok, 1 the job failed, 2 wrong usage.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The arguments after the command's name. None means those of this process.
     """
+    began = time.monotonic()
     try:
         from pulsar_retry.cli._common.root import run  # noqa: PLC0415 - click is optional
     except ModuleNotFoundError as error:
@@ -31,4 +33,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    return run(arguments)
+    return run(arguments, began)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from typing import Any
 
 import click
@@ -24,21 +25,17 @@ from pulsar_retry.cli._common.moves import (
     undo,
 )
 from pulsar_retry.cli._common.output import clean, progress, show_json, table, words_of_age
-from pulsar_retry.cli._common.redriving import dead_letter_topics
+from pulsar_retry.cli._common.redriving import dead_letter_topics, patience
 from pulsar_retry.cli.redrive import command as redrive_command
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.ops.showing import fits
-from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import tail_letters
 from pulsar_retry.wire.names import TopicName
 
 __all__ = ["command"]
-
-#: Seconds for which `show` reads, if nothing else is asked for.
-_PATIENCE = 4.0
 
 _through = click.option(
     "--dlq-subscription",
@@ -129,8 +126,8 @@ Examples:
 @click.option(
     "--within",
     metavar="DURATION",
-    help="Read for this long at most, and say how many letters were read.  [default: 4s; with "
-    "--json, without a limit]",
+    help="Read for this long at most, and say how many letters were read.  [default: until 4s "
+    "after the start; with --json, without a limit]",
 )
 @_through
 @json_option
@@ -157,17 +154,18 @@ def show(
             facts = found.facts(found.letter(message_id))
         show_json(facts) if as_json else click.echo(full(facts))
         return 0
-    seconds = math.inf if within is None else seconds_of_text("--within", within)
-    if within is None and not as_json:
-        seconds = _PATIENCE
+    patience(within, as_json=as_json)  # checks it
     topics = dead_letter_topics(cluster, [dlq])
+    seconds = patience(within, as_json=as_json)
+    give_up = math.inf if seconds is None else time.monotonic() + seconds
     shown: list[dict[str, Any]] = []
-    for topic in topics:
+    for number, topic in enumerate(topics):
         with (
             look_into(cluster, topic, dlq_subscription) as found,
             progress(f"reading {TopicName.parse(topic).local}") as tell,
         ):
-            seen = found.grouped(where, limit=limit, within=seconds / len(topics), tell=tell)
+            left = (give_up - time.monotonic()) / (len(topics) - number)
+            seen = found.grouped(where, limit=limit, within=left, tell=tell)
         if not seen.is_whole and limit is None:
             of = "" if seen.of is None else f" of about {seen.of}"
             sample = f"only the first {seen.read}{of} letters of {topic} were read"
@@ -240,6 +238,12 @@ Examples:
     "--limit", type=click.IntRange(min=1), metavar="N", help="The maximum number of letters."
 )
 @_through
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the number of letters that are in a file, and errors, as JSON.",
+)
 @cluster_options
 def export_(
     *,
@@ -250,6 +254,7 @@ def export_(
     force: bool,
     limit: int | None,
     dlq_subscription: str | None,
+    as_json: bool,
 ) -> None:
     """Write the letters of DLQ as JSON Lines, CSV, or Parquet (which needs pyarrow).
 
@@ -261,7 +266,11 @@ def export_(
     with look_into(cluster, dlq, dlq_subscription) as found, progress("exporting") as tell:
         meant = (each for each in found.letters() if fits(where, each))
         count = written.write(meant, limit, tell, found.facts)
-    if output not in {None, "-"}:
+    if output in {None, "-"}:
+        return
+    if as_json:
+        show_json({"letters": count, "output": output}, lines=True)
+    else:
         click.echo(f"{count} letters in {output}", err=True)
 
 

@@ -216,9 +216,10 @@ def label(
 @click.argument("topic", shell_complete=complete_topic(None))
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@json_option
 @operator_options
 @cluster_options
-def rm(*, cluster: Cluster, who: Operator, topic: str, name: str, yes: bool) -> None:
+def rm(*, cluster: Cluster, who: Operator, topic: str, name: str, yes: bool, as_json: bool) -> None:
     """Remove the snapshot NAME of TOPIC. Its messages are not kept any longer."""
     snapshot = Snapshot.get(cluster, topic, name)
     check_can_ask(yes=yes)
@@ -226,6 +227,8 @@ def rm(*, cluster: Cluster, who: Operator, topic: str, name: str, yes: bool) -> 
         ask(f"Remove {snapshot.name!r}, with {snapshot.backlog} messages?")
     with who.audited(cluster, topic, who.act(f"{logical(topic)} {name}")):
         snapshot.delete()
+    if as_json:
+        show_json({"removed": name})
 
 
 @command.command()

@@ -274,7 +274,7 @@ class Order:
         if self.verb == "seek":
             return f"pulsar-retry seek {shown} {subscription} --to {to}"
         if self.verb == "undo":
-            return f"pulsar-retry dlq undo {shown} {to}"
+            return " ".join([f"pulsar-retry dlq undo {shown} {to}", *more])
         verb = (
             "pulsar-retry redrive"
             if self.verb == "redrive"
@@ -381,6 +381,7 @@ class _Undoing:
             by=act.by,
             why=act.why,
             command=act.job,
+            dlq_subscription=order.dlq_subscription or None,
             dry_run=dry_run,
         )
         self.cancel = self._undo.cancel

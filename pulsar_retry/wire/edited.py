@@ -20,11 +20,16 @@ EDITED_AT = "EDITED_AT"
 EDITED_SHA256 = "EDITED_SHA256"
 #: The original: the topic that it was in, a space, and its id.
 EDITED_FROM = "EDITED_FROM"
+#: The edits before that one, one on each line, the latest last.
+EDITED_BEFORE = "EDITED_BEFORE"
 #: The id of the redrive, which the archived original has too (``ARCHIVED_EDIT``).
 EDITED_JOB = "EDITED_JOB"
 
+#: How many edits a letter knows.
+_MOST = 50
+
 LINEAGE = frozenset(
-    {EDITED_WITH, EDITED_BY, EDITED_AT, EDITED_SHA256, EDITED_FROM, EDITED_JOB},
+    {EDITED_WITH, EDITED_BY, EDITED_AT, EDITED_SHA256, EDITED_FROM, EDITED_JOB, EDITED_BEFORE},
 )
 
 
@@ -44,14 +49,19 @@ class Lineage:
     at: datetime
     job: str
 
-    def properties(self, payload: bytes | None, place: str) -> dict[str, str]:
+    def properties(
+        self, payload: bytes | None, place: str, before: Mapping[str, str]
+    ) -> dict[str, str]:
         """Return the properties to add to the edited copy.
 
         Args:
             payload: The original payload; None for a null value.
             place: The topic and the id of the original.
+            before: The properties of the original.
         """
+        earlier = edits_of(before)[-_MOST:]
         return {
+            **({EDITED_BEFORE: "\n".join(earlier)} if earlier else {}),
             EDITED_WITH: self.edit,
             EDITED_BY: self.by,
             EDITED_AT: self.at.astimezone(UTC).isoformat(timespec="milliseconds"),
@@ -61,6 +71,13 @@ class Lineage:
         }
 
 
+def edits_of(properties: Mapping[str, str]) -> list[str]:
+    """Return the edits that have changed a letter, the latest last."""
+    last = properties.get(EDITED_WITH)
+    before = [each for each in properties.get(EDITED_BEFORE, "").split("\n") if each]
+    return before if last is None else [*before, last]
+
+
 def has_edit(properties: Mapping[str, str], edit: str) -> bool:
-    """Tell whether a letter is the result of this edit."""
-    return properties.get(EDITED_WITH) == edit
+    """Tell whether this edit has changed a letter, also if others have changed it since."""
+    return edit in edits_of(properties)

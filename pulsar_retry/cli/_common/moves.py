@@ -244,6 +244,7 @@ Examples:
 )
 @click.argument("dlq", metavar="DLQ", shell_complete=complete_topic("dead_letter"))
 @click.argument("job", metavar="JOB")
+@_DLQ_SUBSCRIPTION
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @operator_options
@@ -255,6 +256,7 @@ def undo(
     who: Operator,
     dlq: str,
     job: str,
+    dlq_subscription: str | None,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -275,7 +277,14 @@ def undo(
 
     def run(*, dry: bool) -> Undone:
         work = Undo(
-            topic, job, cluster=cluster, by=who.by, why=who.why, command=act.job, dry_run=dry
+            topic,
+            job,
+            cluster=cluster,
+            by=who.by,
+            why=who.why,
+            command=act.job,
+            dlq_subscription=dlq_subscription,
+            dry_run=dry,
         )
         with interruptible(work), progress("looking" if dry else "restored", topic) as show:
             return work.run(show)

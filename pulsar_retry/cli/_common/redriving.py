@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -30,26 +31,31 @@ __all__ = [
     "within_option",
 ]
 
-#: Seconds for which a dry run reads, if nothing else is asked for, and its text is for people.
-_PATIENCE = 4.0
+#: Seconds after its start until which a command reads, if nothing else is asked for, and its text
+#: is for people; and for how long it reads at least.
+_PATIENCE, _LEAST = 4.0, 1.0
 
 within_option = click.option(
     "--within",
     metavar="DURATION",
     help="For how long a dry run reads at most; it says how many letters it has read.  [default: "
-    "4s; with --json, without a limit]",
+    "until 4s after its start; with --json, without a limit]",
 )
 
 
 def patience(within: str | None, *, as_json: bool) -> float | None:
-    """Return for how many seconds a dry run reads; None: without a limit.
+    """Return for how many more seconds a command reads letters; None: without a limit.
 
     Raises:
         ConfigError: *within* is no duration.
     """
     if within is not None:
         return seconds_of_text("--within", within)
-    return None if as_json else _PATIENCE
+    if as_json:
+        return None
+    began: float | None = click.get_current_context().find_root().obj
+    spent = 0.0 if began is None else time.monotonic() - began
+    return max(_LEAST, _PATIENCE - spent)
 
 
 class Cancellable(Protocol):

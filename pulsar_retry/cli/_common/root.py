@@ -15,7 +15,8 @@ import click
 from _pulsar import PulsarException
 
 from pulsar_retry._version import __version__
-from pulsar_retry.errors import ConfigError, PulsarRetryError
+from pulsar_retry.errors import AdminError, ConfigError, PulsarRetryError, UnreachableError
+from pulsar_retry.runtime.reaching import REFUSES
 
 __all__ = ["run"]
 
@@ -53,10 +54,14 @@ def _root() -> None:
     """Retry letters, dead letters and delay levels for Apache Pulsar."""
 
 
-def run(arguments: Sequence[str] | None) -> int:
+def run(arguments: Sequence[str] | None, began: float) -> int:
     """Run the command line and return the exit code.
 
     An error becomes one line on standard error, or one line of JSON with ``--json``.
+
+    Args:
+        arguments: The arguments; None means those of this process.
+        began: When the command began, by the monotonic clock.
     """
     if _COMPLETES in os.environ:
         from pulsar_retry.cli._common.completing import register_shells  # noqa: PLC0415 - rare
@@ -64,17 +69,14 @@ def run(arguments: Sequence[str] | None) -> int:
         register_shells()
     try:
         # Without standalone_mode, click returns its exit code, or the verb's own result.
-        code = _root.main(arguments, prog_name="pulsar-retry", standalone_mode=False)
-    except click.Abort:  # Ctrl-C
-        click.echo("aborted", err=True)
-        return _FAILED
-    except (click.ClickException, PulsarRetryError, PulsarException) as error:
-        return _tell(error, as_json="--json" in (arguments or sys.argv[1:]))
+        code = _root.main(arguments, prog_name="pulsar-retry", standalone_mode=False, obj=began)
     except BrokenPipeError:
         # The reader of our output has ended (`… | head`). The buffered rest must not fail again
         # when the interpreter flushes it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
+    except (click.Abort, click.ClickException, PulsarRetryError, PulsarException, OSError) as error:
+        return _tell(error, as_json="--json" in (arguments or sys.argv[1:]))
     return code if isinstance(code, int) else 0
 
 
@@ -85,7 +87,9 @@ def _tell(error: Exception, *, as_json: bool) -> int:
         code, text = error.exit_code, error.format_message()
     elif isinstance(error, ConfigError):
         code = _WRONG_USAGE
-    elif not isinstance(error, PulsarRetryError):
+    elif isinstance(error, click.Abort):  # Ctrl-C, or "no" to a question
+        text = "aborted"
+    elif not isinstance(error, PulsarRetryError | OSError):
         text = f"the broker was not reached, or refused the request: {error}"
     if as_json:
         kind = type(error).__name__
@@ -93,14 +97,24 @@ def _tell(error: Exception, *, as_json: bool) -> int:
         click.echo(json.dumps(facts, ensure_ascii=False), err=True)
     elif isinstance(error, click.ClickException):
         error.show()  # together with the usage
+    elif isinstance(error, click.Abort):
+        click.echo(text, err=True)
     else:
         click.echo(f"error: {text}", err=True)
     return code
 
 
-def _code_of(error: Exception) -> str:
+def _code_of(error: BaseException) -> str:
     """Return a short, stable name of an error for programs: ``admin_not_found``, for example."""
-    if isinstance(error, click.ClickException):
+    if isinstance(error, click.UsageError):
         return "usage"
+    if isinstance(error, click.Abort):
+        return "aborted"
+    if type(error) is click.ClickException:  # a verb tells of another error
+        return "failed" if error.__cause__ is None else _code_of(error.__cause__)
+    if isinstance(error, AdminError) and error.status is None:
+        return "unreachable"
+    if isinstance(error, UnreachableError) and REFUSES in str(error):
+        return "forbidden"
     name = type(error).__name__.removesuffix("Error")
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

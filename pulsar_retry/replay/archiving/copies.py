@@ -69,7 +69,9 @@ class EditSurvey:
             self.there.add(back)
 
 
-def survey_edit(client: Client, admin: AdminClient, source: str, job: str) -> EditSurvey:
+def survey_edit(
+    client: Client, admin: AdminClient, source: str, job: str, asked: str | None = None
+) -> EditSurvey:
     """Return where the originals and copies of an edit are. Nothing is consumed.
 
     Args:
@@ -77,6 +79,7 @@ def survey_edit(client: Client, admin: AdminClient, source: str, job: str) -> Ed
         admin: Gives their state.
         source: The dead-letter topic.
         job: The id of the redrive, or of its command in the audit log.
+        asked: The subscription through which the letters were taken; None for the usual one.
     """
     seen = EditSurvey()
     owners = _see_originals(seen, client, admin, source, job)
@@ -93,7 +96,7 @@ def survey_edit(client: Client, admin: AdminClient, source: str, job: str) -> Ed
             seen.see_copy(properties, seen.waiting)
         for properties, _ in _letters(client, admin, archive_of(target), SUBSCRIPTION):
             seen.see_copy(properties, seen.taken_back)
-    through = find_subscription(admin, source, None)
+    through = find_subscription(admin, source, asked)
     for properties, position in _letters(client, admin, source, through):
         seen.see_dead(properties, f"{source} {position}")
     return seen

@@ -27,7 +27,7 @@ from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.redrive import only_consumer
 from pulsar_retry.replay.redriving.report import COPY, REFUSED, first_of_each
-from pulsar_retry.replay.redriving.source import find_subscription
+from pulsar_retry.replay.redriving.source import check_exists, find_subscription
 from pulsar_retry.replay.waiting.waiting import WaitingLetters
 from pulsar_retry.replay.who import operator
 from pulsar_retry.wire.archive import ARCHIVED_EDIT, ArchiveNote, archive_of
@@ -93,6 +93,7 @@ class Undo:
         by: str | None = None,
         why: str | None = None,
         command: str | None = None,
+        dlq_subscription: str | None = None,
         dry_run: bool = False,
     ) -> None:
         """Prepare; nothing is opened.
@@ -105,13 +106,15 @@ class Undo:
                 the process.
             why: The reason; None if there is none.
             command: The id of this command; None for a new one.
+            dlq_subscription: The subscription of the topic through which the letters were taken;
+                None means ``pulsar-retry``, or else the only one.
             dry_run: Only report.
 
         Raises:
             ConfigError: the topic has an invalid name.
         """
         self.source = str(TopicName.parse(source, "source"))
-        self._job, self._dry_run = job, dry_run
+        self._job, self._dry_run, self._through = job, dry_run, dlq_subscription
         self._note = ArchiveNote(
             archived_as="archived",
             by=by or operator(),
@@ -143,7 +146,7 @@ class Undo:
             pulsar.PulsarException: the broker is unreachable, or refuses a request.
         """
         with self._opened(alone=not self._dry_run) as (client, admin):
-            seen = survey_edit(client, admin, self.source, self._job)
+            seen = survey_edit(client, admin, self.source, self._job, self._through)
         if not seen.targets:
             raise RedriveError(
                 f"{archive_of(self.source)} has no originals that the redrive {self._job} has "
@@ -173,7 +176,7 @@ class Undo:
         with self._opened(alone=True) as (client, admin):
             there = seen.there
             if there:  # a redrive may have gone on in between, and has taken them since
-                there = survey_edit(client, admin, self.source, self._job).there
+                there = survey_edit(client, admin, self.source, self._job, self._through).there
             done = self._restore(seen, there, done, problems, progress)
         return attrs.evolve(done, problems=first_of_each(problems))
 
@@ -190,7 +193,9 @@ class Undo:
             contextlib.closing(self._cluster.client()) as client,
             contextlib.ExitStack() as stack,
         ):
-            if alone and (through := find_subscription(admin, self.source, None)) is not None:
+            check_exists(admin, self.source)
+            through = find_subscription(admin, self.source, self._through)
+            if alone and through is not None:
                 stack.enter_context(only_consumer(client, self.source, through))
             yield client, admin
 
@@ -230,6 +235,7 @@ class Undo:
             self.source,
             self._note,
             cluster=self._cluster,
+            dlq_subscription=self._through,
             where=Filter(properties={EDITED_JOB: job}),
             any_topic=True,
             job_key=json.dumps(["undo", "copies", job]),

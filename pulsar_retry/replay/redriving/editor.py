@@ -137,7 +137,7 @@ class LetterEditor:
             topic=topic,
             properties={
                 **redriven(after.properties),
-                **self._lineage.properties(before.payload, place),
+                **self._lineage.properties(before.payload, place, properties),
             },
             payload=None if after.payload == before.payload else after.payload,
             key=None if after.key == key else after.key or "",

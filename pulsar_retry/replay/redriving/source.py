@@ -12,7 +12,12 @@ import attrs
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
-from pulsar_retry.errors import AdminConflictError, AdminNotFoundError, RedriveError
+from pulsar_retry.errors import (
+    AdminConflictError,
+    AdminNotFoundError,
+    RedriveError,
+    TopicMissingError,
+)
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 
 #: Created if a dead-letter topic has no subscription.
@@ -37,10 +42,10 @@ def check_exists(admin: AdminClient, source: str) -> None:
     """Check that a dead-letter topic exists.
 
     Raises:
-        RedriveError: it does not exist.
+        TopicMissingError: it does not exist.
     """
     if not admin.topics.exists(source):
-        raise RedriveError(f"there is no topic {source} at {admin.endpoint.admin_url}")
+        raise TopicMissingError(f"there is no topic {source} at {admin.endpoint.admin_url}")
 
 
 def durable_subscriptions(admin: AdminClient, topic: str) -> list[str]:

@@ -18,6 +18,7 @@ from pulsar_retry.errors import (
     PulsarRetryError,
     RetentionError,
     SeekError,
+    TopicMissingError,
 )
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.replay.ack_state import EntryPlace, cursor_of
@@ -150,7 +151,7 @@ def survey_main(admin: AdminClient, subscription: Subscription) -> list[Surveyed
     try:
         topics = subscription.partitions(admin)
     except AdminNotFoundError:
-        raise SeekError(
+        raise TopicMissingError(
             f"there is no topic {subscription.topic} at {admin.endpoint.admin_url}"
         ) from None
     return survey_all(admin, topics, subscription.name)

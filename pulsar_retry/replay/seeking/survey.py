@@ -8,7 +8,7 @@ import attrs
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
-from pulsar_retry.errors import AdminNotFoundError, SeekError
+from pulsar_retry.errors import AdminNotFoundError, SeekError, TopicMissingError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 
 
@@ -58,7 +58,9 @@ def survey_all(admin: AdminClient, topics: list[str], subscription: str) -> list
         try:
             one = survey_partition(admin, topic, subscription)
         except AdminNotFoundError:
-            raise SeekError(f"there is no topic {topic} at {admin.endpoint.admin_url}") from None
+            raise TopicMissingError(
+                f"there is no topic {topic} at {admin.endpoint.admin_url}"
+            ) from None
         if one is None:
             raise SeekError(f"there is no subscription {subscription!r} on {topic}")
         found.append(one)

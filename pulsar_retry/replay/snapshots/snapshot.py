@@ -16,6 +16,7 @@ from pulsar_retry.errors import (
     AdminNotFoundError,
     PulsarRetryError,
     SnapshotError,
+    TopicMissingError,
 )
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.replay.cluster import Cluster
@@ -337,6 +338,6 @@ def _prune(store: Store, topic: str, now: datetime) -> list[Manifest]:
     try:
         return store.prune(topic, now)
     except AdminNotFoundError:
-        raise SnapshotError(
+        raise TopicMissingError(
             f"there is no topic {topic} at {store.admin.endpoint.admin_url}"
         ) from None

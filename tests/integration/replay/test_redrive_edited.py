@@ -123,13 +123,15 @@ def test_a_letter_that_dies_again_is_not_edited_twice(dead) -> None:
         consumer.dead_letter(message, reason="again")
         eventually(lambda: dead.backlog() == 1)
     assert 1 == len(archived(dead))
-    done = dead.redrive(edit=Edit.of_patch({"number": 5})).run()
-    assert (1, 1) == (done.redriven, done.edited)
-    (message,) = received(consumer, 1)
-    assert ({"number": 5, "city": "Zoë"}, "3") == (
-        json.loads(message.data()),
-        message.properties()["REDRIVE_COUNT"],
-    )
+    for again in (Edit.of_patch({"number": 5}), edit):  # the first one, after another one
+        done = dead.redrive(edit=again).run()
+        assert (1, again is not edit) == (done.redriven, done.edited)
+        message = consumer.receive(20_000)
+        assert {"number": 5, "city": "Zoë"} == json.loads(message.data())
+        consumer.dead_letter(message, reason="again")
+        eventually(lambda: dead.backlog() == 1)
+    properties = message.properties()
+    assert ("4", edit.id) == (properties["REDRIVE_COUNT"], properties["EDITED_BEFORE"])
     assert [0, 1000] == [json.loads(each.raw.data())["number"] for each in archived(dead)]
 
 
@@ -313,6 +315,21 @@ def test_an_edit_is_undone(dead) -> None:
     again = dead.redrive(edit=Edit.of_function(fixed)).run()
     assert (6, 6) == (again.redriven, again.edited)
     received(consumer, 6)
+
+
+def test_an_edit_through_another_subscription_is_undone(dead) -> None:
+    """It is named for the undo, too."""
+    dead.subscribe().close()
+    dead.create("keep", "other")
+    fill(dead, 2)
+    done = dead.redrive(edit=Edit.of_function(fixed), dlq_subscription="other", limit=1).run()
+    consumer = dead.subscribe()
+    consumer.dead_letter(consumer.receive(20_000), reason="worse")
+    with pytest.raises(pr.RedriveError, match="subscription"):
+        Undo(dead.dlq, done.job, cluster=dead.cluster).run()
+    undone = Undo(dead.dlq, done.job, cluster=dead.cluster, dlq_subscription="other").run()
+    assert (1, 1, True) == (undone.restored, undone.dead_again, undone.is_complete)
+    eventually(lambda: dead.backlog("other") == 2)
 
 
 def test_what_cannot_be_taken_back(dead, client) -> None:

@@ -192,7 +192,9 @@ def test_errors_are_json_where_results_are(capsys, monkeypatch) -> None:
     for arguments, code, kind, name in (
         (["doctor", "a/b", "billing"], 2, "ConfigError", "config"),
         (["redrive", "--nonsense"], 2, "NoSuchOption", "usage"),
-        (["dlq", "ls"], 1, "AdminError", "admin"),
+        (["dlq", "export", "a/b"], 2, "ConfigError", "config"),
+        (["snapshot", "rm", "orders", "x", "--yes"], 1, "AdminError", "unreachable"),
+        (["dlq", "ls"], 1, "AdminError", "unreachable"),
     ):
         assert code == cli.main([*arguments, "--json"])
         output, errors = capsys.readouterr()
@@ -200,3 +202,27 @@ def test_errors_are_json_where_results_are(capsys, monkeypatch) -> None:
         assert ("", kind, code) == (output, facts["kind"], facts["exit_code"])
         assert name == facts["code"]
     assert "http://127.0.0.1:1 was not reached" in facts["error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (click.Abort(), "aborted"),
+        (pr.TopicMissingError("there is no topic"), "topic_missing"),
+        (pr.UnreachableError("x was not reached: it refuses the connection: token"), "forbidden"),
+        (pr.UnreachableError("x was not reached: connection refused"), "unreachable"),
+        (OSError(28, "No space left on device"), "os"),
+        (pulsar.Timeout(), "timeout"),
+    ],
+)
+def test_each_kind_of_error_has_a_code(error, code, capsys, monkeypatch) -> None:
+    """Whatever goes wrong, a script reads one line."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pulsar_retry.ops.overview.letter_topics", fail)
+    monkeypatch.setattr("pulsar_retry.cli.dlq.letter_topics", fail)
+    assert 1 == cli.main(["dlq", "ls", "--json"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert code == json.loads(line)["code"]
