@@ -210,18 +210,25 @@ class Console:
         try:
             session = self.access.log_in(dict(form).get("token", ""), address)
         except TooManyTriesError as error:
-            page = self._views.page("login.html", request, status=429, fault=f"There were {error}.")
-            page.headers.update(retry_after(error))
-            return page
+            return self._too_many(request, error)
         if session is None:
             self.records.add(f"somebody from {address}", "log in", detail="wrong token")
             return self._views.page("login.html", request, status=403, fault="The token is wrong.")
         answer = RedirectResponse("/", 303)
         return self._with_session(answer, session, request.headers.get("origin", ""))
 
+    def _too_many(self, request: Request, error: TooManyTriesError) -> Response:
+        page = self._views.page("login.html", request, status=429, fault=f"There were {error}.")
+        page.headers.update(retry_after(error))
+        return page
+
     def _begin_login(self, request: Request) -> Response:
         if self.oidc is None:
             raise HTTPException(404)
+        try:  # each one asks the provider, and there is room for a number of them
+            self.access.begin_login(address_of(request.scope))
+        except TooManyTriesError as error:
+            return self._too_many(request, error)
         # The provider compares this with what the console is registered with.
         url, state = self.oidc.begin(f"{_scheme(request)}://{request.headers['host']}{CALLBACK}")
         answer = RedirectResponse(url, 303)
@@ -246,6 +253,7 @@ class Console:
             if self.access.records_failure(address):
                 self.records.add(f"somebody from {address}", "log in", detail=str(error)[:300])
             return self._views.page("login.html", request, status=403, fault=str(error))
+        self.access.end_login(address)
         # A page of ours that leads on: after a redirect from elsewhere, the browser would not send
         # a strict cookie.
         answer = self._views.page("welcome.html", request)

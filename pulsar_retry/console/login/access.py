@@ -119,6 +119,7 @@ class Access:
         self._sessions: dict[str, tuple[float, User]] = {}
         self._lock = threading.Lock()
         self._throttle, self._failures = Throttle(), Throttle()
+        self._begun = Throttle(what="logins that did not end")
 
     @property
     def needs_login(self) -> bool:
@@ -179,6 +180,18 @@ class Access:
         """
         user = self._bearer(token, address)
         return None if user is None else self.admit(user)
+
+    def begin_login(self, address: str) -> None:
+        """Count a login at the provider, until `end_login`.
+
+        Raises:
+            TooManyTriesError: the client *address* has begun too many that did not end.
+        """
+        self._begun.take(address)
+
+    def end_login(self, address: str) -> None:
+        """Uncount a login that has succeeded."""
+        self._begun.give_back(address)
 
     def admit(self, user: User) -> str:
         """Return the cookie of a new session of a user whose identity was checked."""

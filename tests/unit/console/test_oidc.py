@@ -266,3 +266,14 @@ def test_strangers_do_not_fill_the_list_of_what_was_done(client) -> None:
         client.get(f"/login/oidc/callback?state={number}&code=x")
     client.get(came_back(client))
     assert 1 < len(client.app_state["records"].actions(99)) <= 12
+
+
+def test_logins_that_do_not_end_are_limited(client, provider) -> None:
+    """Each asks the provider, and takes the place of an earlier one; those that end count not."""
+    provider.claims["groups"] = ["sre"]
+    for _ in range(12):
+        assert 200 == client.get(came_back(client)).status_code
+    answers = [client.get("/login/oidc") for _ in range(11)]
+    assert [303] * 10 + [429] == [each.status_code for each in answers]
+    assert "too many logins that did not end" in answers[-1].text
+    assert 1 <= int(answers[-1].headers["retry-after"])
