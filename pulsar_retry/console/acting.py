@@ -13,11 +13,13 @@ from pulsar_retry.console.desk import LetterBrowser
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.login.access import User
 from pulsar_retry.console.orders import DONE, Order
+from pulsar_retry.console.payload import editable, patch_of, payload_of
 from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.console.views import Views, link
 from pulsar_retry.console.watch import JOBS, TOPICS, Changes
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.ops.showing import record_of
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.snapshots.snapshot import Snapshot
 from pulsar_retry.replay.subscription import Subscription
@@ -50,17 +52,46 @@ class Acting:
             self.desk.refresh(order.source)
             matching = self.desk.count(order.source, order.query.where())
         return self.views.page(
-            "act.html", request, order=order, matching=matching, edit=_one(pairs, "edit")
+            "act.html",
+            request,
+            order=order,
+            matching=matching,
+            edit=_one(pairs, "edit"),
+            payload=self._editable(order) if _one(pairs, "edit") else None,
         )
 
     def look(self, request: Request, form: Form) -> Response:
         """Start a dry run."""
         order = Order.of(form, self.desk.checked(_one(form, "name"))).settled()
+        if (typed := _one(form, "payload")).strip():
+            order = self._edited(order, typed)
         total = None
         if order.verb in {"redrive", "archive", "discard"} and order.query:
             total = self.desk.count(order.source, order.query.where())
         job = self.jobs.look(order, _user(request).name, total)
         return _to(link("/job", id=job.id))
+
+    def _editable(self, order: Order) -> str | None:
+        """Return the payload of the only letter of an order, to be edited by hand, if it can be."""
+        ids = order.query.values("id")
+        if order.verb != "redrive" or len(ids) != 1:
+            return None
+        facts = self.desk.letter(order.source, ids[0])
+        return editable(payload_of(facts), record_of(facts))
+
+    def _edited(self, order: Order, typed: str) -> Order:
+        """Return an order with the edit of a payload that was typed.
+
+        Raises:
+            ConfigError: it is not JSON, or there is a patch, too.
+        """
+        before = self._editable(order)
+        if before is None:
+            raise ConfigError("payload: expected one letter, whose payload is JSON")
+        patch = patch_of(typed, before)
+        if patch and order.patch:
+            raise ConfigError("payload and patch: expected only one of them")
+        return attrs.evolve(order, patch=patch or order.patch)
 
     def confirm(self, request: Request, form: Form) -> Response:
         """Start the work of a dry run."""

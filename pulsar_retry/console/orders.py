@@ -46,6 +46,8 @@ _TO = ("retry", "origin")
 _NEEDS_CHOICE = frozenset({"archive", "discard", "restore", "cancel", "expedite"})
 _WAITING = frozenset({"cancel", "expedite"})
 _SNAPSHOT = "snapshot:"
+#: The longest patch that is shown in a command, and written to the audit log, in characters.
+_SHORT_PATCH = 500
 #: How many groups are shown and stored, the largest first.
 _MOST_GROUPS = 50
 
@@ -252,7 +254,13 @@ class Order:
         """Return the arguments for the audit log."""
         plain = ("to", "patch", "limit", "rate", "dlq_subscription", "subscription", "everything")
         found = {name: getattr(self, name) for name in plain if getattr(self, name)}
+        if not self._is_short:
+            found["patch"] = f"{self.patch[:_SHORT_PATCH]}… ({len(self.patch)} characters)"
         return found | {name: self.query.values(name) for name, _ in self.query.pairs}
+
+    @property
+    def _is_short(self) -> bool:
+        return len(self.patch) <= _SHORT_PATCH
 
     def command(self) -> str:
         """Return the command that does the same."""
@@ -263,7 +271,8 @@ class Order:
             if (text := getattr(self, name))
             and not (name == "subscription" and self.verb == "seek")
         ]
-        more += [f"--patch {shlex.quote(self.patch)}"] if self.patch else []
+        if self.patch:
+            more.append(f"--patch {shlex.quote(self.patch if self._is_short else 'patch.json')}")
         more += ["--to origin"] if self.verb == "redrive" and self.to == "origin" else []
         more += ["--any-topic"] if self.any_topic else []
         more += ["--all"] if self.everything else []

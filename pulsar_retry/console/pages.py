@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from pulsar_retry.console.chart import Bars, Chart, bars, chart
 from pulsar_retry.console.desk import LetterBrowser
 from pulsar_retry.console.filtering import Query
 from pulsar_retry.console.jobs import Jobs
-from pulsar_retry.console.payload import FORMS, displayed
+from pulsar_retry.console.payload import FORMS, displayed, payload_of
 from pulsar_retry.console.store.history import Arrived, History
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.console.views import Views, link
@@ -368,15 +367,6 @@ class Pages:
             total=found.total,
             complete=found.complete,
         )
-
-
-def payload_of(facts: dict[str, Any]) -> bytes | None:
-    """Return the payload from `facts_of`; None for a null value."""
-    if "payload" in facts:
-        return str(facts["payload"]).encode()
-    if "payload_base64" in facts:
-        return base64.b64decode(facts["payload_base64"])
-    return None
 
 
 def _totals(topics: Sequence[LetterTopic]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from support.console import Served
 from support.reading import eventually
@@ -116,7 +117,8 @@ def test_pages_are_accessible(console, dead, browser, axe) -> None:
     """Names, contrast and order, as axe checks them: light and wide, dark and narrow."""
     dead.subscribe()
     dead.fill(60)
-    console.shows("60 letters", "/topic", name=dead.dlq)
+    page = console.shows("60 letters", "/topic", name=dead.dlq)
+    (letter, *_) = re.findall('name="id" value="([^"]+)"', page)
     console.done(name=dead.dlq, reason="odd", limit="2")
     name = f"name={dead.dlq}"
     pages = {
@@ -124,6 +126,7 @@ def test_pages_are_accessible(console, dead, browser, axe) -> None:
         "topic": f"topic?{name}",
         "group": f"group?{name}&reason=odd",
         "act": f"act?{name}&verb=discard&reason=odd",
+        "by hand": f"act?{name}&verb=redrive&id={letter}&edit=yes",
         "waiting": f"waiting?name={dead.retry}",
         "jobs": "jobs",
         "audit": "audit",

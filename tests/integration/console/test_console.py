@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import time
@@ -183,6 +184,32 @@ def test_letters_are_edited_on_their_way_and_the_fix_was_wrong(console, dead) ->
     assert "<strong>1</strong> restored" in undone
     assert "1 edited copies were handled" in undone
     console.shows("1 letter,", "/topic", name=dead.dlq)
+
+
+def test_a_payload_is_edited_by_hand(console, dead) -> None:
+    """What is typed is the payload of this letter; what nobody has changed is no edit."""
+    consumer = dead.subscribe()
+    dead.send(b'{"amount":-3,"note":"a\\u202eb"}', dead.properties(1))
+    dead.send(b"plain", dead.properties(3))
+    page = console.shows("2 letters", "/topic", name=dead.dlq)
+    first, second = re.findall('name="id" value="([^"]+)"', page)
+    form = {"name": dead.dlq, "verb": "redrive"}
+    page = console.get("/act", **form, id=first, edit="yes")
+    shown = re.search('<textarea name="payload"[^>]*>([^<]*)</textarea>', page)
+    assert shown
+    text = html.unescape(shown[1])
+    assert {"amount": -3, "note": "a\u202eb"} == json.loads(text)
+    assert "\\u202e" in text
+    assert "cannot be edited by hand" in console.get("/act", **form, id=second, edit="yes")
+    for wrong in ({"id": first, "payload": "{"}, {"id": second, "payload": "{}"}):
+        assert 400 == console.post("/act/look", **form, **wrong).status_code
+    _, plan = console.look(**form, id=first, payload=text.replace("\n", "\r\n"))
+    assert "would be edited" not in plan
+    edited = text.replace("-3", "3")
+    done = console.done(**form, id=first, payload=edited)
+    assert "<strong>1</strong> are edited; their originals are in the archive" in done
+    assert {"amount": 3, "note": "a\u202eb"} == json.loads(received(consumer, 1)[0].data())
+    assert "verb=undo" in done
 
 
 def test_waiting_letters_are_cancelled_and_made_due(console, dead, topic, client) -> None:
