@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import click
 
 from pulsar_retry._extras import need
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.naming import by_options
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
@@ -19,6 +21,8 @@ from pulsar_retry.replay.cluster import Cluster
 __all__ = ["command"]
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+#: The address of the console, without characters that end a link in a message.
+_ADDRESS = re.compile(r"https?://[^\s<>|\"']+")
 #: Where users are told of failures; see `_notify`.
 _NOTIFY = (
     click.option(
@@ -224,7 +228,11 @@ def command(
     from pulsar_retry.console.serving import serve_console  # noqa: PLC0415 - likewise
 
     oidc = {name: value for name, value in more.items() if name.startswith("oidc_")}
-    notify = _notify(allow_hosts, **{n: v for n, v in more.items() if n not in oidc})
+    try:
+        notify = _notify(allow_hosts, **{n: v for n, v in more.items() if n not in oidc})
+    except ConfigError as error:
+        its = click.get_current_context().command
+        raise by_options(error, its, {"secret": "--notify-secret-file"}) from None
     if notify_test:
         _test(notify, cluster, as_json=as_json)
         return
@@ -297,7 +305,10 @@ def _notify(
     from pulsar_retry.push.auth.tokens import ServiceAccount  # noqa: PLC0415 - likewise
 
     lines = (_secret("notify_file", notify_file) or "").split("\n")
-    urls = dict.fromkeys([*notify_urls, *filter(None, map(str.strip, lines))])
+    listed = [each for each in map(str.strip, lines) if each]
+    if notify_file is not None and not listed:
+        raise ConfigError.bad("notify_file", str(notify_file), "a file with a URL on each line")
+    urls = dict.fromkeys([*notify_urls, *listed])
     signers: list[Any] = []
     if (secret := _secret("notify_secret_file", notify_secret_file)) is not None:
         signers.append(Hmac(secret if secret.startswith("whsec_") else secret.encode()))
@@ -305,7 +316,7 @@ def _notify(
         signers.append(ServiceAccount.from_file(notify_service_account))
     if public_url is None and allow_hosts:
         public_url = f"https://{allow_hosts[0]}/"
-    if public_url is not None and not public_url.startswith(("https://", "http://")):
+    if public_url is not None and not _ADDRESS.fullmatch(public_url):
         raise ConfigError.bad("--url", public_url, "a URL that begins with https:// or http://")
     hooks = [
         Webhook.of(each, form=notify_form, signers=signers, allow_http=notify_allow_http)

@@ -9,7 +9,7 @@ import click
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.operator import Operator, operator_options
-from pulsar_retry.cli._common.output import ask, check_can_ask, clean, show_json, table
+from pulsar_retry.cli._common.output import ask, busy, check_can_ask, clean, show_json, table
 from pulsar_retry.cli._common.seek import carry_out, grace_option, letter_options, subscription_of
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
@@ -88,7 +88,8 @@ def create(
     Consumers can continue meanwhile. Each partition is captured at its own moment.
     """
     target = subscription_of(cluster, topic, subscription, naming, retry_letter_topic)
-    snapshot = Snapshot.create(target, name=name, labels=_labels(labels))
+    with busy("capturing"):
+        snapshot = Snapshot.create(target, name=name, labels=_labels(labels))
     for warning in snapshot.warnings:
         click.echo(f"warning: {clean(warning)}", err=True)
     if as_json:

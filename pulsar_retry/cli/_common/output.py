@@ -24,6 +24,7 @@ from rich.progress import (
     SpinnerColumn,
     Task,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
@@ -32,7 +33,16 @@ from rich.text import Text
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.formatting import clean, words_of_age
 
-__all__ = ["ask", "check_can_ask", "clean", "progress", "show_json", "table", "words_of_age"]
+__all__ = [
+    "ask",
+    "busy",
+    "check_can_ask",
+    "clean",
+    "progress",
+    "show_json",
+    "table",
+    "words_of_age",
+]
 
 #: The environment variable with the form of the lines for a log, its values, and the seconds from
 #: one line to the next.
@@ -104,6 +114,19 @@ def progress(
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Show on a terminal for how long something takes that cannot say how far it is."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn(what), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        bar.add_task("", total=None)
+        yield
 
 
 def _log_form() -> str:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from pulsar_retry.cli._common.operator import Operator
-from pulsar_retry.cli._common.output import ask, check_can_ask, clean, show_json, table
+from pulsar_retry.cli._common.output import ask, busy, check_can_ask, clean, show_json, table
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
@@ -96,14 +96,18 @@ def carry_out(
     check_can_ask(yes=yes or dry_run)
     if not dry_run and not yes:
         if can_look:
-            _show(move(True, wait), err=True)  # noqa: FBT003 - see above
+            with busy("looking"):
+                plan = move(True, wait)  # noqa: FBT003 - see above
+            _show(plan, err=True)
         ask("Move the subscription?")
     if dry_run:
-        report = move(dry_run, wait)
+        with busy("looking"):
+            report = move(dry_run, wait)
     else:
         act = who.act(f"{target.topic} {target.name}")
         with who.audited(target.cluster, target.topic, act) as record:
-            report = move(dry_run, wait)
+            with busy("moving"):
+                report = move(dry_run, wait)
             facts = report.facts()
             record({name: facts[name] for name in _RECORDED})
     if as_json:

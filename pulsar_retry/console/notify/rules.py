@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -31,6 +32,10 @@ class Told:
     level: int
     most: int
     at: float
+
+
+#: What is known of a topic before it is told.
+_NOTHING = Told(0, 0, 0.0)
 
 
 @attrs.frozen(kw_only=True)
@@ -106,15 +111,13 @@ def judged(
 
     Args:
         waiting: What waits now.
-        told: What they know; None if nothing.
+        told: What they know; None if they do not know the group.
         now: Seconds since 1970.
         growth: The least growth that is told, in letters.
     """
     is_group, count = waiting.group != WHOLE, waiting.count
     if told is None:
-        if is_group:
-            return "new", Told(count, count, now)
-        told = Told(0, 0, 0.0)
+        return "new", Told(count, count, now)
     if count <= told.level:
         return None, attrs.evolve(told, level=count)
     rested = now - told.at >= AGAIN
@@ -126,6 +129,27 @@ def judged(
     if kind is None:
         return None, told
     return kind, Told(count, count if rested else max(count, told.most), now)
+
+
+def _with_totals(found: Iterable[WaitingCount]) -> list[WaitingCount]:
+    """Return the groups, then their topics, which have at least the letters of their groups.
+
+    Groups are counted in the index, which is ahead of the depths of topics.
+    """
+    groups: list[WaitingCount] = []
+    totals: Counter[str] = Counter()
+    depths: dict[str, int] = {}
+    for each in found:
+        if each.group == WHOLE:
+            depths[each.topic] = each.count
+        else:
+            groups.append(each)
+            totals[each.topic] += each.count
+    topics = [
+        WaitingCount(topic=each, group=WHOLE, count=max(depths.get(each, 0), totals[each]))
+        for each in dict.fromkeys([*depths, *totals])
+    ]
+    return [*groups, *topics]
 
 
 def to_tell(
@@ -149,9 +173,9 @@ def to_tell(
     explained: dict[str, int] = {}
     seen = set()
     # Groups first: a topic that grows by groups that are told need not be told, too.
-    for each in sorted(found, key=lambda each: each.group == WHOLE):
+    for each in _with_totals(found):
         subject = each.subject
-        before = told.get(subject)
+        before = told.get(subject, _NOTHING if each.group == WHOLE else None)
         seen.add(subject)
         kind, after = judged(each, before, now, growth)
         if after == before or (kind is None and each.topic not in whole):

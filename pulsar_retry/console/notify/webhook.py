@@ -80,7 +80,8 @@ class Webhook:
         try:
             endpoint = PushEndpoint.of(url, allow_http=allow_http)
         except ConfigError as error:
-            text = str(error).removeprefix("endpoint").replace("allow_http=True", "a flag")
+            text = str(error).removeprefix("endpoint")
+            text = text.replace("allow_http=True", "--notify-allow-http")
             raise ConfigError(f"--notify{text}") from None
         usual: Form = "slack" if endpoint.host in _SLACK_HOSTS else "json"
         return cls(endpoint, form or usual, tuple(signers))

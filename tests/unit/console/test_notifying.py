@@ -86,6 +86,10 @@ def test_a_topic_is_told_if_its_groups_do_not_explain_its_growth() -> None:
     whole = frozenset([DLQ])
     notices, _ = to_tell([waiting(150, WHOLE), waiting(150)], {}, whole, NOW, 100)
     assert ["new"] == [each.kind for each in notices]
+    # Groups are counted before the depth of the topic is known.
+    notices, told = to_tell([waiting(150)], {}, whole, NOW, 100)
+    assert ["new"] == [each.kind for each in notices]
+    assert ([], {}) == to_tell([waiting(150, WHOLE), waiting(150)], told, whole, NOW, 100)
     small = [waiting(20, group) for group in range(1, 11)]
     told = {each.subject: Told(10, 10, NOW) for each in small}
     notices, _ = to_tell([waiting(200, WHOLE), *small], told, whole, NOW, 100)
