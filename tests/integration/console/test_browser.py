@@ -151,13 +151,17 @@ def test_the_pages_fit_a_telephone(console, dead, browser, namespace) -> None:
     dead.fill(2)
     long = "x" * 300
     more = dict.fromkeys(("FAILURE_REASON", "FAILURE_ERROR", "note"), long)
-    dead.send(long.encode(), dead.properties(4, **more))
-    console.shows("3 letters", "/topic", name=dead.dlq)
+    dead.send(json.dumps({long: [long]}).encode(), dead.properties(4, **more))
+    page = console.shows("3 letters", "/topic", name=dead.dlq)
+    letter = re.findall('name="id" value="([^"]+)"', page)[-1]
     for width in (390, 1280):
         browser.resize(width, 800)
         for page in ("/", "/topic", "/act", "/jobs", "/audit", "/explain"):
             browser.open(f"{console.url.rstrip('/')}{page}?name={dead.dlq}&namespace={namespace}")
             assert width >= browser.evaluate("document.documentElement.scrollWidth"), page
+        browser.open(f"{console.url}act?name={dead.dlq}&verb=redrive&id={letter}&edit=yes")
+        assert long in browser.evaluate("document.querySelector('[name=payload]').value")
+        assert width >= browser.evaluate("document.documentElement.scrollWidth")
         browser.open(f"{console.url}group?name={dead.dlq}&reason={long}")
         assert width >= browser.evaluate("document.documentElement.scrollWidth")
         browser.click("#letters a[href*='/letter']")
