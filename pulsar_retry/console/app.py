@@ -102,7 +102,7 @@ class Console:
         """Return the ASGI application."""
         pages = Pages(
             *(self.cluster, self.desk, self.jobs, self.history),
-            *(self.records, self.watcher, self._views),
+            *(self.records, self.watcher, self._views, self.notifier),
         )
         acting = Acting(
             *(self.cluster, self.desk, self.jobs, self.history),

@@ -15,6 +15,7 @@ from pulsar_retry.console.chart import Bars, Chart, bars, chart
 from pulsar_retry.console.desk import LetterBrowser
 from pulsar_retry.console.filtering import Query
 from pulsar_retry.console.jobs import Jobs
+from pulsar_retry.console.notify.notifier import Notifier
 from pulsar_retry.console.payload import FORMS, displayed, payload_of
 from pulsar_retry.console.store.history import Arrived, History
 from pulsar_retry.console.store.records import Records
@@ -73,6 +74,7 @@ class Pages:
     records: Records
     watcher: Watcher
     views: Views
+    notifier: Notifier | None = None
 
     # -- overview ---------------------------------------------------------------------------------
 
@@ -105,7 +107,9 @@ class Pages:
             changes=[] if mark is None else self._changes(names, mark.at, now),
             findings=[each for each in self.watcher.findings if not asked or asked in each.topic],
             checked_at=self.watcher.checked_at,
-            problem=self.watcher.problem,
+            problem="; ".join(
+                each.problem for each in (self.watcher, self.notifier) if each and each.problem
+            ),
             running=sum(each.runs for each in self.jobs.all(most=20)),
         )
 

@@ -86,11 +86,18 @@ class Notifier(Collector):
         self._history, self._indexer, self._changed = history, indexer, changed
         self._seen: tuple[int, int, Mapping[str, int]] = (-1, 0, {})
         self._failed: dict[str, int] = {}
+        self._why: dict[str, str] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
         self._limiter = LogLimiter()
         self._thread = threading.Thread(target=self._run, name="pulsar-retry-notify", daemon=True)
         self._stop: Callable[[], object] = lambda: None
         self._ended = threading.Event()
+
+    @property
+    def problem(self) -> str:
+        """Which webhooks do not accept messages, and why, in words; empty if all do."""
+        whys = [(each, self._why.get(each.key)) for each in self._options.webhooks]
+        return "; ".join(f"{hook} is not told of failures: {why}" for hook, why in whys if why)
 
     def start(self, console: str) -> None:
         """Start to tell.
@@ -167,6 +174,7 @@ class Notifier(Collector):
             self._settle(hook, message, "sent")
             return self._options.pause
         self._counts[str(hook), "failed"] += 1
+        self._why[hook.key] = outcome.why
         attempt = self._failed[hook.key] = self._failed.get(hook.key, 0) + 1
         is_refused = outcome.code in _REFUSED and attempt >= _MOST_REFUSED
         if is_refused or time.time() - message.at > _PATIENCE:
@@ -188,6 +196,7 @@ class Notifier(Collector):
         self._outbox.settle(hook.key, message.id)
         self._counts[str(hook), result] += 1
         self._failed.pop(hook.key, None)
+        self._why.pop(hook.key, None)
 
     # -- the thread -------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ def test_a_webhook_is_told_of_new_failures_and_of_their_growth(
         console = Served(broker, namespace, *options)
         dead.fill(4)
         receiver.wait_for(1, 60)
-        assert 'result="failed"' in console.get("/metrics")
+        console.shows(r"localhost:\d+ \(\w+\) is not told of failures: 503", "/")
         console.kill()
         receiver.act = lambda _: answer(200)
         refused = len(receiver.requests)
