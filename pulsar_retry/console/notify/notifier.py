@@ -144,6 +144,8 @@ class Notifier(Collector):
         seen = (self._changed(), int(now // _AT_LEAST), depths)
         if seen == self._seen:
             return []
+        if self._seen[0] < 0:  # those of webhooks that are not told any more
+            self._outbox.forget(now - 2 * _PATIENCE)
         topics = list(self._indexer.counts())
         whole = frozenset(each for each in topics if self._indexer.progress(each).is_whole)
         found = self._outbox.waiting(topics)

@@ -140,7 +140,7 @@ class NoticeOutbox:
             row = reader.execute("SELECT count(*) FROM notices WHERE hook = ?", (hook,)).fetchone()
             return int(row[0])
 
-    def forget(self, before: float) -> int:
-        """Delete notices from before a time, and return how many."""
+    def forget(self, before: float) -> None:
+        """Delete notices from before a time."""
         with self._database.writing() as writer:
-            return writer.execute("DELETE FROM notices WHERE at < ?", (before,)).rowcount
+            writer.execute("DELETE FROM notices WHERE at < ?", (before,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -13,6 +14,8 @@ from typing import Any
 import attrs
 import prometheus_client
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.console.notify import notifier as notifying
@@ -35,7 +38,7 @@ from pulsar_retry.console.store.letters import IndexedLetter, IndexProgress, Let
 from pulsar_retry.console.views import link
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.backoff import Fixed
-from pulsar_retry.push import Hmac, HmacVerifier
+from pulsar_retry.push import Hmac, HmacVerifier, ServiceAccount, Verifier
 from support.push.receiving import Receiver, answer
 from support.reading import eventually
 
@@ -265,6 +268,23 @@ def test_what_is_refused_for_its_content_is_given_up(tmp_path, monkeypatch, capl
         eventually(lambda: told.sample("sent") == 1, 30)
         assert 1 == told.sample("dropped")
     assert any("given up after 5 attempts" in each for each in caplog.messages)
+
+
+def test_a_service_account_signs_as_for_push() -> None:
+    """And an answer that repeats the token does not bring it into the log."""
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    account = ServiceAccount("console@example.com", pem)
+
+    def act(request: Any) -> Any:
+        return answer(403, request.headers["Authorization"].encode())
+
+    with Receiver(act) as receiver:
+        hook = Webhook.of(receiver.url, signers=[account])
+        outcome = asyncio.run(hook.post("msg_1", b"{}"))
+    verifier = Verifier(account.jwks(), audience=receiver.url, email="console@example.com")
+    assert verifier.verify(dict(receiver.requests[0].headers))
+    assert "403 …" == outcome.why
 
 
 def test_slack_sees_no_markup_of_a_letter() -> None:
