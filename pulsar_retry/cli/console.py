@@ -314,8 +314,8 @@ def _notify(
         signers.append(Hmac(secret if secret.startswith("whsec_") else secret.encode()))
     if notify_service_account is not None:
         signers.append(ServiceAccount.from_file(notify_service_account))
-    if public_url is None and allow_hosts:
-        public_url = f"https://{allow_hosts[0]}/"
+    if public_url is None:  # a proxy, if there is one
+        public_url = next((f"https://{each}/" for each in allow_hosts if each != "localhost"), None)
     if public_url is not None and not _ADDRESS.fullmatch(public_url):
         raise ConfigError.bad("--url", public_url, "a URL that begins with https:// or http://")
     hooks = [
