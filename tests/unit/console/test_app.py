@@ -228,7 +228,7 @@ def test_a_form_is_not_endless(browser) -> None:
     assert 413 == answer.status_code
 
 
-@pytest.mark.parametrize("page", [*PAGES, "/jobs", "/job?id=x", "/nowhere"])
+@pytest.mark.parametrize("page", [*PAGES, "/jobs", "/job?id=x", "/metrics", "/nowhere"])
 def test_without_a_session_there_is_only_the_login(locked, page) -> None:
     """Not even whether a page exists."""
     answer = locked.get(page)
