@@ -18,8 +18,11 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery
+from pulsar_retry.pull.durable.subscriber import DurableSubscriber
 from pulsar_retry.pull.options import (
+    OnExhausted,
     Options,
+    Ordering,
     Redelivery,
     Workers,
     checked_options,
@@ -86,6 +89,8 @@ class Client(consumer_client.Client):
         redelivery: Redelivery = "letters",
         lease: Lease = _LEASE,
         lanes: Lanes = _LANES,
+        ordering: Ordering | None = None,
+        on_exhausted: OnExhausted = "release",
         breaker: Breaker | None = None,
         retry_budget: RetryBudget | None = _BUDGET,
         quarantine: Quarantine | None = None,
@@ -140,6 +145,12 @@ class Client(consumer_client.Client):
                 count, which is only in memory, and there a `Defer` uses up an attempt.
             lease: How long a handler may take.
             lanes: How an ordered subscription retries.
+            ordering: ``"durable"`` keeps the order of each key also when processes end, start, or
+                take over keys: a failed message and its successors wait in a topic of the
+                subscription. It needs one topic, messages with keys, and Key_Shared.
+            on_exhausted: With durable ordering, what happens when the attempts of a key's first
+                message are used up. ``"release"`` dead-letters it and goes on with the next one.
+                ``"park"`` holds the key until an operator releases it.
             breaker: When to stop receiving because too many messages fail. None: never.
             retry_budget: How many retries may fail, compared with what succeeds. Without a budget
                 left, messages are held. None: there is no limit.
@@ -187,6 +198,8 @@ class Client(consumer_client.Client):
                 redelivery=redelivery,
                 lease=lease,
                 lanes=lanes,
+                ordering=ordering,
+                on_exhausted=on_exhausted,
                 breaker=breaker,
                 retry_budget=retry_budget,
                 quarantine=quarantine,
@@ -210,7 +223,7 @@ class Client(consumer_client.Client):
 
     def _subscriber_of(self, options: Options) -> Subscriber:
         """Return a subscriber; `pulsar_retry.testing` changes its options."""
-        return Subscriber(self, options)
+        return (DurableSubscriber if options.ordering else Subscriber)(self, options)
 
     def pull(
         self,

@@ -25,7 +25,9 @@ from pulsar_retry.runtime.raw import comes_again, message_of, raw_of
 from pulsar_retry.runtime.timer import TimerTarget
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
-from pulsar_retry.wire.properties import Origin
+from pulsar_retry.wire.lanes import LANE_ENTRY
+from pulsar_retry.wire.names import LetterTopics
+from pulsar_retry.wire.properties import Origin, dead_letter_properties
 
 
 class Handover:
@@ -35,9 +37,18 @@ class Handover:
     publishes first and acknowledges second.
     """
 
-    def __init__(self, consumer: Consumer, codec: Codec, redact: Redact | None) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        codec: Codec,
+        redact: Redact | None,
+        topics: LetterTopics | None = None,
+    ) -> None:
+        """Make it. *topics* replaces the topics of the consumer's letters."""
         self._timer = consumer._timer
         self._plan = consumer._plan
+        if topics is not None:
+            self._plan = attrs.evolve(self._plan, topics=topics)
         self._schema = consumer._schema
         self._in_hand = consumer._in_hand
         self._settling = consumer._settling
@@ -158,6 +169,54 @@ class Handover:
         letter = attrs.evolve(letter, delay=max(letter.delay, least_delay))
         letter = settling(letter, message, self._plan.subscription)
         return self._outbox.hand_on(raw, letter, keep=keep)
+
+    @property
+    def topics(self) -> LetterTopics | None:
+        """The topics of letters; None without retry letters."""
+        return self._plan.topics
+
+    def divert(
+        self,
+        message: Any,
+        topic: str,
+        entry: str,
+        failed: tuple[RetryLater, Failure, int] | None,
+        *,
+        confirm: Callable[[Any], Any],
+    ) -> Future[None]:
+        """Publish a message to the stream of its lane, and acknowledge it when that is confirmed.
+
+        It is published again until that works.
+
+        Args:
+            message: The message.
+            topic: The full name of the stream.
+            entry: What the entry says about itself.
+            failed: If the message itself has failed: the retry, the failure, and how many attempts
+                have failed.
+            confirm: Returns what acknowledges the message instead of its raw consumer.
+        """
+        raw, facts = raw_of(message), facts_of(message)
+        custom = {LANE_ENTRY: entry}
+        if failed is None:
+            origin = facts.origin(self._plan.subscription)
+            properties = dead_letter_properties(facts.properties, origin, custom=custom)
+            letter = Letter(topic, properties, origin=origin)
+        else:
+            action, failure, failures = failed
+            raw, carried, origin, details = self._letter_inputs(message, failure, failures)
+            letter = retried(
+                self._plan,
+                action,
+                carried,
+                origin,
+                failures=failures,
+                details=details,
+                custom=custom,
+            )
+            letter = attrs.evolve(letter, topic=topic, delay=0.0)
+        letter = settling(letter, message, self._plan.subscription)
+        return self._outbox.hand_on(raw, letter, keep=True, confirm=confirm)
 
     def dead(
         self,

@@ -19,6 +19,7 @@ from pulsar_retry.policy.actions import (
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.wire.codecs import Codec, read_envelope
 from pulsar_retry.wire.envelope import EMPTY, Redact
+from pulsar_retry.wire.lanes import LANE_ENTRY
 from pulsar_retry.wire.properties import (
     FAILURE_CRASHES,
     FAILURE_STAGE,
@@ -158,6 +159,7 @@ class FailureDetails:
         if reason is not None:  # a redriven message starts again without these
             kept.pop(FAILURE_STAMP, None)
             kept.pop(FAILURE_CRASHES, None)
+            kept.pop(LANE_ENTRY, None)
         return kept, self.codec.write(envelope, redact=self.redact)
 
 

@@ -61,7 +61,7 @@ def open_subscription(client: Client, options: Options) -> tuple[Consumer, pulsa
 
 
 def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerType) -> Consumer:
-    retries = options.redelivery == "letters"
+    retries = options.redelivery == "letters" and options.letter_topics is None
     return client.subscribe(
         options.topic,
         options.subscription,

@@ -31,7 +31,7 @@ from pulsar_retry.pull.rules.quarantine import Quarantine
 from pulsar_retry.pull.workers.returned import is_lazy
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
-from pulsar_retry.wire.names import Naming
+from pulsar_retry.wire.names import LetterTopics, Naming
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 #: Where handlers run.
 Workers = Literal["threads", "processes"]
 Redelivery = Literal["letters", "nack"]
+#: Whether messages of a key stay in order also across processes.
+Ordering = Literal["durable"]
+DURABLE: Ordering = "durable"
+#: What happens to the first message of a held key when its attempts are used up.
+OnExhausted = Literal["release", "park"]
 AUTO: Literal["auto"] = "auto"
 
 #: The limit of ``concurrency="auto"``, unless ``max_concurrency`` is given.
@@ -66,6 +71,8 @@ class Options:
     redelivery: Redelivery = "letters"
     lease: Lease = attrs.Factory(Lease)
     lanes: Lanes = attrs.Factory(Lanes)
+    ordering: Ordering | None = None
+    on_exhausted: OnExhausted = "release"
     breaker: Breaker | None = None
     retry_budget: RetryBudget | None = None
     quarantine: Quarantine | None = None
@@ -87,6 +94,8 @@ class Options:
     #: the event loop of the workers enters.
     admission: AdmissionControl | None = None
     around: AbstractAsyncContextManager[object] | None = None
+    #: The letters' topics, if the topic is the stream of durable lanes, which has none of its own.
+    letter_topics: LetterTopics | None = None
     #: The event loop for ``async def`` handlers. If it is None, they get a loop of their own.
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -120,6 +129,10 @@ def checked_options(**arguments: Any) -> Options:
         arguments.update(_concurrency(arguments["concurrency"], most, arguments.get("workers")))
     one_of("redelivery", arguments.get("redelivery", "letters"), ("letters", "nack"))
     one_of("workers", arguments.get("workers", THREADS), (THREADS, PROCESSES))
+    one_of("ordering", arguments.get("ordering"), (None, DURABLE))
+    one_of("on_exhausted", arguments.get("on_exhausted", "release"), ("release", "park"))
+    if arguments.get("ordering") == DURABLE:
+        arguments["consumer_type"] = _check_durable(arguments)
     policy = arguments.get("dead_letter_policy")
     arguments["dead_letter_policy"] = None if policy is None else DeadLetterPolicy.of(policy)
     arguments["naming"] = Naming.of(arguments.get("naming", Naming.PULSAR))
@@ -137,6 +150,23 @@ def checked_options(**arguments: Any) -> Options:
         retry=options.redelivery == "letters",
     )
     return options
+
+
+def _check_durable(arguments: dict[str, Any]) -> pulsar.ConsumerType:
+    """Check what durable lanes need, and return the consumer type.
+
+    Raises:
+        ConfigError: an argument does not fit.
+    """
+    because = f'because ordering is "{DURABLE}"'
+    topic, kind = arguments["topic"], arguments.get("consumer_type")
+    if not isinstance(topic, str):
+        raise ConfigError.bad("topic", topic, f"one topic, {because}")
+    if kind not in {None, pulsar.ConsumerType.KeyShared}:
+        raise ConfigError.bad("consumer_type", kind, f"Key_Shared or None, {because}")
+    if arguments.get("redelivery", "letters") != "letters":
+        raise ConfigError.bad("redelivery", arguments["redelivery"], f'"letters", {because}')
+    return pulsar.ConsumerType.KeyShared
 
 
 def _concurrency(value: Any, most: int | None, workers: Any) -> dict[str, Any]:

@@ -55,6 +55,21 @@ class Report:
         return not self.handed_back and not self.abandoned
 
 
+@attrs.frozen
+class Stop:
+    """A request to stop.
+
+    Attributes:
+        mode: How to stop.
+        deadline: When the waiting ends, by the monotonic clock.
+        asked_at: When the request was made.
+    """
+
+    mode: StopMode
+    deadline: float
+    asked_at: float
+
+
 def checked_mode(mode: Any, timeout: Duration) -> None:
     """Check the arguments of `stop`.
 

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 import pulsar
@@ -31,7 +31,7 @@ from pulsar_retry.pull.engine.work_queue import HANDLED_BY, WorkQueue
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.opening import TRANSIENT, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective, origins
-from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, checked_mode
+from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, Stop, StopMode, checked_mode
 from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.signals import Requests, awaiting_signals
 
@@ -45,21 +45,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 #: The error text of `result` for a subscriber that was not started.
 NOT_STARTED = "the subscriber was not started: call start() or run()"
-
-
-@attrs.frozen
-class _Stop:
-    """A request to stop.
-
-    Attributes:
-        mode: How to stop.
-        deadline: When the waiting ends, by the monotonic clock.
-        asked_at: When the request was made.
-    """
-
-    mode: StopMode
-    deadline: float
-    asked_at: float
 
 
 class Subscriber:
@@ -82,7 +67,7 @@ class Subscriber:
         self._policy = effective(options)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._stop: _Stop | None = None
+        self._stop: Stop | None = None
         self._clock = clock = client._clock  # noqa: SLF001
         self._opened = clock.event()
         self._ended = clock.event()
@@ -309,7 +294,7 @@ class Subscriber:
     def _ask(self, mode: StopMode, timeout: Duration) -> None:
         """Do what `stop` does, but without waiting."""
         now = self._clock.monotonic()
-        self._stop = _Stop(mode, now + seconds("timeout", timeout), now)
+        self._stop = Stop(mode, now + seconds("timeout", timeout), now)
         if self._crew is not None:
             self._crew.stopping()
         if self._options.admission is not None:
@@ -354,7 +339,7 @@ class Subscriber:
         pause = _FIRST_PAUSE
         while self._stop is None:
             try:
-                return open_subscription(self._client, self._options)
+                return self._subscribe()
             except TRANSIENT as error:
                 text = (
                     "the subscription %r could not be opened, and will be tried again in %g s: %s"
@@ -373,16 +358,23 @@ class Subscriber:
             pause = min(2 * pause, _LONGEST_PAUSE)
         return None
 
+    def _subscribe(self) -> tuple[Consumer, pulsar.ConsumerType]:
+        return open_subscription(self._client, self._options)
+
+    def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:
+        return OrderedLanes(self._options.lanes, self._work_queue, handover, kind, self._clock)
+
+    def _settler_of(self, *arguments: Any, **named: Any) -> Settler:
+        return Settler(*arguments, **named)
+
     def _facts(self) -> dict[str, str]:
         options = self._options
         return {"topic": topic_label(options.topic), "subscription": options.subscription}
 
     def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
         options, work_queue, clock = self._options, self._work_queue, self._clock
-        handover = Handover(consumer, options.codec, options.redact)
-        lanes = None
-        if is_ordered(kind):
-            lanes = OrderedLanes(options.lanes, work_queue, handover, kind, clock)
+        handover = Handover(consumer, options.codec, options.redact, options.letter_topics)
+        lanes = self._lanes_of(handover, kind) if is_ordered(kind) else None
         safe_breaker = None
         if options.breaker is not None:
             safe_breaker = ThreadSafeBreaker(options.breaker, work_queue.notify, clock)
@@ -393,7 +385,7 @@ class Subscriber:
         self._consumer, self._safe_breaker = consumer, safe_breaker
         if options.admission is not None:
             options.admission.attach(work_queue.notify)
-        settler = Settler(
+        settler = self._settler_of(
             work_queue,
             consumer,
             self._policy,

@@ -149,19 +149,20 @@ Fail(p) ==
 
 (* The claim is stored, and the process waits until it has read it. *)
 Claim(p) ==
-  /\ phase[p] \in {"claim", "claim again"} /\ Len(log) < MaxLog
+  /\ phase[p] = "claim" /\ Len(log) < MaxLog
   /\ log' = Append(log, [is |-> "claim"])
   /\ claim' = [claim EXCEPT ![p] = Len(log) + 1]
-  /\ tail' = [tail EXCEPT ![p] = IF phase[p] = "claim" THEN 0 ELSE @]
-  /\ Goes(p, IF phase[p] = "claim" THEN "claimed" ELSE "confirm")
+  /\ tail' = [tail EXCEPT ![p] = 0]
+  /\ Goes(p, "claimed")
   /\ Unstream /\ UNCHANGED <<stream, seen, hand, under, acks, ended, fails, faults>>
 Claimed(p) ==
   /\ phase[p] = "claimed" /\ seen[p] >= claim[p]
-  /\ Goes(p, IF IsMine(p) THEN "publish" ELSE "claim")
+  /\ Goes(p, "publish")
   /\ Unstream /\ UNCHANGED <<stream, log, seen, hand, claim, tail, under, acks, ended, fails, faults>>
 
-(* The message is stored in the stream; its receipt arrives; the claim is still the newest; and the
-   message is acknowledged. *)
+(* The message is stored in the stream, and its receipt arrives.  If the claim is still the newest,
+   the message is acknowledged.  Otherwise somebody might release it who has not seen this entry;
+   but nobody can do that with a claim that is made now. *)
 Publish(p) ==
   /\ phase[p] \in {"publish", "publish again"} /\ Len(stream) < MaxStream
   /\ stream' = Append(stream, [m |-> First(p), at |-> "stored"])
@@ -174,11 +175,18 @@ Receipt(p) ==
   /\ Goes(p, "confirm")
   /\ Unstream /\ UNCHANGED <<stream, log, seen, hand, claim, tail, under, acks, ended, fails, faults>>
 Confirm(p) ==
-  /\ phase[p] = "confirm" /\ (IsUpToDate(p) \/ Bug \in {"no_confirm", "no_own_claim", "no_claim"})
-  /\ IF IsMine(p) \/ Bug \in {"no_confirm", "no_own_claim", "no_claim"}
+  /\ phase[p] = "confirm"
+  /\ IF Bug \in {"no_confirm", "no_own_claim", "no_claim"}
        THEN Pop(p)
-       ELSE Goes(p, "claim again") /\ UNCHANGED <<hand, acks>>
+       ELSE /\ IsUpToDate(p)
+            /\ IF IsMine(p) THEN Pop(p) ELSE Goes(p, "claim again") /\ UNCHANGED <<hand, acks>>
   /\ Unstream /\ UNCHANGED <<stream, log, seen, claim, tail, under, ended, fails, faults>>
+ClaimAgain(p) ==
+  /\ phase[p] = "claim again" /\ Len(log) < MaxLog
+  /\ log' = Append(log, [is |-> "claim"])
+  /\ claim' = [claim EXCEPT ![p] = Len(log) + 1]
+  /\ Pop(p)
+  /\ Unstream /\ UNCHANGED <<stream, seen, tail, under, ended, fails, faults>>
 
 (* Everything that the process has published is reported as ended, and nobody has a newer claim. *)
 Release(p) ==
@@ -286,7 +294,7 @@ ClaimLost(p) ==
 
 Step(p) ==
   \/ Deliver(p) \/ StreamDeliver(p) \/ Flush(p) \/ Read(p) \/ Barrier(p) \/ Begin(p) \/ Succeed(p)
-  \/ Claim(p) \/ Claimed(p) \/ Publish(p) \/ Receipt(p) \/ Confirm(p) \/ Release(p)
+  \/ Claim(p) \/ ClaimAgain(p) \/ Claimed(p) \/ Publish(p) \/ Receipt(p) \/ Confirm(p) \/ Release(p)
   \/ StreamEnd(p) \/ Report(p)
 Next ==
   \/ \E p \in Procs : Step(p) \/ Fail(p) \/ Kill(p) \/ Cut(p) \/ Again(p) \/ ClaimLost(p)

@@ -77,7 +77,7 @@ class Counts:
     unsettled: int = 0
 
 
-class _Verdict(NamedTuple):
+class Verdict(NamedTuple):
     """What is done about a failed message.
 
     Attributes:
@@ -206,7 +206,7 @@ class Settler:
         Returns:
             The future of the hand-off; None if there is no hand-off.
         """
-        failure = _failure(work, error, self._clock.now())
+        failure = failure_of(work, error, self._clock.now())
         if self._safe_breaker is not None and not _is_chosen(error):
             self._safe_breaker.failed()
         verdict = None
@@ -258,7 +258,7 @@ class Settler:
         action: Action = RetryLater(counted=has_failed) if letter else DeadLetter(LANE_OVERFLOW)
         try:
             overflow = Outcome("the lane has overflowed")
-            failure = _failure(work, overflow, self._clock.now())
+            failure = failure_of(work, overflow, self._clock.now())
             with self._recording:
                 failures = self._failures(work) + (letter and not has_failed)
                 verdict = self._recorded(work._replace(entry=None), action, failures)
@@ -266,7 +266,7 @@ class Settler:
         except Exception as trouble:  # noqa: BLE001 - as above
             self.come_back(work._replace(entry=None), trouble)
 
-    def _recorded(self, work: Work, action: Action, attempt: int) -> _Verdict:
+    def _recorded(self, work: Work, action: Action, attempt: int) -> Verdict:
         """Record failure number *attempt* of a message, and return what to do. Call it locked."""
         suspended = self._suspended() if isinstance(action, DeadLetter) else None
         if isinstance(action, RetryLater) and work.entry is None:
@@ -276,14 +276,14 @@ class Settler:
         elif isinstance(action, DeadLetter) and suspended is None:
             failures, delay = attempt, 0.0
         else:
-            return _Verdict(action, attempt, suspended)
+            return Verdict(action, attempt, suspended)
         facts = facts_of(work.message)
         self.own_letters.failed(facts.chain, failures, delay)
         stamp = self.own_letters.stamp(facts.chain, facts.properties)
-        return _Verdict(action, attempt, failures=failures, stamp=stamp)
+        return Verdict(action, attempt, failures=failures, stamp=stamp)
 
     def _carry_out(
-        self, work: Work, verdict: _Verdict, failure: Failure, *, keep: bool
+        self, work: Work, verdict: Verdict, failure: Failure, *, keep: bool
     ) -> Future[None] | None:
         """Act on the decision about a failed message; *keep*: see `judge`."""
         action, attempt, wait = verdict.action, verdict.attempt, verdict.suspended
@@ -320,7 +320,7 @@ class Settler:
         return None
 
     def _follow(
-        self, work: Work, kind: str, future: Future[None], verdict: _Verdict
+        self, work: Work, kind: str, future: Future[None], verdict: Verdict
     ) -> Future[None]:
         """Return *future*, the result of a hand-off, and note its letter when that is published."""
         key = facts_of(work.message).chain
@@ -410,22 +410,28 @@ class Settler:
         except Exception as error:  # noqa: BLE001 - the consumer is closed
             self.not_settled(work, error)
             return
-        self._count(kind)
-        self._work_queue.settled(work)
         if self._safe_breaker is not None:
             self._safe_breaker.succeeded()
         if self._holding is not None and kind == ACKNOWLEDGED:
             self._holding.succeeded()
-        self._next(work)
+        self._settled(work, kind)
 
     def _ended(self, work: Work, kind: str, error: BaseException | None) -> None:
         """Record the result of a hand-off, on any thread."""
         if error is not None:
             self.not_settled(work, error)  # the consumer has requested the redelivery
-            return
+        else:
+            self._settled(work, kind)
+
+    def _settled(self, work: Work, kind: str) -> None:
+        """Count a settled message as *kind*, and go on with its lane."""
         self._count(kind)
         self._work_queue.settled(work)
         self._next(work)
+
+    def take_down(self) -> list[Work]:
+        """Remove and return messages in hand that this settler keeps, and for which it does nothing."""
+        return []
 
     def come_back(self, work: Work, trouble: BaseException) -> None:
         """Have a message redelivered because it could not be settled in another way."""
@@ -453,7 +459,7 @@ class Settler:
             setattr(self.counts, name, getattr(self.counts, name) + 1)
 
 
-def _failure(work: Work, error: BaseException, now: datetime) -> Failure:
+def failure_of(work: Work, error: BaseException, now: datetime) -> Failure:
     if isinstance(error, LeaseExpired | WorkerCrashedError):
         # These use up an attempt, even if the policy does not retry such errors.
         outcome = Retry()
@@ -473,7 +479,7 @@ def _is_chosen(error: BaseException) -> bool:
     return isinstance(error, Exception) and isinstance(unwrapped(error), Outcome)
 
 
-def _is_storm(verdict: _Verdict, failure: Failure) -> bool:
+def _is_storm(verdict: Verdict, failure: Failure) -> bool:
     """Tell whether a failed attempt counts for the retry budget: its retry, or it was a retry.
 
     A retry does not count if the handler chose its time.

@@ -29,12 +29,16 @@ class LaneEntry:
         retries: How often the message was retried in place.
         comes_again: Whether it was left with the broker before, and was asked for.
         era: The era in which it was received (`OrderedLanes.begin_anew`).
+        ticket: What has to be read before it may be handled (`OrderedLanes.ticket`).
+        is_known: Whether it is known what the log says about it.
     """
 
     key: str
     retries: int = 0
     comes_again: bool = False
     era: int = 0
+    ticket: int = 0
+    is_known: bool = False
 
 
 class Work(NamedTuple):
@@ -175,6 +179,8 @@ class WorkQueue:
         low: When fewer messages than this are ready, more are received, before a worker is idle. 0
             switches this off.
         hold: Keeps a message that is ready, and tells whether it does. None: all messages begin.
+        divert: Takes a message of a lane that is ready, and tells whether it does; it then calls
+            `begin` for it or settles it. None: all messages begin.
         top_up: Receives more. A worker that sees too few messages ready calls it; it does not
             block.
     """
@@ -189,6 +195,7 @@ class WorkQueue:
         self.closed = False
         self.low = 0
         self.hold: Callable[[Work], bool] | None = None
+        self.divert: Callable[[Work], bool] | None = None
         self.top_up: Callable[[], None] = self.notify
         self._changed = clock.lock()  # held until something has changed
         self._changed.acquire()
@@ -245,6 +252,11 @@ class WorkQueue:
                 self.idle.pop()()
 
     def offer(self, item: Item) -> None:
+        """Make one message ready, unless it is diverted or held; this wakes no worker."""
+        if self.divert is None or not self.divert(Work.of(item)):
+            self.begin(item)
+
+    def begin(self, item: Item) -> None:
         """Make one message ready, unless it is held; this wakes no worker."""
         hold = self.hold  # another thread may end it
         if hold is not None:

@@ -1,0 +1,1 @@
+"""Durable ordered lanes: failed messages wait in a stream, and their successors behind them."""

@@ -1,0 +1,203 @@
+"""The log of claims of one subscription: this process reads it whole, and writes to it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+from pulsar import Client as BareClient
+
+from pulsar_retry.consumer.client import Client
+from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
+from pulsar_retry.consumer.handoff.producers import letter_client_of
+from pulsar_retry.errors import ConfigError, shown
+from pulsar_retry.observe.failures import LogLimiter
+from pulsar_retry.pull.rules.claims import ClaimView
+from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.results import error_of
+from pulsar_retry.wire.lanes import Claim, Record, decode, encode
+
+_log = logging.getLogger("pulsar_retry")
+
+#: The subscription that keeps the log, as that of dead letters.
+SUBSCRIPTION = "pulsar-retry"
+
+#: Seconds between two looks at the end of the log: while messages wait for it, and otherwise.
+_PAUSE, _IDLE_PAUSE = 0.002, 0.1
+
+#: Seconds before another attempt, if the log cannot be read or written.
+_TROUBLE_PAUSE = 0.5
+
+_READ_MS = 5000
+
+
+class ClaimLog:
+    """Reads and writes the log. Thread-safe.
+
+    A message may be handled only when this process has read the log as far as it went when the
+    message was received: `ticket` at that time, and `passed` later.
+
+    Attributes:
+        view: What the log says. Use it while holding *lock*.
+        lock: Guards the view, and what is decided by it.
+        changed: Called with each key that a new record is about, on the thread of the log. It may
+            not block.
+        looked: Called after each look at the end of the log, on the same thread.
+        passed: The last look at the end of the log that was completed.
+    """
+
+    def __init__(self, client: Client, topic: str, clock: Clock = SYSTEM) -> None:
+        """Make one; it is not open yet."""
+        self.topic = topic
+        self.view = ClaimView()
+        self.lock = threading.RLock()
+        self.changed: list[Callable[[str], None]] = []
+        self.looked: list[Callable[[], None]] = []
+        self.passed = 0
+        self._client = client
+        self._clock = clock
+        self._limiter = LogLimiter(now=clock.monotonic)
+        self._condition = clock.condition()
+        self._begun = 0
+        self._wanted = 0
+        self._is_closed = False
+        self._reader: Any = None
+        self._producer: Any = None
+        self._thread: threading.Thread | None = None
+        self._again: deque[tuple[Record, bool, Callable[[], None]]] = deque()
+        self._again_at = 0.0
+
+    def open(self) -> None:
+        """Open the log, and read it to its end. Blocks. Once it is open, this does nothing.
+
+        Raises:
+            ConfigError: the topic has partitions.
+            pulsar.PulsarException: the broker was not reached, or refuses access.
+        """
+        if self._thread is not None:
+            return
+        if len(self._client.get_topic_partitions(self.topic)) > 1:
+            accepted = "a topic without partitions: create it before, if the broker's default is other"
+            raise ConfigError.bad("the log of the lanes", self.topic, accepted)
+        FirstSubscription(self._client, SUBSCRIPTION).create(self.topic)
+        self._producer = BareClient.create_producer(
+            letter_client_of(self._client), self.topic, batching_enabled=False
+        )
+        self._reader = self._client.create_reader(
+            self.topic, pulsar.MessageId.earliest, is_read_compacted=True
+        )
+        self._read()
+        self._thread = self._clock.thread(target=self._run, name="pulsar-retry-lanes", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop to read. Records that are being written are still written."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        for each in (self._reader, self._producer):
+            if each is not None:
+                try:
+                    each.close()
+                except pulsar.PulsarException:
+                    _log.debug("the log of the lanes could not be closed", exc_info=True)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def ticket(self) -> int:
+        """Return the number of a look at the end of the log that has not begun yet."""
+        if self._wanted <= self._begun:
+            with self._condition:
+                self._wanted = self._begun + 1
+                self._condition.notify_all()
+        return self._begun + 1
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                if self._wanted <= self._begun and not self._is_closed:
+                    self._condition.wait(_IDLE_PAUSE)
+                if self._is_closed:
+                    return
+                self._begun += 1
+                begun = self._begun
+            try:
+                self._write_again()
+                self._read()
+            except Exception as error:  # noqa: BLE001 - the next look tries again
+                self._report("read", error)
+                self._clock.sleep(_TROUBLE_PAUSE)
+                continue
+            self.passed = begun
+            for look in self.looked:
+                self._act(look)
+            self._clock.sleep(_PAUSE)
+
+    def _read(self) -> None:
+        """Read to the end."""
+        while self._reader.has_message_available():
+            message = self._reader.read_next(_READ_MS)
+            record = decode(message.partition_key(), message.data())
+            if record is None:
+                continue
+            with self.lock:
+                lane = self.view.apply(record)
+            for change in self.changed:
+                self._act(change, lane)
+
+    def _act(self, act: Callable[..., None], *arguments: str) -> None:
+        try:
+            act(*arguments)
+        except Exception:
+            _log.exception("the lanes have an error")
+
+    def _report(self, verb: str, error: BaseException) -> None:
+        if (turn := self._limiter.turn(verb)) is not None:
+            text = "the log of the lanes %s cannot be %s, and messages wait for it: %s%s"
+            _log.warning(text, self.topic, verb, shown(error), turn)
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def write(
+        self, record: Record, *, removed: bool = False, stored: Callable[[], None] = lambda: None
+    ) -> None:
+        """Write a record, or remove it. If that fails, it is tried again.
+
+        Args:
+            record: The record.
+            removed: Whether to remove it.
+            stored: Called when it is stored, on a thread of pulsar-client. It may not block.
+        """
+
+        def ended(result: Any, _message_id: object) -> None:
+            if result == pulsar.Result.Ok:
+                self._act(stored)
+            else:
+                failed(error_of(result))
+
+        def failed(error: BaseException) -> None:
+            self._report("written", error)
+            self._again_at = self._clock.monotonic() + _TROUBLE_PAUSE
+            self._again.append((record, removed, stored))
+
+        try:
+            payload = b"" if removed else encode(record)
+            self._producer.send_async(payload, ended, partition_key=record.key)
+        except Exception as error:  # noqa: BLE001 - as above
+            failed(error)
+
+    def _write_again(self) -> None:
+        """Write what could not be written. A claim that was stored nevertheless stays as it is."""
+        if not self._again or self._clock.monotonic() < self._again_at:
+            return
+        for _ in range(len(self._again)):
+            record, removed, stored = self._again.popleft()
+            is_there = isinstance(record, Claim) and self.view.is_live(record.lane, record.id)
+            if removed or not is_there:
+                self.write(record, removed=removed, stored=stored)

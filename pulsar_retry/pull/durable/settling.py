@@ -1,0 +1,132 @@
+"""The settlers of a subscriber with durable lanes: that of the topic, and that of the stream."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any
+
+from pulsar_retry.errors import AcknowledgeError
+from pulsar_retry.observe.counting import SUPERSEDED
+from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
+from pulsar_retry.policy.decide import TOO_OLD
+from pulsar_retry.policy.outcomes import Failure, Outcome
+from pulsar_retry.pull.durable.diverting import Diverter
+from pulsar_retry.pull.durable.gate import Gate
+from pulsar_retry.pull.durable.stream import StreamKeeper
+from pulsar_retry.pull.engine.settler import Settler, Verdict, failure_of
+from pulsar_retry.pull.engine.work_queue import Work
+
+#: The reason of a dead letter that an operator has ordered.
+RELEASED = "released"
+
+
+class TopicSettler(Settler):
+    """Settles the messages of the topic. One that is to be retried goes to the stream.
+
+    Attributes:
+        diverter: Diverts messages.
+        gate: Keeps messages until the log is read.
+        parks: Whether messages whose attempts are used up wait for an operator.
+    """
+
+    diverter: Diverter
+    gate: Gate
+    parks = False
+
+    def _carry_out(
+        self, work: Work, verdict: Verdict, failure: Failure, *, keep: bool
+    ) -> Future[None] | None:
+        action = verdict.action
+        if self.parks and verdict.suspended is None and _is_exhausted(action):
+            action = RetryLater()
+        if work.entry is None or not isinstance(action, RetryLater):
+            return super()._carry_out(work, verdict, failure, keep=keep)
+        self._log.failed(work.message, action, failure, verdict.attempt)
+        self.diverter.fail(work, action, failure, verdict.attempt - (not action.counted))
+        return None
+
+    def diverted(self, work: Work, error: BaseException | None, *, failed: bool) -> None:
+        """Record that a message is in the stream, unless there is an *error*."""
+        if error is not None and not isinstance(error, AcknowledgeError):
+            self.not_settled(work, error)
+            return
+        if failed:
+            self._count("retried")
+        self._work_queue.settled(work)
+        self._next(work)
+
+    def take_down(self) -> list[Work]:
+        """Remove and return the messages that wait for the log."""
+        return [*self.gate.take_down(), *self.diverter.take_down()]
+
+
+class StreamSettler(Settler):
+    """Settles the entries of the stream, which are retried in place.
+
+    Attributes:
+        keeper: Is told what becomes of the entries.
+        gate: Keeps messages until the log is read.
+        parks: Whether messages whose attempts are used up wait for an operator.
+    """
+
+    keeper: StreamKeeper
+    gate: Gate
+    parks = False
+
+    def _carry_out(
+        self, work: Work, verdict: Verdict, failure: Failure, *, keep: bool
+    ) -> Future[None] | None:
+        lanes = self._lanes
+        is_parked = self.parks and verdict.suspended is None and _is_exhausted(verdict.action)
+        if not is_parked or work.entry is None or lanes is None:
+            return super()._carry_out(work, verdict, failure, keep=keep)
+        self._log.failed(work.message, RetryLater(), failure, verdict.attempt)
+        work.entry.retries += 1
+        self._retry_without_letter(work, math.inf, failure, verdict.attempt)
+        return None
+
+    def _retry_without_letter(
+        self, work: Work, delay: float, failure: Failure, attempt: int
+    ) -> None:
+        if work.entry is not None:
+            error = failure.cause or failure.error
+            self.keeper.failed(work, delay, f"{type(error).__name__}: {error}"[:200])
+        super()._retry_without_letter(work, delay, failure, attempt)
+
+    def _settled(self, work: Work, kind: str) -> None:
+        if work.entry is None:
+            super()._settled(work, kind)
+            return
+        self.keeper.ended(work, handled=kind == "acknowledged")
+        super()._settled(work, kind)
+        if self._lanes is not None and not self._lanes.includes(work.entry.key):
+            self.keeper.drained(work.entry.key)
+
+    def supersede(self, work: Work) -> None:
+        """Acknowledge a message that was handled already."""
+        self._acknowledge(work, SUPERSEDED)
+
+    def dead_letter(self, work: Work) -> None:
+        """Dead-letter a message, as an operator has ordered."""
+        try:
+            outcome = Outcome("an operator has released its key")
+            failure = failure_of(work, outcome, datetime.now(UTC))
+            verdict = Verdict(DeadLetter(RELEASED), self._failures(work))
+            super()._carry_out(work, verdict, failure, keep=True)
+        except Exception as trouble:  # noqa: BLE001 - the message is redelivered
+            self.come_back(work, trouble)
+
+    def is_used_up(self, work: Work) -> bool:
+        """Tell whether a message waits for an operator, because its attempts are used up."""
+        most: Any = self.policy.max_attempts
+        return self.parks and most is not None and self._failures(work) >= most
+
+    def take_down(self) -> list[Work]:
+        """Remove and return the messages that wait for the log."""
+        return self.gate.take_down()
+
+
+def _is_exhausted(action: object) -> bool:
+    return isinstance(action, DeadLetter) and action.reason in {RETRIES_EXHAUSTED, TOO_OLD}

@@ -1,0 +1,194 @@
+"""The subscriber with durable lanes: one subscriber for the topic, and one for the stream."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import attrs
+import pulsar
+
+from pulsar_retry.consumer.client import Client
+from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.handover import Handover
+from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.pull.durable.diverting import Diverter
+from pulsar_retry.pull.durable.gate import Gate
+from pulsar_retry.pull.durable.log import ClaimLog
+from pulsar_retry.pull.durable.settling import StreamSettler, TopicSettler
+from pulsar_retry.pull.durable.stream import StreamKeeper
+from pulsar_retry.pull.engine.ordered import OrderedLanes
+from pulsar_retry.pull.engine.settler import Settler
+from pulsar_retry.pull.health import Health
+from pulsar_retry.pull.options import Options
+from pulsar_retry.pull.report import ABANDON, DRAIN, HAND_BACK, Report, StopMode
+from pulsar_retry.pull.subscriber import Subscriber
+from pulsar_retry.wire.lanes import LaneTopics
+
+#: The options of `on_exhausted`.
+PARK = "park"
+
+
+class _StreamSubscriber(Subscriber):
+    """Handles the messages of the stream, in order, and tries them again in place."""
+
+    def __init__(self, client: Client, options: Options, log: ClaimLog) -> None:
+        super().__init__(client, options)
+        self._claim_log = log
+        self._keeper: StreamKeeper | None = None
+
+    def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:
+        lanes = OrderedLanes(
+            self._options.lanes, self._work_queue, handover, kind, self._clock, strict=True
+        )
+        lanes.ticket = self._claim_log.ticket
+        return lanes
+
+    def _settler_of(self, *arguments: Any, lanes: OrderedLanes | None, **named: Any) -> Settler:
+        assert lanes is not None  # noqa: S101 - the type is Key_Shared
+        settler = StreamSettler(*arguments, lanes=lanes, **named)
+        name = self._options.consumer_name or ""
+        keeper = StreamKeeper(self._claim_log, lanes, settler, name, self._clock)
+        settler.keeper = self._keeper = keeper
+        settler.gate = Gate(self._claim_log, self._work_queue, keeper.takes)
+        settler.parks = self._options.on_exhausted == PARK
+        return settler
+
+    def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
+        try:
+            super()._serve(consumer, kind)
+        finally:
+            if self._keeper is not None:
+                self._keeper.close()
+
+
+class DurableSubscriber(Subscriber):
+    """A `Subscriber` whose lanes are durable (``ordering="durable"``).
+
+    It handles the messages of the topic. Those that fail, and their successors, go to the stream of
+    the subscription, which another subscriber inside of this one handles, with workers of its own.
+    """
+
+    def __init__(self, client: Client, options: Options) -> None:
+        super().__init__(client, options)
+        self._topics = LaneTopics.of(options.topic, options.subscription)
+        self._claim_log = ClaimLog(client, self._topics.log, self._clock)
+        self._diverter: Diverter | None = None
+        self._stream: _StreamSubscriber | None = None
+
+    # -- the engine -------------------------------------------------------------------------------
+
+    def _subscribe(self) -> tuple[Consumer, pulsar.ConsumerType]:
+        self._claim_log.open()
+        return super()._subscribe()
+
+    def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:
+        lanes = OrderedLanes(self._options.lanes, self._work_queue, handover, kind, self._clock)
+        lanes.ticket = self._claim_log.ticket
+        return lanes
+
+    def _settler_of(self, *arguments: Any, lanes: OrderedLanes | None, **named: Any) -> Settler:
+        assert lanes is not None  # noqa: S101 - the type is Key_Shared
+        settler = TopicSettler(*arguments, lanes=lanes, **named)
+        log, work_queue = self._claim_log, self._work_queue
+        diverter = self._diverter = settler.diverter = Diverter(
+            log,
+            settler.handover,
+            work_queue,
+            lanes,
+            settler,
+            stream=self._topics.stream,
+            clock=self._clock,
+        )
+        settler.gate = Gate(log, work_queue, diverter.takes)
+        settler.parks = self._options.on_exhausted == PARK
+        settler.handover.watch.ledger.attach(diverter)
+        return settler
+
+    def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
+        options = self._options
+        stream = self._stream = _StreamSubscriber(
+            self._client,
+            attrs.evolve(
+                options,
+                topic=self._topics.stream,
+                lanes=attrs.evolve(options.lanes, overflow="block"),
+                letter_topics=Handover(consumer, options.codec, options.redact).topics,
+                initial_position=pulsar.InitialPosition.Earliest,
+                retry_budget=None,
+                breaker=None,
+            ),
+            self._claim_log,
+        )
+        stream._ending.add_done_callback(self._stream_ended)
+        stream._begin(options.loop)
+        try:
+            super()._serve(consumer, kind)
+        finally:
+            if (diverter := self._diverter) is not None:
+                Handover(consumer, options.codec, options.redact).watch.ledger.detach(diverter)
+                diverter.close()
+            if stream._stop is None:
+                stream._ask(ABANDON, 0)
+            stream._ended.wait()
+        if self._report is not None and stream._report is not None:
+            self._report = _sum_of(self._report, stream._report)
+
+    def _stream_ended(self, _ended: Future[None]) -> None:
+        """End this subscription with the error of the stream's."""
+        if self._stream is not None and (reason := self._stream._reason) is not None:
+            if self._settler is not None:
+                self._settler.fatal = self._settler.fatal or reason
+            self._work_queue.notify()
+
+    def _run(self) -> None:
+        try:
+            super()._run()
+        finally:
+            self._claim_log.close()
+
+    def _ask(self, mode: StopMode, timeout: Duration) -> None:
+        super()._ask(mode, timeout)
+        if self._stream is not None:  # what is in the stream needs no drain
+            self._stream._ask(HAND_BACK if mode == DRAIN else mode, timeout)
+
+    def _is_handling(self) -> bool:
+        stream = self._stream
+        return super()._is_handling() or (stream is not None and stream._is_handling())
+
+    # -- while it runs ----------------------------------------------------------------------------
+
+    def update_policy(self, retry_policy: RetryPolicy) -> None:
+        """Use another policy for all later failures; see `Subscriber.update_policy`."""
+        super().update_policy(retry_policy)
+        if self._stream is not None:
+            self._stream.update_policy(retry_policy)
+
+    @property
+    def health(self) -> Health:
+        """The current state, and in words what is wrong."""
+        health, stream = super().health, self._stream
+        if stream is None or health.state not in {"running", "degraded"}:
+            return health
+        other = stream.health
+        if other.state == "running":
+            return health
+        reasons = [health.reason, f"the stream of held keys: {other.reason or other.state}"]
+        return Health("degraded", "; ".join(filter(None, reasons)))
+
+    @property
+    def in_hand(self) -> tuple[int, int]:
+        """How many messages, and how many bytes, are in hand, of the topic and of the stream."""
+        (count, size), stream = super().in_hand, self._stream
+        more, larger = (0, 0) if stream is None else stream.in_hand
+        return count + more, size + larger
+
+
+def _sum_of(report: Report, stream: Report) -> Report:
+    counts = {
+        field.name: getattr(report, field.name) + getattr(stream, field.name)
+        for field in attrs.fields(Report)
+        if field.name not in {"mode", "seconds"}
+    }
+    return attrs.evolve(report, **counts)
