@@ -234,15 +234,15 @@ Move ==
   /\ UNCHANGED <<main, stream, log, seen, hand, phase, claim, tail, under, shand, acks, sacks, done,
                  ghosts, ended, fails>>
 
-Back(p) ==
-  /\ main' = [m \in Messages |-> IF main[m] = p THEN "stored" ELSE main[m]]
-  /\ stream' = [k \in 1..Len(stream) |->
-       IF stream[k].at = p THEN [stream[k] EXCEPT !.at = "stored"] ELSE stream[k]]
+BackOf(p) == [m \in Messages |-> IF main[m] = p THEN "stored" ELSE main[m]]
+StreamBackOf(p) ==
+  [k \in 1..Len(stream) |->
+     IF stream[k].at = p THEN [stream[k] EXCEPT !.at = "stored"] ELSE stream[k]]
 (* kill -9: another process may get the key.  What was sent may still arrive, later. *)
 Kill(p) ==
   /\ hand[p] /= <<>> \/ shand[p][1] /= 0 \/ acks[p] /= {} \/ sacks[p] /= {} \/ claim[p] /= 0
   /\ Fault("kill")
-  /\ Back(p)
+  /\ main' = BackOf(p) /\ stream' = StreamBackOf(p)
   /\ owner' \in Procs /\ sowner' \in Procs
   /\ ghosts' \in {ghosts,
        ghosts \cup (IF phase[p] \in {"publish", "publish again"} THEN {First(p)}
@@ -271,14 +271,14 @@ Arrives ==
 (* A connection breaks, or a topic is unloaded: the broker delivers again what the process still
    works on, perhaps to another one. *)
 Cut(p) ==
-  /\ \E m \in Messages : main[m] = p
-     \/ \E k \in 1..Len(stream) : stream[k].at = p
-  /\ Fault("cut")
-  /\ Back(p)
-  /\ \/ owner' \in Procs /\ UNCHANGED sowner
-     \/ sowner' \in Procs /\ UNCHANGED owner
-  /\ UNCHANGED <<log, seen, hand, phase, claim, tail, under, shand, acks, sacks, done, ghosts, ended,
-                 fails>>
+  /\ \/ /\ \E m \in Messages : main[m] = p
+        /\ Fault("cut")
+        /\ main' = BackOf(p) /\ owner' \in Procs /\ UNCHANGED <<stream, sowner>>
+     \/ /\ \E k \in 1..Len(stream) : stream[k].at = p
+        /\ Fault("cut stream")
+        /\ stream' = StreamBackOf(p) /\ sowner' \in Procs /\ UNCHANGED <<main, owner>>
+  /\ UNCHANGED <<log, seen, hand, phase, claim, tail, under, shand, acks, sacks, done, ghosts,
+                 ended, fails>>
 (* The receipt is lost, and the message is published again. *)
 Again(p) ==
   /\ phase[p] = "sent" /\ Fault("lose")

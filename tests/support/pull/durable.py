@@ -1,0 +1,247 @@
+"""Subscribers with durable lanes in processes of their own, and faults, joins and kills of them.
+
+As a program it is one of these processes: URL, topic, ledger, the times between which keys fail,
+and which key out of how many fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pulsar
+
+import pulsar_retry as pr
+
+SUBSCRIPTION = "ledger"
+
+#: Between two attempts, in seconds.
+PAUSE = 0.5
+
+
+def key_of(number: int) -> str:
+    """Return the name of a key."""
+    return f"key-{number}"
+
+
+class Process:
+    """A subscriber in a process of its own.
+
+    Attributes:
+        process: The process.
+        ledger: The file in which it notes what it handles.
+    """
+
+    def __init__(self, url: str, topic: str, ledger: Path, *facts: float) -> None:
+        """Start it; for *facts*, see `main`."""
+        self.ledger = ledger
+        tests = str(Path(__file__).parents[2])
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "support.pull.durable", url, topic, str(ledger), *map(str, facts)],
+            env={**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        )
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        """End it by SIGTERM, and return its exit code."""
+        self.process.terminate()
+        return self.process.wait(60)
+
+    def memory(self) -> int:
+        """Return the bytes of memory that it uses."""
+        with contextlib.suppress(OSError):
+            pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+            return pages * os.sysconf("SC_PAGE_SIZE")
+        return 0
+
+
+@attrs.frozen
+class Handled:
+    """One attempt at a message: its key, its number, when it began and ended, and the result."""
+
+    key: str
+    number: int
+    began: float
+    ended: float
+    is_success: bool
+    via: str
+
+
+class Book:
+    """Reads the ledgers of all processes, which still grow.
+
+    Attributes:
+        successes: The first success of each message, by key and number.
+        attempts: How many attempts there were.
+        diverted: How many messages were handled in the stream.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Read the ledgers in *folder*."""
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+        self.successes: dict[tuple[str, int], Handled] = {}
+        self.attempts = self.diverted = 0
+
+    def look(self) -> int:
+        """Read what is new; return how many messages have succeeded."""
+        for path in self._folder.glob("*.ledger"):
+            with path.open() as file:
+                file.seek(self._read.get(path, 0))
+                while (line := file.readline()).endswith("\n"):
+                    self._enter(line)
+                    self._read[path] = file.tell()
+        return len(self.successes)
+
+    def _enter(self, line: str) -> None:
+        key, number, began, ended, success, via = line.split()
+        one = Handled(key, int(number), float(began), float(ended), success == "1", via)
+        self.attempts += 1
+        self.diverted += via == "stream"
+        known = self.successes.get((one.key, one.number))
+        if one.is_success and (known is None or one.ended < known.ended):
+            self.successes[one.key, one.number] = one
+
+    def inversions(self) -> list[tuple[Handled, Handled]]:
+        """Return the pairs of a message and its successor that ended before, or began too early."""
+        by_key: dict[str, list[Handled]] = defaultdict(list)
+        for one in self.successes.values():
+            by_key[one.key].append(one)
+        found = []
+        for handled in by_key.values():
+            handled.sort(key=lambda one: one.number)
+            pairs = zip(handled, handled[1:], strict=False)
+            found += [(one, other) for one, other in pairs if other.began < one.ended]
+        return found
+
+
+@attrs.define
+class Crowd:
+    """The processes of one subscription, and what is done to them.
+
+    Attributes:
+        url: The broker.
+        topic: The topic.
+        folder: Where the ledgers are.
+        facts: See `main`.
+        unload: Unloads a topic.
+    """
+
+    url: str
+    topic: str
+    folder: Path
+    facts: tuple[float, ...]
+    unload: Callable[[str], None]
+    processes: list[Process] = attrs.field(factory=list)
+    started: int = 0
+    least: dict[int, int] = attrs.field(factory=dict)
+    most: dict[int, int] = attrs.field(factory=dict)
+
+    def join(self) -> None:
+        """Start one more process."""
+        self.started += 1
+        ledger = self.folder / f"{self.started}.ledger"
+        self.processes.append(Process(self.url, self.topic, ledger, *self.facts))
+
+    def kill(self) -> None:
+        """Kill the oldest process, and start another one."""
+        self.processes.pop(0).kill()
+        self.join()
+
+    def leave(self) -> None:
+        """End the oldest process properly, and start another one before."""
+        self.join()
+        assert self.processes.pop(0).end() == 0
+
+    def measure(self) -> None:
+        """Note the memory of each process."""
+        for each in self.processes:
+            if each.ledger.exists() and (now := each.memory()):
+                pid = each.process.pid
+                self.least[pid] = min(now, self.least.get(pid, now))
+                self.most[pid] = max(now, self.most.get(pid, now))
+
+    def growth(self) -> int:
+        """Return by how many bytes the memory of a process has grown at most."""
+        return max((self.most[pid] - self.least[pid] for pid in self.most), default=0)
+
+    def faults(self) -> Iterator[Callable[[], object]]:
+        """Yield faults of all kinds in turn, for ever."""
+        while True:
+            yield self.kill
+            yield lambda: self.unload(self.topic)
+            yield self.leave
+            yield lambda: self.unload(f"{self.topic}-{SUBSCRIPTION}-LANES")
+            yield self.kill
+            yield lambda: self.unload(f"{self.topic}-{SUBSCRIPTION}-LANES-LOG")
+
+    def end(self) -> None:
+        """Kill all processes."""
+        for each in self.processes:
+            each.kill()
+
+
+def publish(client: pr.Client, topic: str, messages: int, keys: int, rate: float) -> None:
+    """Publish so many messages, of all keys in turn, at most *rate* in a second."""
+    producer = client.create_producer(
+        topic,
+        batching_enabled=True,
+        batching_type=pulsar.BatchingType.KeyBased,
+        block_if_queue_full=True,
+    )
+    began = time.monotonic()
+    for number in range(messages):
+        if number % 100 == 0:
+            time.sleep(max(0.0, began + number / rate - time.monotonic()))
+        text = f"{number // keys}".encode()
+        producer.send_async(text, lambda *_: None, partition_key=key_of(number % keys))
+    producer.flush()
+
+
+def main() -> None:
+    """Handle messages until SIGTERM; each *every*-th key fails between two times."""
+    url, topic, path, since, until, every = sys.argv[1:]
+    fails_since, fails_until, fails_every = float(since), float(until), int(float(every))
+    lock = threading.Lock()
+    with (
+        Path(path).open("a", buffering=1) as ledger,
+        pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)) as client,
+    ):
+
+        def handle(message: Any) -> None:
+            began = time.time()
+            key, number = message.partition_key(), message.data().decode()
+            fails = (
+                fails_every > 0
+                and int(key.partition("-")[2]) % fails_every == 0
+                and fails_since <= began < fails_until
+            )
+            via = "stream" if message.topic_name().endswith("-LANES") else "topic"
+            with lock:
+                ledger.write(f"{key} {number} {began:.6f} {time.time():.6f} {int(not fails)} {via}\n")
+            if fails:
+                raise TimeoutError("no answer")
+
+        policy = pr.RetryPolicy(max_attempts=10_000, backoff=pr.Fixed(PAUSE))
+        client.subscriber(
+            topic, SUBSCRIPTION, handle, retry_policy=policy, ordering="durable", concurrency=4
+        ).run()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    main()
