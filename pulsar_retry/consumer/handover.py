@@ -201,7 +201,7 @@ class Handover:
         if failed is None:
             origin = facts.origin(self._plan.subscription)
             properties = dead_letter_properties(facts.properties, origin, custom=custom)
-            letter = Letter(topic, properties, origin=origin)
+            letter = Letter(topic, properties, origin=origin, diverts=True)
         else:
             action, failure, failures = failed
             raw, carried, origin, details = self._letter_inputs(message, failure, failures)

@@ -52,6 +52,7 @@ class Letter:
         origin: Where the message was delivered from; None: it was not looked up.
         payload: The payload that replaces that of the message; None: it stays.
         key: The partition key that replaces that of the message, empty for none; None: it stays.
+        diverts: Whether the message has not failed, and only waits for another one of its key.
     """
 
     topic: str
@@ -65,6 +66,7 @@ class Letter:
     origin: Origin | None = attrs.field(default=None, eq=False, repr=False)
     payload: bytes | None = attrs.field(default=None, repr=False)
     key: str | None = attrs.field(default=None, repr=False)
+    diverts: bool = attrs.field(default=False, eq=False, repr=False)
     published = None  # the message says it
 
 
@@ -183,6 +185,7 @@ class DeadRequest:
     dead = True
     delay = 0.0
     span = None
+    diverts = False
 
     @property
     def published(self) -> float:

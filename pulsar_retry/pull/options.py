@@ -129,9 +129,9 @@ def checked_options(**arguments: Any) -> Options:
         arguments.update(_concurrency(arguments["concurrency"], most, arguments.get("workers")))
     one_of("redelivery", arguments.get("redelivery", "letters"), ("letters", "nack"))
     one_of("workers", arguments.get("workers", THREADS), (THREADS, PROCESSES))
-    one_of("ordering", arguments.get("ordering"), (None, DURABLE))
     one_of("on_exhausted", arguments.get("on_exhausted", "release"), ("release", "park"))
-    if arguments.get("ordering") == DURABLE:
+    if (ordering := arguments.get("ordering")) is not None:
+        one_of("ordering", ordering, (DURABLE,))
         arguments["consumer_type"] = _check_durable(arguments)
     policy = arguments.get("dead_letter_policy")
     arguments["dead_letter_policy"] = None if policy is None else DeadLetterPolicy.of(policy)

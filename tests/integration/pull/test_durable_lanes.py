@@ -1,0 +1,179 @@
+"""Durable ordered lanes on a real broker; docs/durable-lanes.md."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+from support.pull.durable import SUBSCRIPTION, Book, Crowd, key_of, publish
+from support.reading import eventually
+
+pytestmark = pytest.mark.timeout(180)
+
+MESSAGES, KEYS, EVERY = 6_000, 100, 20
+
+
+class Handler:
+    """Notes what is handled, and fails where it is told to."""
+
+    def __init__(self) -> None:
+        """Make one that does not fail."""
+        self.fails: set[tuple[str, str]] = set()
+        self.attempts: dict[tuple[str, str], int] = defaultdict(int)
+        self.order: dict[str, list[str]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def __call__(self, message: Any) -> None:
+        key, text = message.partition_key(), message.data().decode()
+        with self._lock:
+            self.attempts[key, text] += 1
+            if (key, text) in self.fails:
+                raise TimeoutError("no answer")
+            self.order[key].append(text)
+
+
+@pytest.fixture
+def handler() -> Handler:
+    """Return a handler."""
+    return Handler()
+
+
+@pytest.fixture
+def start(client, topic, handler):
+    """Return a function that starts a subscriber; all are stopped at the end."""
+    started = []
+
+    def start(**options: Any) -> pr.Subscriber:
+        options.setdefault("retry_policy", pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(0.5)))
+        subscriber = client.subscriber(
+            topic, SUBSCRIPTION, handler, ordering="durable", **options
+        )
+        started.append(subscriber)
+        return subscriber.start()
+
+    yield start
+    for subscriber in started:
+        subscriber.stop(timeout=60)
+
+
+@pytest.fixture
+def send(client, topic):
+    """Return a function that publishes messages of a key."""
+    producer = client.create_producer(topic)
+
+    def send(key: str, *texts: str) -> None:
+        for text in texts:
+            producer.send(text.encode(), partition_key=key)
+
+    return send
+
+
+def test_successors_wait_and_others_flow(start, send, handler, client, topic):
+    """The key's messages come in order, and its dead head in the dead-letter topic."""
+    handler.fails = {("bad", "0")}
+    send("bad", "0", "1", "2")
+    send("good", "0", "1", "2")
+    subscriber = start()
+    eventually(lambda: len(handler.order["good"]) == 3)
+    assert not handler.order["bad"]
+    eventually(lambda: len(handler.order["bad"]) == 2)
+    assert handler.order == {"good": ["0", "1", "2"], "bad": ["1", "2"]}
+    assert handler.attempts["bad", "0"] == 3
+    send("bad", "3")
+    eventually(lambda: len(handler.order["bad"]) == 3)
+    report = subscriber.stop()
+    assert (report.acknowledged, report.dead_lettered) == (6, 1)
+    reader = client.create_reader(f"{topic}-{SUBSCRIPTION}-DLQ", pulsar.MessageId.earliest)
+    dead = pr.DeadLetter.of(reader.read_next(30_000))
+    assert (dead.failure.reason, dead.topic, dead.failure.attempt) == ("retries-exhausted", topic, 3)
+
+
+def test_another_process_goes_on(start, send, handler):
+    """What is held when a subscriber ends is held in the next one, with its attempts."""
+    handler.fails = {("a", "0")}
+    policy = pr.RetryPolicy(max_attempts=50, backoff=pr.Fixed(1))
+    first = start(retry_policy=policy)
+    send("a", "0", "1")
+    eventually(lambda: handler.attempts["a", "0"] >= 2)
+    first.stop("abandon")
+    before = handler.attempts["a", "0"]
+    send("a", "2")
+    send("b", "0")
+    second = start(retry_policy=pr.RetryPolicy(max_attempts=before + 2, backoff=pr.Fixed(1)))
+    eventually(lambda: handler.order["b"])
+    eventually(lambda: len(handler.order["a"]) == 2)
+    assert handler.order["a"] == ["1", "2"]
+    assert before + 1 <= handler.attempts["a", "0"] <= before + 2
+    assert second.health.state == "running"
+
+
+def test_an_operator_releases_a_parked_key(start, send, handler, run_json, topic):
+    """With `on_exhausted="park"` nobody but an operator dead-letters, or tries again."""
+    handler.fails = {("a", "0"), ("b", "0")}
+    start(on_exhausted="park", retry_policy=pr.RetryPolicy(max_attempts=2, backoff=pr.Fixed(0.5)))
+    send("a", "0", "1")
+    send("b", "0", "1")
+
+    def parked() -> list[str]:
+        held = run_json("lanes", "ls", topic, SUBSCRIPTION)
+        return sorted(each["key"] for each in held if each["waits_for_operator"])
+
+    eventually(lambda: parked() == ["a", "b"])
+    assert [each["attempts"] for each in run_json("lanes", "ls", topic, SUBSCRIPTION)] == [
+        *(2, 2)
+    ]
+    assert len(run_json("lanes", "show", topic, SUBSCRIPTION, "a")) == 2
+    run_json("lanes", "compact", topic, SUBSCRIPTION)
+    assert parked() == ["a", "b"]
+    handler.fails = set()
+    assert run_json("lanes", "release", topic, SUBSCRIPTION, "a", "--yes")["done"]
+    assert run_json("lanes", "release", topic, SUBSCRIPTION, "b", "--retry", "--yes")["done"]
+    eventually(lambda: handler.order == {"a": ["1"], "b": ["0", "1"]})
+    eventually(lambda: run_json("lanes", "ls", topic, SUBSCRIPTION) == [])
+
+
+def test_a_redrive_keeps_the_order(start, send, handler, run_json, topic):
+    """Dead letters that are redriven to the stream are handled in their order, by key."""
+    texts = [str(number) for number in range(20)]
+    handler.fails = {(key, text) for key in "ab" for text in texts}
+    start(retry_policy=pr.RetryPolicy(max_attempts=1))
+    for text in texts:
+        send("a", text)
+        send("b", text)
+    eventually(lambda: sum(handler.attempts.values()) == 40)
+    dlq, stream = f"{topic}-{SUBSCRIPTION}-DLQ", f"{topic}-{SUBSCRIPTION}-LANES"
+    eventually(lambda: run_json("dlq", "show", dlq)["count"] == 40)
+    handler.fails = {("a", "3")}
+    assert run_json("redrive", dlq, "--to", stream, "--yes")["redriven"] == 40
+    eventually(lambda: len(handler.order["b"]) == 20 and len(handler.order["a"]) == 19)
+    assert handler.order == {"a": [text for text in texts if text != "3"], "b": texts}
+
+
+def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
+    """Processes are killed, join and leave, and topics are unloaded, while keys fail."""
+    now = time.time()
+    facts = (now + 2, now + 14, EVERY)
+    crowd = Crowd(broker.service_url, topic, Path(tmp_path), facts, admin.unload)
+    book, faults = Book(Path(tmp_path)), crowd.faults()
+    try:
+        crowd.join()
+        crowd.join()
+        load = threading.Thread(target=publish, args=(client, topic, MESSAGES, KEYS, 500))
+        load.start()
+        for at in range(1, 6):
+            eventually(lambda at=at: book.look() >= at * 900)
+            next(faults)()
+        load.join()
+        eventually(lambda: book.look() >= MESSAGES, 90)
+    finally:
+        crowd.end()
+    assert {key for key, _ in book.successes} == {key_of(number) for number in range(KEYS)}
+    assert not book.inversions()
+    assert book.diverted > 0
