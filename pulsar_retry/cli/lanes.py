@@ -111,7 +111,9 @@ Examples:
 @click.argument("subscription")
 @click.argument("key")
 @click.option(
-    "--retry", is_flag=True, help="Try the first message again at once, and count its attempts anew."
+    "--retry",
+    is_flag=True,
+    help="Try the first message again at once, and count its attempts anew.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @operator_options
@@ -147,9 +149,11 @@ def release(
         click.echo(f"{action}: {'done' if is_done else 'ordered; no subscriber has done it yet'}")
 
 
-@command.command(epilog="""\b
+@command.command(
+    epilog="""\b
 Examples:
-  pulsar-retry lanes compact orders billing""")
+  pulsar-retry lanes compact orders billing"""
+)
 @click.argument("topic")
 @click.argument("subscription")
 @cluster_options

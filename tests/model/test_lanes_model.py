@@ -1,4 +1,4 @@
-"""The model of durable lanes is checked, and so are its checks; docs/durable-lanes.md explains it."""
+"""The model of durable lanes is checked, and so are its checks (docs/durable-lanes.md)."""
 
 from __future__ import annotations
 

@@ -50,9 +50,7 @@ class Run:
         try:
             for _ in range(PROCESSES):
                 crowd.join()
-            load = threading.Thread(
-                target=publish, args=(client, self.topic, MESSAGES, KEYS, RATE)
-            )
+            load = threading.Thread(target=publish, args=(client, self.topic, MESSAGES, KEYS, RATE))
             load.start()
             handled = 0
             while handled < MESSAGES and time.time() < last + 60:
@@ -71,9 +69,7 @@ class Run:
 
     def rate(self) -> float:
         """Return how many messages of healthy keys ended in a second."""
-        ends = [
-            one.ended for (key, _), one in self.book.successes.items() if int(key[4:]) % EVERY
-        ]
+        ends = [one.ended for (key, _), one in self.book.successes.items() if int(key[4:]) % EVERY]
         return len(ends) / (max(ends) - min(ends))
 
 

@@ -182,9 +182,7 @@ class Diverter:
 
     # -- steps; the lock is held ------------------------------------------------------------------
 
-    def _begin(
-        self, key: str, work: Work, failed: tuple[RetryLater, Failure, int] | None
-    ) -> None:
+    def _begin(self, key: str, work: Work, failed: tuple[RetryLater, Failure, int] | None) -> None:
         hold = self._holds.setdefault(key, _Hold())
         hold.work, hold.failed = work, failed
         if hold.claim and self._log.view.newest(key) == hold.claim:

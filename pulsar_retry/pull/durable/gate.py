@@ -13,9 +13,7 @@ from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
 class Gate:
     """Lets messages of lanes begin, or gives them to *takes*. Thread-safe."""
 
-    def __init__(
-        self, log: ClaimLog, work_queue: WorkQueue, takes: Callable[[Work], bool]
-    ) -> None:
+    def __init__(self, log: ClaimLog, work_queue: WorkQueue, takes: Callable[[Work], bool]) -> None:
         """Make it; from now on it sees each message of *work_queue* that is ready.
 
         Args:

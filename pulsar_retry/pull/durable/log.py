@@ -81,7 +81,9 @@ class ClaimLog:
         if self._thread is not None:
             return
         if len(self._client.get_topic_partitions(self.topic)) > 1:
-            accepted = "a topic without partitions: create it before, if the broker's default is other"
+            accepted = (
+                "a topic without partitions: create it before, if the broker's default is other"
+            )
             raise ConfigError.bad("the log of the lanes", self.topic, accepted)
         FirstSubscription(self._client, SUBSCRIPTION).create(self.topic)
         self._producer = BareClient.create_producer(
@@ -154,7 +156,7 @@ class ClaimLog:
     def _act(self, act: Callable[..., None], *arguments: str) -> None:
         try:
             act(*arguments)
-        except Exception:
+        except Exception:  # noqa: BLE001 - the thread must go on
             _log.exception("the lanes have an error")
 
     def _report(self, verb: str, error: BaseException) -> None:

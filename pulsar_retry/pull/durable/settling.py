@@ -8,14 +8,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pulsar_retry.errors import AcknowledgeError
-from pulsar_retry.observe.counting import SUPERSEDED
+from pulsar_retry.observe.counting import ACKNOWLEDGED, SUPERSEDED
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.decide import TOO_OLD
 from pulsar_retry.policy.outcomes import Failure, Outcome
 from pulsar_retry.pull.durable.diverting import Diverter
 from pulsar_retry.pull.durable.gate import Gate
 from pulsar_retry.pull.durable.stream import StreamKeeper
-from pulsar_retry.pull.engine.settler import Settler, Verdict, failure_of
+from pulsar_retry.pull.engine.ending import failure_of
+from pulsar_retry.pull.engine.settler import Settler, Verdict
 from pulsar_retry.pull.engine.work_queue import Work
 
 #: The reason of a dead letter that an operator has ordered.
@@ -99,7 +100,7 @@ class StreamSettler(Settler):
         if work.entry is None:
             super()._settled(work, kind)
             return
-        self.keeper.ended(work, handled=kind == "acknowledged")
+        self.keeper.ended(work, handled=kind == ACKNOWLEDGED)
         super()._settled(work, kind)
         if self._lanes is not None and not self._lanes.includes(work.entry.key):
             self.keeper.drained(work.entry.key)

@@ -1,3 +1,4 @@
+# ruff: noqa: SLF001 - a subscriber's inside is the other one's, too
 """The subscriber with durable lanes: one subscriber for the topic, and one for the stream."""
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.options import Options
-from pulsar_retry.pull.report import ABANDON, DRAIN, HAND_BACK, Report, StopMode
+from pulsar_retry.pull.report import DRAIN, Report, StopMode
 from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.wire.lanes import LaneTopics
 
 #: The options of `on_exhausted`.
 PARK = "park"
+
+#: How many times more messages of the stream may be in hand than of the topic. They only wait.
+_TIMES_MORE = 10
 
 
 class _StreamSubscriber(Subscriber):
@@ -39,11 +43,7 @@ class _StreamSubscriber(Subscriber):
         self._keeper: StreamKeeper | None = None
 
     def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:
-        lanes = OrderedLanes(
-            self._options.lanes, self._work_queue, handover, kind, self._clock, strict=True
-        )
-        lanes.ticket = self._claim_log.ticket
-        return lanes
+        return _lanes_of(self, self._claim_log, handover, kind)
 
     def _settler_of(self, *arguments: Any, lanes: OrderedLanes | None, **named: Any) -> Settler:
         assert lanes is not None  # noqa: S101 - the type is Key_Shared
@@ -84,9 +84,7 @@ class DurableSubscriber(Subscriber):
         return super()._subscribe()
 
     def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:
-        lanes = OrderedLanes(self._options.lanes, self._work_queue, handover, kind, self._clock)
-        lanes.ticket = self._claim_log.ticket
-        return lanes
+        return _lanes_of(self, self._claim_log, handover, kind)
 
     def _settler_of(self, *arguments: Any, lanes: OrderedLanes | None, **named: Any) -> Settler:
         assert lanes is not None  # noqa: S101 - the type is Key_Shared
@@ -107,13 +105,14 @@ class DurableSubscriber(Subscriber):
         return settler
 
     def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
-        options = self._options
+        options, most = self._options, _TIMES_MORE * self._options.flow_control.max_messages
         stream = self._stream = _StreamSubscriber(
             self._client,
             attrs.evolve(
                 options,
                 topic=self._topics.stream,
-                lanes=attrs.evolve(options.lanes, overflow="block"),
+                flow_control=attrs.evolve(options.flow_control, max_messages=most),
+                lanes=attrs.evolve(options.lanes, max_parked=most),
                 letter_topics=Handover(consumer, options.codec, options.redact).topics,
                 initial_position=pulsar.InitialPosition.Earliest,
                 retry_budget=None,
@@ -130,7 +129,7 @@ class DurableSubscriber(Subscriber):
                 Handover(consumer, options.codec, options.redact).watch.ledger.detach(diverter)
                 diverter.close()
             if stream._stop is None:
-                stream._ask(ABANDON, 0)
+                stream._ask("abandon", 0)
             stream._ended.wait()
         if self._report is not None and stream._report is not None:
             self._report = _sum_of(self._report, stream._report)
@@ -151,7 +150,7 @@ class DurableSubscriber(Subscriber):
     def _ask(self, mode: StopMode, timeout: Duration) -> None:
         super()._ask(mode, timeout)
         if self._stream is not None:  # what is in the stream needs no drain
-            self._stream._ask(HAND_BACK if mode == DRAIN else mode, timeout)
+            self._stream._ask("hand_back" if mode == DRAIN else mode, timeout)
 
     def _is_handling(self) -> bool:
         stream = self._stream
@@ -183,6 +182,22 @@ class DurableSubscriber(Subscriber):
         (count, size), stream = super().in_hand, self._stream
         more, larger = (0, 0) if stream is None else stream.in_hand
         return count + more, size + larger
+
+
+def _lanes_of(
+    subscriber: Subscriber, log: ClaimLog, handover: Handover, kind: pulsar.ConsumerType
+) -> OrderedLanes:
+    """Return lanes that leave no message with the broker: it might come back too late."""
+    lanes = OrderedLanes(
+        attrs.evolve(subscriber._options.lanes, overflow="block"),
+        subscriber._work_queue,
+        handover,
+        kind,
+        subscriber._clock,
+        leaves=False,
+    )
+    lanes.ticket = log.ticket
+    return lanes
 
 
 def _sum_of(report: Report, stream: Report) -> Report:

@@ -1,9 +1,15 @@
-"""Errors of handlers that end the subscription instead of failing one message."""
+"""What an error of a handler means: the failure of a message, or the end of the subscription."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from datetime import datetime
 from typing import Any
+
+from pulsar_retry.errors import HandlerError, LeaseExpired, WorkerCrashedError
+from pulsar_retry.letters.facts import facts_of
+from pulsar_retry.policy.outcomes import Failure, Retry
+from pulsar_retry.pull.engine.work_queue import Work
 
 #: These exceptions end a program, and in the same way they end a subscription.
 ENDS = (SystemExit, KeyboardInterrupt)
@@ -38,3 +44,19 @@ async def contained(awaitable: Awaitable[Any]) -> Any:
         return await awaitable
     except ENDS as error:
         raise Ending(error) from None
+
+
+def failure_of(work: Work, error: BaseException, now: datetime) -> Failure:
+    """Return what the policy has to know about a message whose handler raised *error*."""
+    if isinstance(error, LeaseExpired | WorkerCrashedError):
+        # These use up an attempt, even if the policy does not retry such errors.
+        outcome = Retry()
+        outcome.__cause__ = error
+        error = outcome
+    elif not isinstance(error, Exception):
+        # Such an error would end a thread. Here it is the failure of one message.
+        wrapped = HandlerError(f"the handler raised {error!r}")
+        wrapped.__cause__ = error
+        error = wrapped
+    facts = facts_of(work.message)
+    return Failure(error, when=now, age=now - facts.published, key=facts.key)

@@ -48,14 +48,24 @@ class OrderedLanes:
         consumer_type: pulsar.ConsumerType,
         clock: Clock = SYSTEM,
         *,
-        strict: bool = False,
+        leaves: bool = True,
     ) -> None:
-        """Make them. For *strict*, see `LaneTable`."""
+        """Make them.
+
+        Args:
+            lanes: The limits.
+            work_queue: Where messages become ready.
+            handover: Asks for messages that were left with the broker.
+            consumer_type: The type of the subscription.
+            clock: The clock.
+            leaves: Whether messages can be left with the broker, which then may deliver them to
+                another consumer, behind later ones.
+        """
         self.ticket: Callable[[], int] = lambda: 0
         self._now = clock.monotonic
         self._by_key = consumer_type == pulsar.ConsumerType.KeyShared
         self._table: LaneTable[Work] = LaneTable(
-            lanes, self._place if self._by_key else None, strict=strict
+            lanes, self._place if self._by_key and leaves else None
         )
         self._work_queue = work_queue
         self._handover = handover

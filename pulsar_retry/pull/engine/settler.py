@@ -6,7 +6,6 @@ import contextlib
 import logging
 import threading
 from concurrent.futures import Future
-from datetime import datetime
 from typing import Any, NamedTuple
 
 import attrs
@@ -15,7 +14,6 @@ from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.errors import (
     AcknowledgeError,
-    HandlerError,
     LeaseExpired,
     UnfinishedError,
     WorkerCrashedError,
@@ -29,7 +27,7 @@ from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, Action, DeadLetter, R
 from pulsar_retry.policy.decide import TOO_OLD, decide
 from pulsar_retry.policy.outcomes import Failure, Outcome, Retry, unwrapped
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.engine.ending import ending
+from pulsar_retry.pull.engine.ending import ending, failure_of
 from pulsar_retry.pull.engine.holding import Holding
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.own_letters import OwnLetters
@@ -430,7 +428,7 @@ class Settler:
         self._next(work)
 
     def take_down(self) -> list[Work]:
-        """Remove and return messages in hand that this settler keeps, and for which it does nothing."""
+        """Remove and return messages that wait here; a plain settler keeps none."""
         return []
 
     def come_back(self, work: Work, trouble: BaseException) -> None:
@@ -457,21 +455,6 @@ class Settler:
     def _count(self, name: str) -> None:
         with self._lock:
             setattr(self.counts, name, getattr(self.counts, name) + 1)
-
-
-def failure_of(work: Work, error: BaseException, now: datetime) -> Failure:
-    if isinstance(error, LeaseExpired | WorkerCrashedError):
-        # These use up an attempt, even if the policy does not retry such errors.
-        outcome = Retry()
-        outcome.__cause__ = error
-        error = outcome
-    elif not isinstance(error, Exception):
-        # Such an error would end a thread. Here it is the failure of one message.
-        wrapped = HandlerError(f"the handler raised {error!r}")
-        wrapped.__cause__ = error
-        error = wrapped
-    facts = facts_of(work.message)
-    return Failure(error, when=now, age=now - facts.published, key=facts.key)
 
 
 def _is_chosen(error: BaseException) -> bool:

@@ -26,13 +26,6 @@ DEAD_LETTER: Overflow = "dead-letter"
 #: their key by now, they never come.
 PATIENCE = 60.0
 
-#: The same if no message may be passed over.
-_STRICT_PATIENCE = 10.0
-
-#: If no message may be passed over: how many messages are left with the broker before nothing more
-#: is received. Only the ids of these messages are in memory.
-_MOST_LEFT = 10_000
-
 
 def _max_parked(value: int) -> int:
     return whole("max_parked", value)
@@ -131,13 +124,7 @@ class LaneStep(NamedTuple, Generic[Item]):
 class LaneTable(Generic[Item]):
     """All lanes in hand. The caller passes the time, and uses a lock if it has several threads."""
 
-    def __init__(
-        self,
-        limits: Lanes,
-        place_of: Callable[[Item], Hashable] | None = None,
-        *,
-        strict: bool = False,
-    ) -> None:
+    def __init__(self, limits: Lanes, place_of: Callable[[Item], Hashable] | None = None) -> None:
         """Make an empty table.
 
         Args:
@@ -145,12 +132,8 @@ class LaneTable(Generic[Item]):
             place_of: Returns the place of a message. With the place, the broker can be asked for a
                 message that was left with it, while it delivers those of other keys. None if the
                 broker cannot be asked.
-            strict: Pass over no message: if those that were asked for do not come, give up the
-                lane, with everything that the broker has to deliver anew, perhaps to another
-                consumer.
         """
         self._limits = limits
-        self._strict = strict
         self._place_of = place_of if limits.overflow == BLOCK else None
         self._lanes: dict[Hashable, _Lane[Item]] = {}
         self._parked: dict[Hashable, _Lane[Item]] = {}  # in the order of their first failures
@@ -261,15 +244,7 @@ class LaneTable(Generic[Item]):
                 step.now.append(lane.head)
                 lane.head = None
         for key, lane in list(self._asking.items()):
-            if not (lane.is_idle and lane.asked_at + self._patience <= now):
-                continue
-            if self._strict:
-                arrived = [item for item in lane.asked.values() if item is not None]
-                step = LaneStep(
-                    step.now, [*step.asked, *lane.asked, *lane.left], [*step.left, *arrived]
-                )
-                del self._lanes[key], self._asking[key]
-            else:
+            if lane.is_idle and lane.asked_at + PATIENCE <= now:
                 lane.asked = {k: v for k, v in lane.asked.items() if v is not None}
                 more = self._go_on(key, lane, now)
                 step.now.extend(more.now)
@@ -285,14 +260,10 @@ class LaneTable(Generic[Item]):
         """Return the earliest time at which `due` will return something; inf if there is none."""
         return min(
             *(lane.until for lane in self._parked.values() if lane.head is not None),
-            *(lane.asked_at + self._patience for lane in self._asking.values() if lane.is_idle),
+            *(lane.asked_at + PATIENCE for lane in self._asking.values() if lane.is_idle),
             math.inf,
             math.inf,
         )
-
-    @property
-    def _patience(self) -> float:
-        return _STRICT_PATIENCE if self._strict else PATIENCE
 
     @property
     def parked(self) -> int:
@@ -302,8 +273,6 @@ class LaneTable(Generic[Item]):
     def is_blocked(self) -> bool:
         """Tell whether nothing more may be received, because too much is parked."""
         limits = self._limits
-        if self._strict:  # while messages are asked for, they must be received
-            return not self._asking and sum(len(e.left) for e in self._parked.values()) > _MOST_LEFT
         return (
             limits.overflow == BLOCK and self._place_of is None and self.parked > limits.max_parked
         )

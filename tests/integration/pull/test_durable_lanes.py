@@ -52,9 +52,7 @@ def start(client, topic, handler):
 
     def start(**options: Any) -> pr.Subscriber:
         options.setdefault("retry_policy", pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(0.5)))
-        subscriber = client.subscriber(
-            topic, SUBSCRIPTION, handler, ordering="durable", **options
-        )
+        subscriber = client.subscriber(topic, SUBSCRIPTION, handler, ordering="durable", **options)
         started.append(subscriber)
         return subscriber.start()
 
@@ -129,9 +127,7 @@ def test_an_operator_releases_a_parked_key(start, send, handler, run, run_json, 
         return sorted(each["key"] for each in held if each["waits_for_operator"])
 
     eventually(lambda: parked() == ["a", "b"])
-    assert [each["attempts"] for each in run_json("lanes", "ls", topic, SUBSCRIPTION)] == [
-        *(2, 2)
-    ]
+    assert [each["attempts"] for each in run_json("lanes", "ls", topic, SUBSCRIPTION)] == [*(2, 2)]
     assert len(run_json("lanes", "show", topic, SUBSCRIPTION, "a")) == 2
     assert run("lanes", "compact", topic, SUBSCRIPTION)[0] == 0
     assert parked() == ["a", "b"]

@@ -79,7 +79,7 @@ class Bounds:
 
 @attrs.frozen
 class LaneBounds:
-    """The constants of the model of durable lanes, and what is checked. See docs/durable-lanes.md."""
+    """The constants of the model of durable lanes, and what is checked (docs/durable-lanes.md)."""
 
     messages: int = 2
     hand: int = 2

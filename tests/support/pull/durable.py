@@ -15,6 +15,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,19 @@ class Process:
         self.ledger = ledger
         tests = str(Path(__file__).parents[2])
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.pull.durable", url, topic, str(ledger), *map(str, facts)],
-            env={**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+            [
+                sys.executable,
+                "-m",
+                "support.pull.durable",
+                url,
+                topic,
+                str(ledger),
+                *map(str, facts),
+            ],
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{tests}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            },
         )
 
     def kill(self) -> None:
@@ -124,7 +136,7 @@ class Book:
         found = []
         for handled in by_key.values():
             handled.sort(key=lambda one: one.number)
-            pairs = zip(handled, handled[1:], strict=False)
+            pairs = pairwise(handled)
             found += [(one, other) for one, other in pairs if other.began < one.ended]
         return found
 
@@ -232,7 +244,9 @@ def main() -> None:
             )
             via = "stream" if message.topic_name().endswith("-LANES") else "topic"
             with lock:
-                ledger.write(f"{key} {number} {began:.6f} {time.time():.6f} {int(not fails)} {via}\n")
+                ledger.write(
+                    f"{key} {number} {began:.6f} {time.time():.6f} {int(not fails)} {via}\n"
+                )
             if fails:
                 raise TimeoutError("no answer")
 

@@ -17,8 +17,8 @@ from pulsar_retry.pull.rules.lanes import PATIENCE, LaneStep, LaneTable
 class Table(LaneTable[str]):
     """A table of messages whose places are themselves."""
 
-    def __init__(self, *, leaves: bool = False, strict: bool = False, **limits: object) -> None:
-        super().__init__(pr.Lanes(**limits), str if leaves else None, strict=strict)
+    def __init__(self, *, leaves: bool = False, **limits: object) -> None:
+        super().__init__(pr.Lanes(**limits), str if leaves else None)
 
     def put(self, key: str, *items: str, now: float = 0.0) -> list[tuple[str | None, bool]]:
         """Offer messages."""
@@ -314,28 +314,13 @@ def test_what_is_no_limit(arguments: dict, text: str) -> None:
         pr.Lanes(**arguments)
 
 
-def test_a_strict_table_passes_over_no_message() -> None:
-    """If a message that was asked for does not come, all of the lane is asked for, and given up."""
-    lanes = Table(leaves=True, strict=True, max_parked=2)
-    lanes.put("a", "a1", "a2")
-    lanes.park("a", "a1", 5.0, 0.0)
-    assert [LEFT] * 3 == lanes.put("a", "a3", "a4", "a5")
-    lanes.done("a", 6.0)
-    assert lanes.done("a", 6.0).asked == ["a3", "a4"]
-    assert lanes.offer("a", "a4", 7.0).is_kept
-    assert lanes.next_due() == 17.0
-    step = lanes.due(17.0)
-    assert (step.now, step.asked, list(step.left)) == ([], ["a3", "a4", "a5"], ["a4"])
-    assert "a" not in lanes
-    assert [("a3", True)] == lanes.put("a", "a3")
-
-
 def test_a_parked_message_can_be_hastened() -> None:
     """It is due at once."""
     lanes = Table()
     lanes.put("a", "a1")
     lanes.park("a", "a1", math.inf, 0.0)
     assert lanes.next_due() == math.inf
+    assert ("a" in lanes, "b" in lanes) == (True, False)
     lanes.hasten("a")
     lanes.hasten("b")
     assert lanes.due(1.0).now == ["a1"]
