@@ -175,6 +175,13 @@ class Handover:
         """The topics of letters; None without retry letters."""
         return self._plan.topics
 
+    def redacted(self, error: BaseException) -> str:
+        """Return the type of an error, and what of its text may leave the process."""
+        text: str | None = str(error)
+        if self._redact is not None:
+            text = self._redact("message", str(error))
+        return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
     def divert(
         self,
         message: Any,

@@ -20,7 +20,7 @@ ALL = {
     "moves": LaneBounds(kinds=frozenset({"move"}), faults=2, properties=ENDS),
     "lost receipts": LaneBounds(kinds=frozenset({"lose"}), properties=ENDS),
     "kills": KILLS,
-    "kills, ends": attrs.evolve(KILLS, hand=1, properties=ENDS),
+    "kills, ends": attrs.evolve(KILLS, messages=1, properties=ENDS),
     "cuts of the stream": LaneBounds(kinds=frozenset({"cut stream"}), properties=ENDS),
     "cuts of the topic": CUTS,
 }

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pulsar
-from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
@@ -86,9 +85,8 @@ class ClaimLog:
             )
             raise ConfigError.bad("the log of the lanes", self.topic, accepted)
         FirstSubscription(self._client, SUBSCRIPTION).create(self.topic)
-        self._producer = BareClient.create_producer(
-            letter_client_of(self._client), self.topic, batching_enabled=False
-        )
+        letters = letter_client_of(self._client)
+        self._producer = letters.create_producer(self.topic, batching_enabled=False)
         self._reader = self._client.create_reader(
             self.topic, pulsar.MessageId.earliest, is_read_compacted=True
         )

@@ -22,6 +22,9 @@ from pulsar_retry.pull.engine.work_queue import Work
 #: The reason of a dead letter that an operator has ordered.
 RELEASED = "released"
 
+#: How many characters of an error the log has.
+_MOST_TEXT = 200
+
 
 class TopicSettler(Settler):
     """Settles the messages of the topic. One that is to be retried goes to the stream.
@@ -92,8 +95,8 @@ class StreamSettler(Settler):
         self, work: Work, delay: float, failure: Failure, attempt: int
     ) -> None:
         if work.entry is not None:
-            error = failure.cause or failure.error
-            self.keeper.failed(work, delay, f"{type(error).__name__}: {error}"[:200])
+            error = self.handover.redacted(failure.cause or failure.error)
+            self.keeper.failed(work, delay, error[:_MOST_TEXT])
         super()._retry_without_letter(work, delay, failure, attempt)
 
     def _settled(self, work: Work, kind: str) -> None:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
 from pulsar_retry.pull.rules.claims import ClaimView
+from pulsar_retry.testing import MemoryBroker
 from pulsar_retry.wire.lanes import Claim, Head, Order, Removed
 
 A, B, C = (Claim("k", name, since=place) for place, name in enumerate("abc"))
@@ -53,3 +60,20 @@ def test_the_last_report_and_order_count() -> None:
     view.apply(Removed(Order("k", "retry", "")))
     assert not view.heads
     assert not view.orders
+
+
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [
+        ("ordering", {"ordering": "strict"}),
+        ("on_exhausted", {"on_exhausted": "drop"}),
+        ("topic", {"topic": ["a", "b"]}),
+        ("consumer_type", {"consumer_type": pulsar.ConsumerType.Failover}),
+        ("redelivery", {"redelivery": "nack"}),
+    ],
+)
+def test_what_durable_lanes_do_not_accept(argument: str, options: dict[str, Any]) -> None:
+    """It is refused before anything is opened."""
+    with MemoryBroker().client() as client, pytest.raises(pr.ConfigError, match=argument):
+        given = {"topic": "a", "ordering": "durable", **options}
+        client.subscriber(subscription="s", handler=print, **given)
