@@ -61,6 +61,7 @@ class ClaimLog:
         self._clock = clock
         self._limiter = LogLimiter(now=clock.monotonic)
         self._condition = clock.condition()
+        self._idle_pause = clock.interval(_IDLE_PAUSE)
         self._begun = 0
         self._wanted = 0
         self._is_closed = False
@@ -122,7 +123,7 @@ class ClaimLog:
         while True:
             with self._condition:
                 if self._wanted <= self._begun and not self._is_closed:
-                    self._condition.wait(_IDLE_PAUSE)
+                    self._condition.wait(self._idle_pause)
                 if self._is_closed:
                     return
                 self._begun += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from concurrent.futures import Future
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from typing import Any
 
 from pulsar_retry.errors import AcknowledgeError
 from pulsar_retry.observe.counting import ACKNOWLEDGED, SUPERSEDED
+from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.decide import TOO_OLD
 from pulsar_retry.policy.outcomes import Failure, Outcome
@@ -18,6 +20,8 @@ from pulsar_retry.pull.durable.stream import StreamKeeper
 from pulsar_retry.pull.engine.ending import failure_of
 from pulsar_retry.pull.engine.settler import Settler, Verdict
 from pulsar_retry.pull.engine.work_queue import Work
+
+_log = logging.getLogger("pulsar_retry")
 
 #: The reason of a dead letter that an operator has ordered.
 RELEASED = "released"
@@ -44,10 +48,11 @@ class TopicSettler(Settler):
     ) -> Future[None] | None:
         action = verdict.action
         if self.parks and verdict.suspended is None and _is_exhausted(action):
-            action = RetryLater()
+            action = RetryLater()  # the stream's settler parks it
         if work.entry is None or not isinstance(action, RetryLater):
             return super()._carry_out(work, verdict, failure, keep=keep)
-        self._log.failed(work.message, action, failure, verdict.attempt)
+        if action is verdict.action:
+            self._log.failed(work.message, action, failure, verdict.attempt)
         self.diverter.fail(work, action, failure, verdict.attempt - (not action.counted))
         return None
 
@@ -79,6 +84,10 @@ class StreamSettler(Settler):
     gate: Gate
     parks = False
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._limiter = LogLimiter(now=self._clock.monotonic)
+
     def _carry_out(
         self, work: Work, verdict: Verdict, failure: Failure, *, keep: bool
     ) -> Future[None] | None:
@@ -86,7 +95,6 @@ class StreamSettler(Settler):
         is_parked = self.parks and verdict.suspended is None and _is_exhausted(verdict.action)
         if not is_parked or work.entry is None or lanes is None:
             return super()._carry_out(work, verdict, failure, keep=keep)
-        self._log.failed(work.message, RetryLater(), failure, verdict.attempt)
         work.entry.retries += 1
         self._retry_without_letter(work, math.inf, failure, verdict.attempt)
         return None
@@ -95,6 +103,8 @@ class StreamSettler(Settler):
         self, work: Work, delay: float, failure: Failure, attempt: int
     ) -> None:
         if work.entry is not None:
+            if delay == math.inf:
+                self.parked(work)
             error = self.handover.redacted(failure.cause or failure.error)
             self.keeper.failed(work, delay, error[:_MOST_TEXT])
         super()._retry_without_letter(work, delay, failure, attempt)
@@ -126,6 +136,12 @@ class StreamSettler(Settler):
         """Tell whether a message waits for an operator, because its attempts are used up."""
         most: Any = self.policy.max_attempts
         return self.parks and most is not None and self._failures(work) >= most
+
+    def parked(self, work: Work) -> None:
+        """Log that a message waits for an operator."""
+        if (turn := self._limiter.turn("parked")) is not None:
+            text = "the attempts of a message are used up, and its key waits for an operator%s"
+            _log.error(text, turn, extra=self.handover.watch.facts(work.message))
 
     def take_down(self) -> list[Work]:
         """Remove and return the messages that wait for the log."""

@@ -35,6 +35,9 @@ class SettlesEntries(Protocol):
     def is_used_up(self, work: Work) -> bool:
         """Tell whether a message waits for an operator, because its attempts are used up."""
 
+    def parked(self, work: Work) -> None:
+        """Log that a message waits for an operator."""
+
 
 class StreamKeeper:
     """Prepares the entries of the stream for their handler, and reports what becomes of them.
@@ -83,8 +86,9 @@ class StreamKeeper:
                 return False
             work.entry.is_known = True
             wait = self._wait(work, entry)
-            if self._settler.is_used_up(work):
+            if wait < math.inf and self._settler.is_used_up(work):
                 wait = math.inf
+                self._settler.parked(work)
                 self.failed(work, wait, "")
             if wait > 0:
                 self._lanes.park(work, wait)

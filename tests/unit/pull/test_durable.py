@@ -1,0 +1,130 @@
+"""Durable lanes in virtual time, without faults; the broker's tests have those."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry.testing import MemoryBroker
+
+STREAM, LOG = "orders-billing-LANES", "orders-billing-LANES-LOG"
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryBroker]:
+    """Give a broker in memory."""
+    memory = MemoryBroker()
+    yield memory
+    memory.close()
+
+
+class Handler:
+    """Fails as often as it is told to, and notes what it has handled, and when."""
+
+    def __init__(self, memory: MemoryBroker) -> None:
+        """Make one that does not fail."""
+        self._time, self._began = memory.clock.time, memory.clock.time()
+        self.failures: dict[tuple[str, bytes], int] = {}
+        self.handled: dict[str, list[tuple[bytes, float]]] = defaultdict(list)
+
+    def __call__(self, message: Any) -> None:
+        key, text = message.partition_key(), message.data()
+        if self.failures.get((key, text), 0) > 0:
+            self.failures[key, text] -= 1
+            raise TimeoutError("no answer")
+        self.handled[key].append((text, self._time() - self._began))
+
+    def order(self, key: str) -> list[bytes]:
+        """Return what was handled of a key."""
+        return [text for text, _ in self.handled[key]]
+
+
+def start(memory: MemoryBroker, handler: Handler, **options: Any) -> pr.Subscriber:
+    """Start a subscriber."""
+    options.setdefault("retry_policy", pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(600)))
+    client = memory.client()
+    return client.subscriber("orders", "billing", handler, ordering="durable", **options).start()
+
+
+def test_the_head_is_tried_again_when_it_is_due(memory: MemoryBroker) -> None:
+    """Its successors follow at once, and then the key needs no more detour."""
+    handler = Handler(memory)
+    handler.failures["a", b"0"] = 3
+    subscriber = start(memory, handler)
+    for text in (b"0", b"1", b"2"):
+        memory.send("orders", text, key="a")
+        memory.send("orders", text, key="b")
+    memory.send("orders", b"none")
+    memory.clock.advance(5)
+    assert handler.order("b") == [b"0", b"1", b"2"]
+    assert handler.order("") == [b"none"]
+    assert not handler.order("a")
+    assert memory.backlog(STREAM, "billing") == 3
+    memory.clock.advance(2000)
+    assert handler.order("a") == [b"0", b"1", b"2"]
+    assert all(1799 < at < 1802 for _, at in handler.handled["a"])
+    memory.send("orders", b"3", key="a")
+    memory.clock.advance(5)
+    assert handler.order("a")[-1] == b"3"
+    assert len(memory.messages(STREAM)) == 3
+    report = subscriber.stop()
+    assert report is not None
+    assert (report.acknowledged, report.retried, report.unsettled) == (8, 3, 0)
+
+
+def test_the_count_goes_on_in_the_next_subscriber(memory: MemoryBroker) -> None:
+    """And so does the time of the next attempt."""
+    handler = Handler(memory)
+    handler.failures["a", b"0"] = 99
+    first = start(memory, handler)
+    memory.send("orders", b"0", key="a")
+    memory.send("orders", b"1", key="a")
+    memory.clock.advance(1300)
+    assert handler.failures["a", b"0"] == 96
+    first.stop()
+    memory.send("orders", b"2", key="a")
+    second = start(memory, handler)
+    memory.clock.advance(100)
+    assert handler.failures["a", b"0"] == 96
+    memory.clock.advance(1200)
+    assert handler.failures["a", b"0"] == 94
+    assert handler.order("a") == [b"1", b"2"]
+    (dead,) = memory.dead_letters("orders", "billing")
+    assert pr.DeadLetter.of(dead).failure.attempt == 5
+    second.stop()
+
+
+def test_a_message_that_is_stored_twice_is_handled_once(memory: MemoryBroker) -> None:
+    """In the stream, by one process."""
+    handler = Handler(memory)
+    handler.failures["a", b"0"] = 1
+    subscriber = start(memory, handler)
+    memory.send("orders", b"0", key="a")
+    memory.clock.advance(5)
+    (entry,) = memory.messages(STREAM)
+    memory.send(STREAM, b"0", key="a", properties=entry.properties())
+    memory.clock.advance(700)
+    assert handler.order("a") == [b"0"]
+    report = subscriber.stop()
+    assert report is not None
+    assert report.superseded == 1
+
+
+def test_a_parked_key_waits(memory: MemoryBroker) -> None:
+    """Whatever the time; also if its first attempt was the last one."""
+    handler = Handler(memory)
+    handler.failures["a", b"0"] = 99
+    subscriber = start(
+        memory, handler, on_exhausted="park", retry_policy=pr.RetryPolicy(max_attempts=1)
+    )
+    memory.send("orders", b"0", key="a")
+    memory.send("orders", b"1", key="a")
+    memory.clock.advance(5_000)
+    assert handler.failures["a", b"0"] == 98
+    assert not handler.order("a")
+    assert not memory.dead_letters("orders", "billing")
+    subscriber.stop()
