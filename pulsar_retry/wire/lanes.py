@@ -18,6 +18,9 @@ from pulsar_retry.wire.properties import REDRIVE_COUNT, REDRIVE_ID
 #: the message had in the topic.
 LANE_ENTRY = "LANE_ENTRY"
 
+#: Instead of an id: the entry is no message. It shows that everything before it is ended.
+MARK = "mark"
+
 #: What an operator can order for a key: dead-letter its first message, or try it again at once.
 Action = Literal["dead-letter", "retry"]
 

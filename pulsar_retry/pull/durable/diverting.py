@@ -6,6 +6,7 @@ The steps of a message are those of `tests/model/Lanes.tla`, and have the same n
 from __future__ import annotations
 
 import logging
+import random
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,12 +26,19 @@ from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.worker import Worker
-from pulsar_retry.wire.lanes import Claim, Entry, Head
+from pulsar_retry.wire.lanes import MARK, Claim, Entry, Head
 
 _log = logging.getLogger("pulsar_retry")
 
 #: Seconds after which a message is diverted again that could not be published.
 _AGAIN = 1.0
+
+#: Seconds after which a key counts as held for nothing, if nothing is known to wait: from here to
+#: twice as long, so that not all processes look at the same time. And seconds between two looks.
+_IDLE_AFTER, _LOOK_EVERY = 300.0, 30.0
+
+#: Why a message of a held key has failed (`Handover.divert`); None: it has not.
+_Failed = tuple[RetryLater, Failure, int] | None
 
 
 class Settles(Protocol):
@@ -69,8 +77,9 @@ class _Hold:
         failed: Why, if this message itself has failed (`Handover.divert`).
         source: What acknowledges the message.
         ticket: What must be read before the next step.
+        is_marking: Whether no message is diverted, but a mark, to release an idle key.
         is_releasing: Whether the claim is being released.
-        stalled: The next message, if it waits for the release.
+        stalled: The next message, if it waits for the mark or the release, and why it has failed.
     """
 
     claim: str = ""
@@ -78,11 +87,12 @@ class _Hold:
     under: int = 0
     phase: _Phase = _Phase.IDLE
     work: Work | None = None
-    failed: tuple[RetryLater, Failure, int] | None = None
+    failed: _Failed = None
     source: _Confirmed | None = None
     ticket: int = 0
+    is_marking: bool = False
     is_releasing: bool = False
-    stalled: Work | None = None
+    stalled: tuple[Work, _Failed] | None = None
 
 
 class _Confirmed:
@@ -127,16 +137,31 @@ class Diverter:
         settler: Settles,
         *,
         stream: str,
+        mark: Callable[[str, str], object],
         clock: Clock,
     ) -> None:
-        """Make it. *stream* is the full name of the stream."""
+        """Make it.
+
+        Args:
+            log: The log.
+            handover: Publishes messages.
+            work_queue: Where messages begin that are not diverted.
+            lanes: The lanes of the topic.
+            settler: Is told what becomes of messages.
+            stream: The full name of the stream.
+            mark: Publishes a mark to the stream, from the key and what the entry says. Blocks.
+            clock: The clock.
+        """
         self._log = log
         self._handover = handover
         self._work_queue = work_queue
         self._lanes = lanes
         self._settler = settler
         self._stream = stream
+        self._mark = mark
         self._time = clock.time
+        self._idle_after = _IDLE_AFTER * random.uniform(1, 2)  # noqa: S311 - no secret
+        self._next_look = clock.time() + _LOOK_EVERY
         self._writer = uuid.uuid4().hex[:12]
         self._number = 0
         self._holds: dict[str, _Hold] = {}
@@ -152,10 +177,7 @@ class Diverter:
             hold = self._holds.get(key)
             if hold is None and not self._log.view.is_held(key):
                 return False
-            if hold is not None and hold.is_releasing:
-                hold.stalled = work
-            else:
-                self._begin(key, work, None)
+            self._begin(key, work, None)
             return True
 
     def fail(self, work: Work, action: RetryLater, failure: Failure, failures: int) -> None:
@@ -167,7 +189,7 @@ class Diverter:
     def take_down(self) -> list[Work]:
         """Remove and return the messages for which nothing is under way."""
         with self._log.lock:
-            works = [hold.stalled for hold in self._holds.values() if hold.stalled is not None]
+            works = [hold.stalled[0] for hold in self._holds.values() if hold.stalled is not None]
             for hold in self._holds.values():
                 hold.stalled = None
         return works
@@ -182,8 +204,11 @@ class Diverter:
 
     # -- steps; the lock is held ------------------------------------------------------------------
 
-    def _begin(self, key: str, work: Work, failed: tuple[RetryLater, Failure, int] | None) -> None:
+    def _begin(self, key: str, work: Work, failed: _Failed) -> None:
         hold = self._holds.setdefault(key, _Hold())
+        if hold.is_releasing or hold.is_marking:
+            hold.stalled = work, failed
+            return
         hold.work, hold.failed = work, failed
         if hold.claim and self._log.view.newest(key) == hold.claim:
             self._publish_soon(key, hold)
@@ -249,13 +274,17 @@ class Diverter:
             hold = self._holds.get(key)
             if hold is None:
                 return
-            is_over = hold.work is None and not self._log.view.is_live(key, hold.claim)
+            is_over = hold.phase is _Phase.IDLE and not self._log.view.is_live(key, hold.claim)
             if not is_over:
                 self._step(key, hold)
                 return
             del self._holds[key]
-            if hold.stalled is not None and not self.takes(hold.stalled):
-                begins = hold.stalled
+            if hold.stalled is not None:
+                work, failed = hold.stalled
+                if failed is not None or self._log.view.is_held(key):
+                    self._begin(key, work, failed)
+                else:
+                    begins = work
         if begins is not None:
             self._work_queue.begin(begins)
             self._work_queue.wake(1)
@@ -267,18 +296,25 @@ class Diverter:
             for key, hold in list(self._holds.items()):
                 if hold.phase is not _Phase.IDLE and 0 < hold.ticket <= passed:
                     self._step(key, hold)
+            if (now := self._time()) >= self._next_look:
+                self._next_look = now + _LOOK_EVERY
+                for key in self._log.view.idle(now - self._idle_after):
+                    if key not in self._holds and not key.startswith(("b'", 'b"')):  # a binary key
+                        hold = self._holds[key] = _Hold(is_marking=True)
+                        self._claim(key, hold, _Phase.CLAIMED)
 
     def _publish(self, key: str, hold: _Hold) -> None:
         """Publish a message, on a thread that may block."""
+        if hold.is_marking:
+            self._publish_mark(key, hold)
+            return
         with self._log.lock:
             work = hold.work
             if work is None or work.entry is None:
                 return
             is_gone = self._lanes.is_of_before(work.entry)
             if not is_gone:
-                self._number += 1
-                hold.tail, hold.ticket = self._number, 0
-                hold.under = self._log.view.place(key, hold.claim)
+                self._next_entry(key, hold)
         if is_gone:  # its connection is gone: the broker delivers it again
             self._idle(key, hold)
             self._settler.let_go(work, frozenset())
@@ -304,6 +340,29 @@ class Diverter:
             self._lanes.park(work, _AGAIN)
         else:
             future.add_done_callback(partial(self._diverted, key, hold, work))
+
+    def _next_entry(self, key: str, hold: _Hold) -> None:
+        self._number += 1
+        hold.tail, hold.ticket = self._number, 0
+        hold.under = self._log.view.place(key, hold.claim)
+
+    def _publish_mark(self, key: str, hold: _Hold) -> None:
+        """Publish a mark: when it is reached, the key is released."""
+        with self._log.lock:
+            self._next_entry(key, hold)
+        try:
+            self._mark(key, str(Entry(self._writer, hold.tail, MARK)))
+        except Exception as error:  # noqa: BLE001 - the key remains held, and is looked at again
+            _log.warning("a key that is held for nothing cannot be released: %s", shown(error))
+            hold.tail = 0
+        with self._log.lock:
+            hold.is_marking, stalled, hold.stalled = False, hold.stalled, None
+            if stalled is not None:
+                self._begin(key, *stalled)
+            elif hold.tail:
+                self._idle(key, hold)
+            else:
+                del self._holds[key]
 
     def _has_receipt(self, hold: _Hold) -> None:
         with self._log.lock:

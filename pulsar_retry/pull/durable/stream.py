@@ -13,7 +13,7 @@ from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.work_queue import Work
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.worker import Worker
-from pulsar_retry.wire.lanes import Entry, Head
+from pulsar_retry.wire.lanes import MARK, Entry, Head
 from pulsar_retry.wire.properties import DELAY_TIME, delay_ms_of, reconsume_times
 
 #: How many messages are remembered that were handled, to recognize those that were stored twice.
@@ -73,7 +73,7 @@ class StreamKeeper:
         assert work.entry is not None  # noqa: S101 - it has a key
         entry = Entry.of(facts_of(work.message).properties)
         with self._log.lock:
-            if entry is not None and entry.content in self._handled:
+            if entry is not None and (entry.source == MARK or entry.content in self._handled):
                 self._worker.submit(partial(self._settler.supersede, work))
                 return True
             if (action := self._ordered(work.entry.key, entry)) == "dead-letter":

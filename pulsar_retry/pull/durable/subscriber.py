@@ -11,6 +11,7 @@ import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.handoff.producers import letter_client_of
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
@@ -25,7 +26,7 @@ from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.report import DRAIN, Report, StopMode
 from pulsar_retry.pull.subscriber import Subscriber
-from pulsar_retry.wire.lanes import LaneTopics
+from pulsar_retry.wire.lanes import LANE_ENTRY, LaneTopics
 
 #: The options of `on_exhausted`.
 PARK = "park"
@@ -97,12 +98,23 @@ class DurableSubscriber(Subscriber):
             lanes,
             settler,
             stream=self._topics.stream,
+            mark=self._mark,
             clock=self._clock,
         )
         settler.gate = Gate(log, work_queue, diverter.takes)
         settler.parks = self._options.on_exhausted == PARK
         settler.handover.watch.ledger.attach(diverter)
         return settler
+
+    def _mark(self, key: str, entry: str) -> None:
+        """Publish a mark to the stream."""
+        producer = letter_client_of(self._client).create_producer(
+            self._topics.stream, batching_enabled=False
+        )
+        try:
+            producer.send(b"", partition_key=key, properties={LANE_ENTRY: entry})
+        finally:
+            producer.close()
 
     def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
         options, most = self._options, _TIMES_MORE * self._options.flow_control.max_messages

@@ -52,6 +52,18 @@ class ClaimView:
         for lane, claims in list(self._claims.items()):
             yield lane, next(iter(claims.values()))[1]
 
+    def idle(self, before: float) -> list[str]:
+        """Return the keys that may be held for nothing, because their last process has died.
+
+        All their claims were made *before*, and no first message is known that waits for a retry.
+        """
+        return [
+            lane
+            for lane, claims in self._claims.items()
+            if all(each.since < before for _, each in claims.values())
+            and not ((head := self.heads.get(lane)) is not None and head.entry)
+        ]
+
     def __len__(self) -> int:
         """Return how many keys are held."""
         return len(self._claims)

@@ -11,7 +11,7 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
 
-STREAM, LOG = "orders-billing-LANES", "orders-billing-LANES-LOG"
+STREAM = "orders-billing-LANES"
 
 
 @pytest.fixture
@@ -128,3 +128,23 @@ def test_a_parked_key_waits(memory: MemoryBroker) -> None:
     assert not handler.order("a")
     assert not memory.dead_letters("orders", "billing")
     subscriber.stop()
+
+
+def test_a_key_that_is_held_for_nothing_is_released(memory: MemoryBroker) -> None:
+    """Its process has ended before it could release it: another one does, after a while."""
+    handler = Handler(memory)
+    handler.failures["a", b"0"] = 1
+    first = start(memory, handler)
+    memory.send("orders", b"0", key="a")
+    memory.clock.advance(5)
+    first.stop("abandon")
+    second = start(memory, handler)
+    memory.clock.advance(1300)
+    assert handler.order("a") == [b"0"]
+    memory.clock.advance(60)
+    before = len(memory.messages(STREAM))
+    memory.send("orders", b"1", key="a")
+    memory.clock.advance(5)
+    assert handler.order("a") == [b"0", b"1"]
+    assert len(memory.messages(STREAM)) == before == 2
+    second.stop()
