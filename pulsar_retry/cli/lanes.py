@@ -15,8 +15,8 @@ from pulsar_retry.cli._common.output import (
     words_of_age,
 )
 from pulsar_retry.ops.formatting import short
-from pulsar_retry.ops.lanes import entry_facts, lanes_of
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.waiting.lanes import entry_facts, lanes_of
 from pulsar_retry.wire.lanes import Action, LaneTopics
 
 __all__ = ["command"]

@@ -56,7 +56,7 @@ class Report:
 
 
 @attrs.frozen
-class Stop:
+class StopRequest:
     """A request to stop.
 
     Attributes:

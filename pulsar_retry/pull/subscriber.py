@@ -31,7 +31,7 @@ from pulsar_retry.pull.engine.work_queue import HANDLED_BY, WorkQueue
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.opening import TRANSIENT, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective, origins
-from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, Stop, StopMode, checked_mode
+from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, StopRequest, checked_mode
 from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.signals import Requests, awaiting_signals
 
@@ -67,7 +67,7 @@ class Subscriber:
         self._policy = effective(options)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._stop: Stop | None = None
+        self._stop: StopRequest | None = None
         self._clock = clock = client._clock  # noqa: SLF001
         self._opened = clock.event()
         self._ended = clock.event()
@@ -294,7 +294,7 @@ class Subscriber:
     def _ask(self, mode: StopMode, timeout: Duration) -> None:
         """Do what `stop` does, but without waiting."""
         now = self._clock.monotonic()
-        self._stop = Stop(mode, now + seconds("timeout", timeout), now)
+        self._stop = StopRequest(mode, now + seconds("timeout", timeout), now)
         if self._crew is not None:
             self._crew.stopping()
         if self._options.admission is not None:

@@ -87,7 +87,7 @@ class Entry:
 
 
 @attrs.frozen
-class Claim:
+class LaneClaim:
     """A process has published messages of a key to the stream, or is about to.
 
     Attributes:
@@ -141,7 +141,7 @@ class Head:
 
 
 @attrs.frozen
-class Order:
+class LaneOrder:
     """An operator's order for the first message of a held key.
 
     Attributes:
@@ -160,7 +160,7 @@ class Order:
         return f"{_ORDER} {self.lane}"
 
 
-Record = Claim | Head | Order
+Record = LaneClaim | Head | LaneOrder
 
 
 @attrs.frozen
@@ -189,12 +189,12 @@ def decode(key: str, payload: bytes) -> Record | Removed | None:
         record: Record
         match kind:
             case "claim":
-                record = Claim(lane, claim, **_known(Claim, facts))
+                record = LaneClaim(lane, claim, **_known(LaneClaim, facts))
             case "head":
                 record = Head(rest, **_known(Head, facts))
             case "order":
                 empty = {"action": "retry", "entry": ""}
-                record = Order(rest, **(empty | _known(Order, facts)))
+                record = LaneOrder(rest, **(empty | _known(LaneOrder, facts)))
             case _:
                 return None
     except (ValueError, TypeError, AttributeError):

@@ -26,7 +26,7 @@ from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.worker import Worker
-from pulsar_retry.wire.lanes import MARK, Claim, Entry, Head
+from pulsar_retry.wire.lanes import MARK, Entry, Head, LaneClaim
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -218,7 +218,7 @@ class Diverter:
 
     def _claim(self, key: str, hold: _Hold, phase: _Phase) -> None:
         hold.claim, hold.phase, hold.ticket = f"{self._writer}-{uuid.uuid4().hex[:8]}", phase, 0
-        claim = Claim(key, hold.claim, self._writer, self._time())
+        claim = LaneClaim(key, hold.claim, self._writer, self._time())
         self._log.write(claim, stored=partial(self._stored, hold, hold.claim))
 
     def _stored(self, hold: _Hold, claim: str) -> None:

@@ -18,7 +18,7 @@ from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.pull.rules.claims import ClaimView
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.results import error_of
-from pulsar_retry.wire.lanes import Claim, Record, decode, encode
+from pulsar_retry.wire.lanes import LaneClaim, Record, decode, encode
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -199,6 +199,6 @@ class ClaimLog:
             return
         for _ in range(len(self._again)):
             record, removed, stored = self._again.popleft()
-            is_there = isinstance(record, Claim) and self.view.is_live(record.lane, record.id)
+            is_there = isinstance(record, LaneClaim) and self.view.is_live(record.lane, record.id)
             if removed or not is_there:
                 self.write(record, removed=removed, stored=stored)

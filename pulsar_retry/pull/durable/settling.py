@@ -18,7 +18,7 @@ from pulsar_retry.pull.durable.diverting import Diverter
 from pulsar_retry.pull.durable.gate import Gate
 from pulsar_retry.pull.durable.stream import StreamKeeper
 from pulsar_retry.pull.engine.ending import failure_of
-from pulsar_retry.pull.engine.settler import Settler, Verdict
+from pulsar_retry.pull.engine.settler import FailureVerdict, Settler
 from pulsar_retry.pull.engine.work_queue import Work
 
 _log = logging.getLogger("pulsar_retry")
@@ -44,7 +44,7 @@ class TopicSettler(Settler):
     parks = False
 
     def _carry_out(
-        self, work: Work, verdict: Verdict, failure: Failure, *, keep: bool
+        self, work: Work, verdict: FailureVerdict, failure: Failure, *, keep: bool
     ) -> Future[None] | None:
         action = verdict.action
         if self.parks and verdict.suspended is None and _is_exhausted(action):
@@ -89,7 +89,7 @@ class StreamSettler(Settler):
         self._limiter = LogLimiter(now=self._clock.monotonic)
 
     def _carry_out(
-        self, work: Work, verdict: Verdict, failure: Failure, *, keep: bool
+        self, work: Work, verdict: FailureVerdict, failure: Failure, *, keep: bool
     ) -> Future[None] | None:
         lanes = self._lanes
         is_parked = self.parks and verdict.suspended is None and _is_exhausted(verdict.action)
@@ -127,7 +127,7 @@ class StreamSettler(Settler):
         try:
             outcome = Outcome("an operator has released its key")
             failure = failure_of(work, outcome, datetime.now(UTC))
-            verdict = Verdict(DeadLetter(RELEASED), self._failures(work))
+            verdict = FailureVerdict(DeadLetter(RELEASED), self._failures(work))
             super()._carry_out(work, verdict, failure, keep=True)
         except Exception as trouble:  # noqa: BLE001 - the message is redelivered
             self.come_back(work, trouble)

@@ -75,7 +75,7 @@ class Counts:
     unsettled: int = 0
 
 
-class Verdict(NamedTuple):
+class FailureVerdict(NamedTuple):
     """What is done about a failed message.
 
     Attributes:
@@ -264,7 +264,7 @@ class Settler:
         except Exception as trouble:  # noqa: BLE001 - as above
             self.come_back(work._replace(entry=None), trouble)
 
-    def _recorded(self, work: Work, action: Action, attempt: int) -> Verdict:
+    def _recorded(self, work: Work, action: Action, attempt: int) -> FailureVerdict:
         """Record failure number *attempt* of a message, and return what to do. Call it locked."""
         suspended = self._suspended() if isinstance(action, DeadLetter) else None
         if isinstance(action, RetryLater) and work.entry is None:
@@ -274,14 +274,14 @@ class Settler:
         elif isinstance(action, DeadLetter) and suspended is None:
             failures, delay = attempt, 0.0
         else:
-            return Verdict(action, attempt, suspended)
+            return FailureVerdict(action, attempt, suspended)
         facts = facts_of(work.message)
         self.own_letters.failed(facts.chain, failures, delay)
         stamp = self.own_letters.stamp(facts.chain, facts.properties)
-        return Verdict(action, attempt, failures=failures, stamp=stamp)
+        return FailureVerdict(action, attempt, failures=failures, stamp=stamp)
 
     def _carry_out(
-        self, work: Work, verdict: Verdict, failure: Failure, *, keep: bool
+        self, work: Work, verdict: FailureVerdict, failure: Failure, *, keep: bool
     ) -> Future[None] | None:
         """Act on the decision about a failed message; *keep*: see `judge`."""
         action, attempt, wait = verdict.action, verdict.attempt, verdict.suspended
@@ -318,7 +318,7 @@ class Settler:
         return None
 
     def _follow(
-        self, work: Work, kind: str, future: Future[None], verdict: Verdict
+        self, work: Work, kind: str, future: Future[None], verdict: FailureVerdict
     ) -> Future[None]:
         """Return *future*, the result of a hand-off, and note its letter when that is published."""
         key = facts_of(work.message).chain
@@ -462,7 +462,7 @@ def _is_chosen(error: BaseException) -> bool:
     return isinstance(error, Exception) and isinstance(unwrapped(error), Outcome)
 
 
-def _is_storm(verdict: Verdict, failure: Failure) -> bool:
+def _is_storm(verdict: FailureVerdict, failure: Failure) -> bool:
     """Tell whether a failed attempt counts for the retry budget: its retry, or it was a retry.
 
     A retry does not count if the handler chose its time.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pulsar_retry.wire.lanes import Claim, Head, Order, Record, Removed
+from pulsar_retry.wire.lanes import Head, LaneClaim, LaneOrder, Record, Removed
 
 
 class ClaimView:
@@ -20,8 +20,8 @@ class ClaimView:
 
     def __init__(self) -> None:
         self.heads: dict[str, Head] = {}
-        self.orders: dict[str, Order] = {}
-        self._claims: dict[str, dict[str, tuple[int, Claim]]] = {}
+        self.orders: dict[str, LaneOrder] = {}
+        self._claims: dict[str, dict[str, tuple[int, LaneClaim]]] = {}
         self._read = 0
 
     def apply(self, record: Record | Removed) -> str:
@@ -30,7 +30,7 @@ class ClaimView:
         is_removed = isinstance(record, Removed)
         each = record.record if isinstance(record, Removed) else record
         match each:
-            case Claim():
+            case LaneClaim():
                 claims = self._claims.setdefault(each.lane, {})
                 claims.pop(each.id, None)
                 if not is_removed:
@@ -41,13 +41,13 @@ class ClaimView:
                 self.heads.pop(each.lane, None)
                 if not is_removed:
                     self.heads[each.lane] = each
-            case Order():
+            case LaneOrder():
                 self.orders.pop(each.lane, None)
                 if not is_removed:
                     self.orders[each.lane] = each
         return each.lane
 
-    def held(self) -> Iterator[tuple[str, Claim]]:
+    def held(self) -> Iterator[tuple[str, LaneClaim]]:
         """Yield each key that is held, with the oldest claim that is not released."""
         for lane, claims in list(self._claims.items()):
             yield lane, next(iter(claims.values()))[1]
@@ -88,7 +88,7 @@ class ClaimView:
         place, _ = self._claims.get(lane, {}).get(claim, (0, None))
         return place
 
-    def to_release(self, lane: str, claim: str, under: int) -> list[Claim]:
+    def to_release(self, lane: str, claim: str, under: int) -> list[LaneClaim]:
         """Return the claims to release when everything is ended that a process has published.
 
         Args:

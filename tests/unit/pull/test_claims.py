@@ -10,12 +10,12 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.pull.rules.claims import ClaimView
 from pulsar_retry.testing import MemoryBroker
-from pulsar_retry.wire.lanes import Claim, Head, Order, Removed
+from pulsar_retry.wire.lanes import Head, LaneClaim, LaneOrder, Removed
 
-A, B, C = (Claim("k", name, since=place) for place, name in enumerate("abc"))
+A, B, C = (LaneClaim("k", name, since=place) for place, name in enumerate("abc"))
 
 
-def read(*records: Claim | Head | Order | Removed) -> ClaimView:
+def read(*records: LaneClaim | Head | LaneOrder | Removed) -> ClaimView:
     """Return what somebody sees who has read *records*."""
     view = ClaimView()
     for record in records:
@@ -45,7 +45,7 @@ def test_a_release_leaves_claims_that_are_newer_than_the_last_entry() -> None:
     view = read(A, B)
     under = view.place("k", "b")
     view.apply(C)
-    own = Claim("k", "again")
+    own = LaneClaim("k", "again")
     view.apply(own)
     assert view.to_release("k", "again", under) == [A, B, own]
     assert view.to_release("k", "again", 0) == [own]
@@ -53,11 +53,11 @@ def test_a_release_leaves_claims_that_are_newer_than_the_last_entry() -> None:
 
 def test_the_last_report_and_order_count() -> None:
     """Until they are removed."""
-    view = read(Head("k", attempts=1), Head("k", attempts=2), Order("k", "retry", "w:1"))
+    view = read(Head("k", attempts=1), Head("k", attempts=2), LaneOrder("k", "retry", "w:1"))
     assert view.heads["k"].attempts == 2
     assert view.orders["k"].action == "retry"
     view.apply(Removed(Head("k")))
-    view.apply(Removed(Order("k", "retry", "")))
+    view.apply(Removed(LaneOrder("k", "retry", "")))
     assert not view.heads
     assert not view.orders
 

@@ -6,12 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.wire.lanes import Claim, Entry, Head, LaneTopics, Order, Removed, decode, encode
+from pulsar_retry.wire.lanes import (
+    Entry,
+    Head,
+    LaneClaim,
+    LaneOrder,
+    LaneTopics,
+    Removed,
+    decode,
+    encode,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 NAME = st.text("abc123-", min_size=1, max_size=9)
 RECORDS = (
-    st.builds(Claim, TEXT, NAME, TEXT, st.floats(0, 2e9))
+    st.builds(LaneClaim, TEXT, NAME, TEXT, st.floats(0, 2e9))
     | st.builds(
         Head,
         TEXT,
@@ -21,7 +30,7 @@ RECORDS = (
         parked=st.booleans(),
         ended=st.dictionaries(NAME, st.integers(0, 99), max_size=3),
     )
-    | st.builds(Order, TEXT, st.sampled_from(["retry", "dead-letter"]), TEXT)
+    | st.builds(LaneOrder, TEXT, st.sampled_from(["retry", "dead-letter"]), TEXT)
 )
 
 
@@ -45,7 +54,7 @@ def test_what_is_no_record_is_skipped(key: str, payload: bytes) -> None:
 
 def test_a_later_version_may_write_more() -> None:
     """What is not known is ignored."""
-    assert Claim("a", "1", "me") == decode("claim 1 a", b'{"by":"me","why":"later"}')
+    assert LaneClaim("a", "1", "me") == decode("claim 1 a", b'{"by":"me","why":"later"}')
 
 
 def test_entries_are_recognized() -> None:

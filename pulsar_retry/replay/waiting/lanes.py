@@ -17,9 +17,9 @@ from pulsar_retry.errors import AdminConflictError, PulsarRetryError
 from pulsar_retry.pull.durable.log import SUBSCRIPTION, ClaimLog
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import LetterInPlace, read_letters
-from pulsar_retry.wire.lanes import Action, Claim, Entry, Head, LaneTopics, Order
+from pulsar_retry.wire.lanes import Action, Entry, Head, LaneClaim, LaneOrder, LaneTopics
 
-__all__ = ["HeldKey", "Lanes", "entry_facts", "lanes_of"]
+__all__ = ["HeldKey", "HeldKeys", "entry_facts", "lanes_of"]
 
 #: Seconds that a subscriber usually needs at most to fulfil an order.
 _SOON = 10.0
@@ -62,7 +62,7 @@ class HeldKey:
 
 
 @attrs.frozen
-class Lanes:
+class HeldKeys:
     """Reads the lanes of one subscription, and gives orders. Blocks; for one thread."""
 
     _admin: AdminClient
@@ -91,7 +91,7 @@ class Lanes:
         return [each for found, each in self._entries() if found == key]
 
     def order(self, key: str, action: Action) -> bool:
-        """Order something for the first message of a key.
+        """LaneOrder something for the first message of a key.
 
         Returns:
             Whether a subscriber has taken the order. If not, the next one that handles the key
@@ -105,7 +105,7 @@ class Lanes:
         head = _head_of(self._log.view.heads, key)
         if head is None:
             raise PulsarRetryError(f"the first message of {key!r} waits for no retry")
-        self._log.write(Order(key, action, head.entry))
+        self._log.write(LaneOrder(key, action, head.entry))
         _wait_until(lambda: key in self._log.view.orders, _SOON)
         return _wait_until(lambda: key not in self._log.view.orders, _SOON)
 
@@ -136,7 +136,7 @@ class Lanes:
 
 
 @contextlib.contextmanager
-def lanes_of(cluster: Cluster, topic: str, subscription: str) -> Iterator[Lanes]:
+def lanes_of(cluster: Cluster, topic: str, subscription: str) -> Iterator[HeldKeys]:
     """Yield the lanes of a subscription.
 
     Raises:
@@ -149,7 +149,7 @@ def lanes_of(cluster: Cluster, topic: str, subscription: str) -> Iterator[Lanes]
         log = ClaimLog(client, topics.log)
         with contextlib.closing(log):
             log.open()
-            yield Lanes(admin, client, log, topics, subscription)
+            yield HeldKeys(admin, client, log, topics, subscription)
 
 
 def _wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
@@ -161,7 +161,7 @@ def _wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _moment(claim: Claim) -> datetime:
+def _moment(claim: LaneClaim) -> datetime:
     return datetime.fromtimestamp(claim.since, UTC)
 
 
