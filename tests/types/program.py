@@ -62,6 +62,8 @@ def work(client: pr.Client) -> int:
         workers="processes",
         redelivery="letters",
         retry_budget=pr.RetryBudget(ratio=0.2),
+        ordering="durable",
+        on_exhausted="park",
         concurrency="auto",
     )
     subscriber.start().stop(mode="drain")

@@ -422,11 +422,12 @@ class Receiver:
         before, self._cut = self._cut, self._handover.cut()
         if not self._cut <= before:
             self._cut_at = now
-            self._let_go()
+            if not self._settler.keeps:
+                self._let_go()
         if (moved_at := self._moved_at) is not None:
             is_cut = self._cut_at >= moved_at - _NOTICE_SEEK_WITHIN
-            if not is_cut and now >= moved_at + _NOTICE_SEEK_WITHIN:
-                # The connection was lost, but too briefly to be noticed.
+            # Without a cut, the connection was lost, but too briefly to be noticed.
+            if self._settler.keeps if is_cut else now >= moved_at + _NOTICE_SEEK_WITHIN:
                 self._let_go()
                 is_cut = True
             if is_cut:

@@ -157,9 +157,14 @@ def test_a_redrive_keeps_the_order(start, send, handler, run_json, topic, namesp
 
 def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
     """Processes are killed, join and leave, and topics are unloaded, while keys fail."""
+    admin.create_partitioned_topic(topic, 3)
     now = time.time()
     facts = (now + 2, now + 14, EVERY)
-    crowd = Crowd(broker.service_url, topic, Path(tmp_path), facts, admin.unload)
+
+    def unload(name: str) -> None:
+        admin.unload(f"{name}-partition-1" if name == topic else name)  # one connection alone
+
+    crowd = Crowd(broker.service_url, topic, Path(tmp_path), facts, unload)
     book, faults = Book(Path(tmp_path)), crowd.faults()
     try:
         crowd.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -148,3 +149,30 @@ def test_a_key_that_is_held_for_nothing_is_released(memory: MemoryBroker) -> Non
     assert handler.order("a") == [b"0", b"1"]
     assert len(memory.messages(STREAM)) == before == 2
     second.stop()
+
+
+def test_asyncio_has_durable_lanes_too(memory: MemoryBroker) -> None:
+    """The same subscriber works inside of it."""
+    handler = Handler(memory)
+    handler.failures["a", b"0"] = 1
+
+    async def handle(message: Any) -> None:
+        handler(message)
+
+    async def work() -> pr.Report:
+        async with memory.asyncio_client() as client:
+            policy = pr.RetryPolicy(backoff=pr.Fixed(60))
+            subscriber = client.subscriber(
+                "orders", "billing", handle, ordering="durable", retry_policy=policy
+            )
+            await subscriber.start()
+            for text in (b"0", b"1"):
+                memory.send("orders", text, key="a")
+            for _ in range(70):
+                await asyncio.to_thread(memory.clock.advance, 1)
+            report = await subscriber.stop()
+            assert report is not None
+            return report
+
+    assert asyncio.run(work()).acknowledged == 2
+    assert handler.order("a") == [b"0", b"1"]
