@@ -20,7 +20,7 @@ from support.pull.durable import Book, Crowd, publish
 MESSAGES, KEYS, EVERY = 200_000, 1_000, 20
 PROCESSES, FAULTS = 3, 20
 
-#: Messages in a second: half of what the subscribers could handle here.
+#: Messages in a second: fewer than the subscribers can handle, so that faults fall among them.
 RATE = 1_600.0
 
 #: Seconds for which each twentieth key fails: ten shortened minutes.
