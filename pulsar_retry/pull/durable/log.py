@@ -15,7 +15,7 @@ from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
 from pulsar_retry.consumer.handoff.producers import letter_client_of
 from pulsar_retry.errors import ConfigError, shown
 from pulsar_retry.observe.failures import LogLimiter
-from pulsar_retry.pull.rules.claims import ClaimView
+from pulsar_retry.pull.rules.held_keys import ClaimView
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.results import error_of
 from pulsar_retry.wire.lanes import LaneClaim, Record, decode, encode

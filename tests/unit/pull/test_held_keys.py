@@ -8,7 +8,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.pull.rules.claims import ClaimView
+from pulsar_retry.pull.rules.held_keys import ClaimView
 from pulsar_retry.testing import MemoryBroker
 from pulsar_retry.wire.lanes import Head, LaneClaim, LaneOrder, Removed
 
