@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -26,6 +27,9 @@ from pulsar_retry.runtime.timer import TimerTarget
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.properties import Origin
+
+#: No additional properties.
+EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
 class Handover:
@@ -166,11 +170,12 @@ class Handover:
         failure: Failure,
         *,
         failures: int,
+        custom: Mapping[str, str] = EMPTY,
         keep: bool = False,
     ) -> Future[None]:
         """Publish a dead letter, then acknowledge the message; the arguments are as in `retry`."""
         raw, carried, origin, details = self._letter_inputs(message, failure, failures)
-        if action.reason != RETRIES_EXHAUSTED:
+        if action.reason != RETRIES_EXHAUSTED and not custom:
             future = self._outbox.dead_first(message, action.reason, details, keep=keep)
             if future is not None:
                 return future
@@ -181,6 +186,7 @@ class Handover:
             letter = dead_lettered(
                 self._plan, carried, origin, reason=action.reason, details=details
             )
+        letter = attrs.evolve(letter, properties={**letter.properties, **custom})
         letter = settling(letter, message, self._plan.subscription)
         return self._outbox.hand_on(raw, letter, keep=keep)
 

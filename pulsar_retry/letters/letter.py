@@ -20,6 +20,7 @@ from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.wire.codecs import Codec, read_envelope
 from pulsar_retry.wire.envelope import EMPTY, Redact
 from pulsar_retry.wire.properties import (
+    FAILURE_CLAIMS,
     FAILURE_CRASHES,
     FAILURE_STAGE,
     FAILURE_STAMP,
@@ -158,6 +159,7 @@ class FailureDetails:
         if reason is not None:  # a redriven message starts again without these
             kept.pop(FAILURE_STAMP, None)
             kept.pop(FAILURE_CRASHES, None)
+            kept.pop(FAILURE_CLAIMS, None)
         return kept, self.codec.write(envelope, redact=self.redact)
 
 

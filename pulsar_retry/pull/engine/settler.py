@@ -35,7 +35,7 @@ from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
-from pulsar_retry.pull.rules.quarantine import crashes_of
+from pulsar_retry.pull.rules.quarantine import CrashLoop, crashes_of
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_STAMP, reconsume_times
 
@@ -293,9 +293,16 @@ class Settler:
             case DeadLetter() if wait is not None:
                 self._retry_without_letter(work, wait, failure, attempt)
             case DeadLetter():
+                loop = failure.error if isinstance(failure.error, CrashLoop) else CrashLoop()
                 future = self.handover.dead(
-                    work.message, action, failure, failures=verdict.failures, keep=keep
+                    work.message,
+                    action,
+                    failure,
+                    failures=verdict.failures,
+                    custom=loop.evidence,
+                    keep=keep,
                 )
+                future.add_done_callback(lambda future: future.exception() or loop.ended())
                 return self._follow(work, "dead_lettered", future, verdict)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted
