@@ -40,6 +40,7 @@ class Crew:
         work_queue: WorkQueue,
         settler: Settler,
         clock: Clock = SYSTEM,
+        *,
         lost: Callable[[], None] = lambda: None,
         claims: ClaimTopic | None = None,
         lanes: OrderedLanes | None = None,
@@ -162,9 +163,9 @@ class Crew:
             self._guard.close()
 
     @property
-    def problem(self) -> str | None:
-        """What is wrong with the claims, in words; None if nothing is."""
-        return self._guard.problem if isinstance(self._guard, ClusterGuard) else None
+    def problems(self) -> list[str]:
+        """What is wrong with the claims, in words."""
+        return self._guard.problems if isinstance(self._guard, ClusterGuard) else []
 
     def close(self) -> None:
         """Release the guard and the finisher, which the workers share. Close the queue first."""

@@ -294,8 +294,7 @@ class Subscriber:
             problems.append(f"the retry budget is used up: {held} are held")
         if (settler := self._settler) is not None and (stuck := settler.handover.stuck_letters):
             problems.append(f"{stuck} letters could not be published yet; publishing is repeated")
-        if self._crew is not None and (problem := self._crew.problem):
-            problems.append(problem)
+        problems += self._crew.problems if self._crew is not None else []
         if not consumer.is_connected():
             problems.append("the connection to the broker is lost")
         return Health("degraded", "; ".join(problems)) if problems else Health("running")
@@ -319,13 +318,12 @@ class Subscriber:
         self._work_queue.notify()
 
     def _run(self) -> None:
-        consumer: Consumer | None = None
+        opened: Opened | None = None
         try:
             opened = self._open()
             if opened is None:
                 self._report = self._reported(Counts(), 0)
             else:
-                consumer = opened.consumer
                 self._serve(opened)
         except BaseException as error:  # noqa: BLE001 - `result` raises it
             name = self._options.subscription
@@ -339,9 +337,9 @@ class Subscriber:
                 self._work_queue.close()
                 if self._crew is not None:
                     self._crew.close()
-                if consumer is not None:
+                if opened is not None:
                     with contextlib.suppress(pulsar.PulsarException):
-                        consumer.close()
+                        opened.consumer.close()
             finally:
                 self._report_opened()
                 self._ended.set()
@@ -426,7 +424,9 @@ class Subscriber:
             settler.policy = self._policy
             self._settler = settler
         lost = lambda: self._ask("abandon", 0)  # noqa: E731
-        crew = self._crew = Crew(options, work_queue, settler, clock, lost, claims, lanes)
+        crew = self._crew = Crew(
+            options, work_queue, settler, clock, lost=lost, claims=claims, lanes=lanes
+        )
         self._supervisor = Supervisor(
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )

@@ -56,7 +56,8 @@ def test_the_model_keeps_what_is_promised(name: str, tmp_path: Path) -> None:
     """Every reachable state, within the bounds that the page names, and with as many states."""
     output = run_checker("Claims", ALL[name], tmp_path, "-workers", "1")
     assert "No error has been found" in output, output
-    row = re.search(rf"^\| {name} \|.*\| ([\d,]+) \|$", PAGE.read_text(encoding="utf-8"), re.M)
+    page = PAGE.read_text(encoding="utf-8")
+    row = re.search(rf"^\| {name} \|.*\| ([\d,]+) \|$", page, re.MULTILINE)
     assert row is not None
     assert distinct_states(output) == int(row[1].replace(",", ""))
 

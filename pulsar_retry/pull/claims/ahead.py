@@ -1,4 +1,4 @@
-"""Which messages are claimed before their handlers begin, so that no handler waits for its claim."""
+"""Which messages are claimed ahead, so that no handler waits for its claim."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pulsar_retry.pull.engine.work_queue import WorkQueue
 class Ahead:
     """Has messages received ahead, and tells which they are. Thread-safe."""
 
-    def __init__(
-        self, work_queue: WorkQueue, lanes: OrderedLanes | None, concurrency: int
-    ) -> None:
+    def __init__(self, work_queue: WorkQueue, lanes: OrderedLanes | None, concurrency: int) -> None:
         self._work_queue = work_queue
         self._lanes = lanes
         self._least = concurrency

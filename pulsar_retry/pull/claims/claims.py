@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 import pulsar
 
 from pulsar_retry.errors import shown
-from pulsar_retry.policy.durations import seconds
 from pulsar_retry.pull.claims.topic import REWRITE_AFTER, ClaimTopic
 from pulsar_retry.pull.rules.claims import Record, TopicClaims
 
@@ -71,8 +70,7 @@ class Claims:
             adapt: Called with the number of messages that should be received ahead.
         """
         self._topic = topic
-        self._grace, self._wait = seconds("grace", spec.grace), seconds("wait", spec.wait)
-        self._keep = seconds("keep", spec.keep)
+        self._spec = spec
         self._ahead, self._adapt = ahead, adapt
         self._cond = threading.Condition()
         self._hand: Counter[str] = Counter()
@@ -93,7 +91,7 @@ class Claims:
         self._written_at = 0.0
         self._is_dirty = self._is_untidy = self._is_empty = False
         self._has_failed = self._is_quiet = self._is_closed = False
-        self._late_since: float | None = None
+        self._is_late = False
         self._threads = [
             threading.Thread(target=run, name=f"pulsar-retry-claims-{name}", daemon=True)
             for name, run in (("reader", self._follow), ("writer", self._run))
@@ -124,14 +122,14 @@ class Claims:
         now = time.monotonic()
         with self._cond:
             since = [self._gone.get(each.process, (now, now))[0] for each in accusers]
-        return all(now - each >= self._grace for each in since)
+        return all(now - each >= self._spec.grace for each in since)
 
     def look_later(self, wake: Wake) -> bool:
         """Have *wake* called when it is time to look at dead processes again."""
         with self._cond:
             if self._is_quiet:
                 return True
-            self._later.append((time.monotonic() + min(_LOOK, self._grace), wake))
+            self._later.append((time.monotonic() + min(_LOOK, self._spec.grace), wake))
             self._cond.notify_all()
             return False
 
@@ -185,11 +183,11 @@ class Claims:
         then()
 
     @property
-    def problem(self) -> str | None:
-        """What is wrong, in words; None if claims are stored."""
-        if self._late_since is None:
-            return None
-        return f"claims cannot be stored on {self._topic.name}: crashes are not counted"
+    def problems(self) -> list[str]:
+        """What is wrong, in words."""
+        if not self._is_late:
+            return []
+        return [f"claims cannot be stored on {self._topic.name}: crashes are not counted"]
 
     def withdraw(self) -> None:
         """Withdraw all claims, and make no more: the process may end soon, and that is no crash."""
@@ -211,7 +209,7 @@ class Claims:
         until = time.monotonic() + _FAREWELL
         with self._cond:
             while (left := until - time.monotonic()) > 0:
-                if self._is_closed or (not self._is_dirty and self._pending is None):
+                if self._is_late or (not self._is_dirty and self._pending is None):
                     break
                 self._cond.wait(left)
             self._is_closed = True
@@ -225,9 +223,11 @@ class Claims:
     def _may_begin(self, message: str) -> bool:
         if self._is_quiet:
             return True
+        if message in self._accusers:
+            return False  # who has died is looked at again
         if message in self._covered and (self._pending is None or message in self._pending):
             return True
-        return self._late_since is not None and message not in self._accusers
+        return self._is_late
 
     def _take(self, message: str) -> None:
         self._hand[message] -= 1
@@ -275,8 +275,8 @@ class Claims:
                 self._commit()
                 self._tick(time.monotonic())
                 if self._topic.since_trim >= _TRIM_AFTER:
-                    self._topic.trim(self._keep)
-            except Exception:
+                    self._topic.trim(self._spec.keep)
+            except Exception:  # noqa: BLE001 - handlers wait for this thread
                 _log.exception("claims on %s could not be written", self._topic.name)
                 time.sleep(1)
 
@@ -329,17 +329,17 @@ class Claims:
     def _await_stored(self, number: int) -> bool:
         """Wait until a record was read again; tell whether it was. Without end, unless closed."""
         with self._cond:
-            until = self._written_at + self._wait
+            until = self._written_at + self._spec.wait
             while self._read < number and not self._is_closed and not self._has_failed:
                 self._cond.wait(0.5)
-                if self._late_since is None and time.monotonic() > until and self._read < number:
+                if not self._is_late and time.monotonic() > until and self._read < number:
                     self._begin_late()
             if self._read >= number:
-                if self._late_since is not None:
+                if self._is_late:
                     _log.info("claims are stored on %s again", self._topic.name)
-                self._late_since = None
+                self._is_late = False
                 return True
-            if self._has_failed and self._late_since is None:
+            if self._has_failed and not self._is_late:
                 self._begin_late()
         if not self._is_closed:
             time.sleep(_LOOK)
@@ -347,12 +347,12 @@ class Claims:
 
     def _begin_late(self) -> None:
         """Let handlers begin without claims, except those of suspects."""
-        self._late_since = time.monotonic()
+        self._is_late = True
         text = (
             "claims cannot be stored on %s for %g s: handlers begin without claims, and their "
             "crashes are not counted"
         )
-        _log.warning(text, self._topic.name, self._wait)
+        _log.warning(text, self._topic.name, self._spec.wait)
         for key in [each for each in self._waiting if each not in self._accusers]:
             if key != self._alone:
                 for wake in self._waiting.pop(key):
@@ -398,7 +398,7 @@ class Claims:
             found = self._topic.book.accusers(wanted)
         if not found:
             return {}
-        oldest = time.time() - self._keep
+        oldest = time.time() - self._spec.keep
         accusers = {}
         for message, records in found.items():
             gone = tuple(

@@ -60,12 +60,10 @@ class ClusterGuard:
                 while True:
                     gate = self._clock.lock()
                     gate.acquire()
-                    if begin(gate.release):
-                        begin = steps.send(True)
-                        continue
-                    with self._waiting(slot, item, steps):
-                        gate.acquire()
-                    begin = steps.send(False)
+                    if not (has_happened := begin(gate.release)):
+                        with self._waiting(slot, item, steps):
+                            gate.acquire()
+                    begin = steps.send(has_happened)
             except StopIteration as end:
                 is_alone = end.value
             with self._inside(slot, key, is_alone):
@@ -93,13 +91,11 @@ class ClusterGuard:
                         with contextlib.suppress(RuntimeError):  # the loop has ended
                             loop.call_soon_threadsafe(gate.set)
 
-                    if begin(wake):
-                        begin = steps.send(True)
-                        continue
-                    with self._waiting(slot, item, steps):
-                        self._clock.end(slot)
-                        await gate.wait()
-                    begin = steps.send(False)
+                    if not (has_happened := begin(wake)):
+                        with self._waiting(slot, item, steps):
+                            self._clock.end(slot)
+                            await gate.wait()
+                    begin = steps.send(has_happened)
             except StopIteration as end:
                 is_alone = end.value
             with self._inside(slot, key, is_alone):
@@ -119,9 +115,9 @@ class ClusterGuard:
         self._claims.close()
 
     @property
-    def problem(self) -> str | None:
-        """What is wrong with the claims, in words; None if nothing is."""
-        return self._claims.problem
+    def problems(self) -> list[str]:
+        """What is wrong with the claims, in words."""
+        return self._claims.problems
 
     # -- the way of a message ---------------------------------------------------------------------
 
@@ -217,7 +213,7 @@ class ClusterGuard:
             raise Defer(0)
 
     @contextlib.contextmanager
-    def _inside(self, slot: Slot, key: str, is_alone: bool) -> Iterator[None]:  # noqa: FBT001
+    def _inside(self, slot: Slot, key: str, is_alone: bool) -> Iterator[None]:
         has_left = threading.Lock()
 
         def leave() -> None:

@@ -16,7 +16,7 @@ import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.errors import ConfigError, shown
-from pulsar_retry.pull.rules.claims import ClaimBook, Record
+from pulsar_retry.pull.rules.claims import ClaimBook
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -61,17 +61,20 @@ class ClaimTopic:
         self.me = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}".replace(" ", "-")
         self.book = ClaimBook(self.me)
         self.lock = threading.Lock()
-        self._client = client
+        # A broker closes the connection on which it refuses a message, so claims have their own.
+        new_client = client._new_client  # noqa: SLF001
+        self._client: pulsar.Client = client if new_client is None else new_client()
         self._before: dict[str, pulsar.MessageId] = {}
         self._last: pulsar.MessageId | None = None
         self._heard: dict[str, float] = {}
         self._since_trim = 0
         self._is_closed = False
-        if len(client.get_topic_partitions(name)) > 1:
-            raise ConfigError.bad("topic", name, "a topic without partitions, for the claims")
         with contextlib.ExitStack() as opened:
-            self._keeper = pulsar.Client.subscribe(
-                client,
+            if new_client is not None:
+                opened.callback(self._client.close)
+            if len(self._client.get_topic_partitions(name)) > 1:
+                raise ConfigError.bad("topic", name, "a topic without partitions, for the claims")
+            self._keeper = self._client.subscribe(
                 name,
                 KEEPER,
                 pulsar.ConsumerType.Failover,
@@ -81,7 +84,7 @@ class ClaimTopic:
             opened.callback(self._keeper.close)
             self._producer = self._producer_of(self.me)
             opened.callback(self._producer.close)
-            self._reader = client.create_reader(
+            self._reader = self._client.create_reader(
                 name, pulsar.MessageId.earliest, is_read_compacted=True
             )
             opened.callback(self._reader.close)
@@ -198,20 +201,8 @@ class ClaimTopic:
         with self.lock:
             silent = [each for each in self.book.records if self.silent_for(each) > _SILENT]
         for process in silent:
-            if process == self.me:
-                continue
-            try:
-                producer = self._producer_of(process)
-            except pulsar.PulsarException:
-                continue  # it lives, or another process does the same
-            with contextlib.closing(producer), self.lock:
-                record: Record | None = None
-                if process in self.book.records:
-                    record = self.book.rest_of(process)
-                is_old = record is None or time.time() - record.at > keep
-                data = b"" if is_old or record is None else record.data
-                with contextlib.suppress(pulsar.PulsarException):
-                    producer.send(data, properties={_COPIED_BY: self.me}, partition_key=process)
+            if process != self.me:
+                self._write_again(process, keep)
         with self.lock:
             oldest = next(iter(self.book.records), None)
             until = self._last if oldest is None else self._before.get(oldest)
@@ -220,3 +211,14 @@ class ClaimTopic:
                 self._keeper.acknowledge_cumulative(until)
             except pulsar.PulsarException as error:
                 _log.debug("the topic of claims could not be shortened: %s", shown(error))
+
+    def _write_again(self, process: str, keep: float) -> None:
+        with contextlib.suppress(pulsar.PulsarException):  # it lives, or another does the same
+            producer = self._producer_of(process)
+            with contextlib.closing(producer):
+                data = b""
+                with self.lock:
+                    if process in self.book.records:
+                        record = self.book.rest_of(process)
+                        data = record.data if time.time() - record.at < keep else b""
+                producer.send(data, properties={_COPIED_BY: self.me}, partition_key=process)

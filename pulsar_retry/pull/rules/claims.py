@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any
 
 import attrs
 
@@ -30,12 +29,16 @@ def _topic(value: str | None) -> str | None:
     return None if value is None else not_blank("topic", value, "a name that is not blank, or None")
 
 
-def _seconds(name: str) -> Any:
-    return lambda value: seconds(name, value)
+def _grace(value: Duration) -> float:
+    return seconds("grace", value)
 
 
-def _positive(name: str) -> Any:
-    return lambda value: positive(name, value)
+def _wait(value: Duration) -> float:
+    return seconds("wait", value)
+
+
+def _keep(value: Duration) -> float:
+    return positive("keep", value)
 
 
 @keywords_only
@@ -59,9 +62,9 @@ class TopicClaims:
     """
 
     topic: str | None = attrs.field(default=None, converter=_topic)
-    grace: Duration = attrs.field(default=30.0, converter=_seconds("grace"))
-    wait: Duration = attrs.field(default=10.0, converter=_seconds("wait"))
-    keep: Duration = attrs.field(default=_WEEK, converter=_positive("keep"))
+    grace: float = attrs.field(default=30.0, converter=_grace)
+    wait: float = attrs.field(default=10.0, converter=_wait)
+    keep: float = attrs.field(default=_WEEK, converter=_keep)
 
     def name_for(self, topics: str | Iterable[str], subscription: str) -> str:
         """Return the full name of the topic of the claims."""

@@ -173,7 +173,7 @@ class LaneTable(Generic[Item]):
         return Offer(step.now[0] if step.now else None, is_kept=True, comes_again=True)
 
     def next_up(self, most: int) -> list[Item]:
-        """Return *most* of the items that wait in a lane that is not parked, the next ones first."""
+        """Return *most* of the items that wait in lanes that are not parked, the next first."""
         lanes = [each for each in islice(self._lanes.values(), most) if each.head is None]
         each_has = max(1, most // (len(lanes) or 1))
         return [item for lane in lanes for item in islice(lane.waiting, each_has)]

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import attrs
 
-from pulsar_retry.errors import ConfigError
+from pulsar_retry.errors import ConfigError, WorkerCrashedError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.policy.outcomes import Reject
@@ -102,6 +102,13 @@ def crashes_of(properties: Mapping[str, str]) -> int:
     return count_of(properties.get(FAILURE_CRASHES)) or 0
 
 
+def one_more_crash(properties: Mapping[str, str], cause: BaseException | None) -> dict[str, str]:
+    """Return what a letter records about a worker process that its message has killed, if any."""
+    if not isinstance(cause, WorkerCrashedError):
+        return {}
+    return {FAILURE_CRASHES: str(crashes_of(properties) + 1)}
+
+
 def _max_crashes(value: int) -> int:
     return whole("max_crashes", value)
 
@@ -115,7 +122,9 @@ def _store(value: ClaimStore | TopicClaims | None) -> ClaimStore | TopicClaims |
     if isinstance(value, TopicClaims):
         return value
     if value is not None and not all(callable(getattr(value, name, None)) for name in wanted):
-        raise ConfigError.bad("store", value, "TopicClaims(), FileClaims(folder) or another ClaimStore, or None")
+        raise ConfigError.bad(
+            "store", value, "a ClaimStore, such as TopicClaims() or FileClaims(folder), or None"
+        )
     return value
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
+import threading
+import uuid
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,12 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.pull.claims import topic as claims_topic
+from pulsar_retry.pull.claims.claims import Claims
+from pulsar_retry.pull.claims.topic import KEEPER, ClaimTopic
+from pulsar_retry.pull.rules.claims import Record
 from support.pull import crashing
+from support.pull.handling import Notes
 from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(180)
@@ -73,3 +82,144 @@ def test_a_poison_dies_after_three_crashes(broker, client, admin, topic, tmp_pat
     assert "3" == letter.properties()["FAILURE_CRASHES"]
     assert CRASHES == len({claim["process"] for claim in claims})
     assert [True] == [claim["alone"] for claim in claims if claim["alone"]]
+
+
+class Member:
+    """What a process of a subscription has of the claims; it dies without a farewell."""
+
+    def __init__(self, url: str, topic: str, grace: float = 0.0) -> None:
+        self.client = pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        self.topic = ClaimTopic(self.client, topic)
+        spec = pr.TopicClaims(grace=grace)
+        self.claims = Claims(self.topic, spec, ahead=lambda: (), adapt=lambda _: None)
+
+    def claim(self, message: str) -> tuple[Record, ...]:
+        """Claim *message* when its handler may begin; return who accuses it."""
+        gate = threading.Event()
+        if not self.claims.claim(message, gate.set):
+            assert gate.wait(60)
+        return self.claims.accusers(message)
+
+    def die(self) -> None:
+        """Lose the connection for ever."""
+        self.claims._is_closed = True  # so that nothing is written any more
+        self.topic._client.shutdown()
+
+
+@pytest.fixture
+def join(broker, client, topic) -> Iterator[Callable[..., Member]]:
+    """Return a function that makes such a process."""
+    members: list[Member] = []
+
+    def join(url: str = broker.service_url, **options: Any) -> Member:
+        members.append(Member(url, topic, **options))
+        return members[-1]
+
+    yield join
+    for each in members:
+        each.die()
+
+
+def test_only_the_dead_accuse(join, proxy):
+    """A process that is slow, or has lost its connection, is not taken for dead; a dead one is."""
+    slow, cut, dead, here = join(), join(proxy.url), join(), join()
+    for member in (slow, cut, dead):
+        assert not member.claim("order")
+    assert not here.claim("order")
+    dead.die()
+    proxy.cut(refuse=True)
+    eventually(lambda: len(_again(here, "order")) == 2, 30)
+    found = here.claims.accusers("order")
+    assert {cut.topic.me, dead.topic.me} == {each.process for each in found}
+    proxy.mend()
+    eventually(lambda: len(_again(here, "order")) == 1, 60)
+    (grave,) = here.claims.accusers("order")
+    assert dead.topic.me == grave.process
+    assert here.claims.is_certain([grave])
+    here.claims.settle("order")
+    eventually(lambda: dead.topic.me not in here.topic.book.records)
+
+
+def test_one_suspect_at_a_time(join):
+    """Among all processes; the turn of one that dies goes on to the next."""
+    first, second, third = join(), join(), join()
+    turns = [threading.Event() for _ in range(3)]
+    for member, turn in zip((first, second, third), turns, strict=True):
+        member.claims.take_turn(turn.set)
+        eventually(lambda member=member: member.topic.me in first.topic.book.records)
+    assert turns[0].wait(30)
+    isolated, rejoined = threading.Event(), threading.Event()
+    first.claims.isolate("suspect", isolated.set)
+    assert isolated.wait(30)
+    assert [True, False, False] == [each.is_set() for each in turns]
+    first.claims.settle("suspect")
+    first.claims.rejoin(rejoined.set)
+    assert rejoined.wait(30)
+    assert turns[1].wait(30)
+    assert not turns[2].is_set()
+    second.die()
+    assert turns[2].wait(30)
+
+
+def _again(member: Member, message: str) -> tuple[Record, ...]:
+    member.claims.drop(message)
+    return member.claim(message)
+
+
+def test_the_topic_is_kept_and_stays_short(join, admin, namespace, topic, client, monkeypatch):
+    """Without processes it is not deleted; what the dead have left outlives what is trimmed."""
+    dead = join()
+    assert not dead.claim("order")
+    dead.die()
+    other = f"persistent://{namespace}/{uuid.uuid4().hex}"
+    client.create_producer(other).close()
+    eventually(lambda: other not in admin.topics(namespace), 60)  # as all that nobody keeps
+    busy = join()
+    for number in range(30):
+        busy.claim(str(number))
+        busy.claims.settle(str(number))
+    assert admin.backlog(topic, KEEPER) > 30
+    monkeypatch.setattr(claims_topic, "_SILENT", 0.5)
+    eventually(lambda: busy.topic.silent_for(dead.topic.me) > 1)
+
+    def is_short() -> bool:
+        busy.topic.trim(keep=60)
+        return bool(admin.backlog(topic, KEEPER) < 10)
+
+    eventually(is_short)
+    (grave,) = _again(join(), "order")
+    assert dead.topic.me == grave.process
+    eventually(lambda: busy.topic.silent_for(dead.topic.me) > 1)
+    busy.topic.trim(keep=0.001)
+    assert dead.topic.me not in join().topic.book.records
+
+
+def test_a_stop_leaves_nothing(start, publish, client, topic):
+    """The claims of a subscriber that ends are withdrawn, with and without its messages."""
+    notes = Notes()
+    subscriber = start(notes, quarantine=pr.Quarantine(store=pr.TopicClaims()))
+    publish()
+    notes.wait_for(1)
+    subscriber.stop()
+    name = f"{topic}-{SUBSCRIPTION}-CLAIMS"
+    left = ClaimTopic(client, name)
+    assert not left.book.records
+    left.close()
+
+
+def test_claims_that_cannot_be_stored(start, publish, admin, topic, caplog):
+    """Handlers begin without them after a while, and the subscriber says so."""
+    caplog.set_level(logging.WARNING)
+    notes = Notes()
+    claims = pr.TopicClaims(wait=0.5)
+    subscriber = start(notes, quarantine=pr.Quarantine(store=claims))
+    publish()
+    notes.wait_for(1)
+    admin.terminate(f"{topic}-{SUBSCRIPTION}-CLAIMS")
+    for _ in range(3):
+        publish()
+    notes.wait_for(4)
+    assert "handlers begin without claims" in caplog.text
+    assert "degraded" == subscriber.health.state
+    assert "crashes are not counted" in subscriber.health.reason
+    assert (4, 4) == (subscriber.stop().acknowledged, len(notes.seen))
