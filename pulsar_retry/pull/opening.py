@@ -66,9 +66,10 @@ def open_subscription(client: Client, options: Options) -> Opened:
         pulsar.PulsarException: the broker refused the subscription.
     """
     claims = None
-    if options.quarantine is not None and isinstance(options.quarantine.store, TopicClaims):
-        name = options.quarantine.store.name_for(options.topic, options.subscription)
-        claims = ClaimTopic(client, name)
+    store = None if options.quarantine is None else options.quarantine.store
+    new_client = client._new_client  # noqa: SLF001
+    if isinstance(store, TopicClaims) and new_client is not None:  # None: a broker in memory
+        claims = ClaimTopic(new_client(), store.name_for(options.topic, options.subscription))
     try:
         return Opened(*_opened(client, options), claims)
     except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from functools import partial
@@ -11,12 +12,14 @@ from typing import Any
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.policy.outcomes import Defer
 from pulsar_retry.pull.claims.claims import Claims, Wake
-from pulsar_retry.pull.engine.guard import SLOT
+from pulsar_retry.pull.engine.guard import AT_EXIT, SLOT
 from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.rules.claims import Record
 from pulsar_retry.pull.rules.quarantine import CrashLoop, Quarantine, crashes_of
 from pulsar_retry.runtime.clock import Clock
+
+_log = logging.getLogger("pulsar_retry")
 
 #: Something to wait for: it tells whether it has happened, or else calls the function later.
 Begin = Callable[[Wake], bool]
@@ -47,6 +50,7 @@ class ClusterGuard:
         self._counts_redeliveries = counts_redeliveries
         self._ward = Ward()
         self._queue = Ward()  # of the suspects of this process
+        AT_EXIT.add(claims)
 
     def guarded(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
         """Return *handler* with a check that rejects messages in quarantine; for one worker."""
@@ -141,6 +145,8 @@ class ClusterGuard:
                 yield claims.look_later
             elif self._quarantine.is_suspect(len(accusers)):
                 claims.drop(key)
+                text = "%d processes have died with %s in hand: it is handled alone"
+                _log.info(text, len(accusers), key)
                 if (yield from self._isolate(message, key)):
                     return True
             else:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pulsar
 
-from pulsar_retry.consumer.client import Client
 from pulsar_retry.errors import ConfigError, shown
 from pulsar_retry.pull.rules.claims import ClaimBook
 
@@ -50,8 +49,11 @@ class ClaimTopic:
         lock: Held while *book* is used.
     """
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: pulsar.Client, name: str) -> None:
         """Open the topic, and read it to its end.
+
+        The *client* is for this topic only, because a broker closes the connection on which it
+        refuses a message. It is closed together with the topic.
 
         Raises:
             ConfigError: the topic has several partitions.
@@ -61,17 +63,14 @@ class ClaimTopic:
         self.me = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}".replace(" ", "-")
         self.book = ClaimBook(self.me)
         self.lock = threading.Lock()
-        # A broker closes the connection on which it refuses a message, so claims have their own.
-        new_client = client._new_client  # noqa: SLF001
-        self._client: pulsar.Client = client if new_client is None else new_client()
+        self._client = client
         self._before: dict[str, pulsar.MessageId] = {}
         self._last: pulsar.MessageId | None = None
         self._heard: dict[str, float] = {}
         self._since_trim = 0
         self._is_closed = False
         with contextlib.ExitStack() as opened:
-            if new_client is not None:
-                opened.callback(self._client.close)
+            opened.callback(self._client.close)
             if len(self._client.get_topic_partitions(name)) > 1:
                 raise ConfigError.bad("topic", name, "a topic without partitions, for the claims")
             self._keeper = self._client.subscribe(

@@ -9,7 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.policy.outcomes import Defer, Reject
@@ -58,7 +58,7 @@ class HandlerGuard:
         self._lock = threading.Lock()
         self._claimed: Counter[str] = Counter()
         self._is_closed = False
-        _guards.add(self)
+        AT_EXIT.add(self)
 
     def guarded(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
         """Return *handler* with a check that rejects messages in quarantine; for one worker."""
@@ -205,12 +205,16 @@ class HandlerGuard:
             self._store.settle(key)
 
 
-#: The guards whose claims are forgotten when the process ends normally.
-_guards: weakref.WeakSet[HandlerGuard] = weakref.WeakSet()
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+#: What forgets its claims when the process ends normally.
+AT_EXIT: weakref.WeakSet[_Closable] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    for guard in list(_guards):
+    for each in list(AT_EXIT):
         with contextlib.suppress(Exception):
-            guard.close()
+            each.close()

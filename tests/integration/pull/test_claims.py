@@ -11,7 +11,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pulsar
 import pytest
@@ -87,10 +86,10 @@ def test_a_poison_dies_after_three_crashes(broker, client, admin, topic, tmp_pat
 class Member:
     """What a process of a subscription has of the claims; it dies without a farewell."""
 
-    def __init__(self, url: str, topic: str, grace: float = 0.0) -> None:
-        self.client = pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-        self.topic = ClaimTopic(self.client, topic)
-        spec = pr.TopicClaims(grace=grace)
+    def __init__(self, url: str, topic: str) -> None:
+        self._client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        self.topic = ClaimTopic(self._client, topic)
+        spec = pr.TopicClaims(grace=0)
         self.claims = Claims(self.topic, spec, ahead=lambda: (), adapt=lambda _: None)
 
     def claim(self, message: str) -> tuple[Record, ...]:
@@ -103,7 +102,7 @@ class Member:
     def die(self) -> None:
         """Lose the connection for ever."""
         self.claims._is_closed = True  # so that nothing is written any more
-        self.topic._client.shutdown()
+        self._client.shutdown()
 
 
 @pytest.fixture
@@ -111,8 +110,8 @@ def join(broker, client, topic) -> Iterator[Callable[..., Member]]:
     """Return a function that makes such a process."""
     members: list[Member] = []
 
-    def join(url: str = broker.service_url, **options: Any) -> Member:
-        members.append(Member(url, topic, **options))
+    def join(url: str = broker.service_url, topic: str = topic) -> Member:
+        members.append(Member(url, topic))
         return members[-1]
 
     yield join
@@ -194,17 +193,14 @@ def test_the_topic_is_kept_and_stays_short(join, admin, namespace, topic, client
     assert dead.topic.me not in join().topic.book.records
 
 
-def test_a_stop_leaves_nothing(start, publish, client, topic):
+def test_a_stop_leaves_nothing(start, publish, join, topic):
     """The claims of a subscriber that ends are withdrawn, with and without its messages."""
     notes = Notes()
     subscriber = start(notes, quarantine=pr.Quarantine(store=pr.TopicClaims()))
     publish()
     notes.wait_for(1)
     subscriber.stop()
-    name = f"{topic}-{SUBSCRIPTION}-CLAIMS"
-    left = ClaimTopic(client, name)
-    assert not left.book.records
-    left.close()
+    assert not join(topic=f"{topic}-{SUBSCRIPTION}-CLAIMS").topic.book.records
 
 
 def test_claims_that_cannot_be_stored(start, publish, admin, topic, caplog):
