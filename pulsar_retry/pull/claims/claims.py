@@ -101,6 +101,15 @@ class Claims:
 
     # -- what a guard asks ------------------------------------------------------------------------
 
+    def claim_at_once(self, message: str) -> bool:
+        """Claim *message* if its handler may begin now; tell whether it may."""
+        with self._cond:
+            if not self._may_begin(message):
+                return False
+            self._hand[message] += 1
+            self._begun += 1
+            return True
+
     def claim(self, message: str, wake: Wake) -> bool:
         """Claim *message*; tell whether its handler may begin. If not, *wake* is called."""
         with self._cond:
@@ -276,6 +285,7 @@ class Claims:
                 self._tick(time.monotonic())
                 if self._topic.since_trim >= _TRIM_AFTER:
                     self._topic.trim(self._spec.keep)
+                    self._forget_strangers()
             except Exception:  # noqa: BLE001 - handlers wait for this thread
                 _log.exception("claims on %s could not be written", self._topic.name)
                 time.sleep(1)
@@ -429,6 +439,14 @@ class Claims:
             else:
                 self._alive[process] = time.monotonic()
         return False
+
+    def _forget_strangers(self) -> None:
+        with self._topic.lock:
+            known = set(self._topic.book.records)
+        with self._cond:
+            for seen in (self._gone, self._alive):
+                for each in seen.keys() - known:
+                    del seen[each]
 
     # -- the reading thread -----------------------------------------------------------------------
 

@@ -58,6 +58,9 @@ class ClusterGuard:
         def handle(message: Any) -> Any:
             self._top_up()
             key, item = facts_of(message).key, slot.work
+            if self._begins_at_once(message, key):
+                with self._inside(slot, key):
+                    return handler(message)
             steps = self._steps(message, key)
             try:
                 begin = next(steps)
@@ -70,7 +73,7 @@ class ClusterGuard:
                     begin = steps.send(has_happened)
             except StopIteration as end:
                 is_alone = end.value
-            with self._inside(slot, key, is_alone):
+            with self._inside(slot, key, is_alone=is_alone):
                 return handler(message)
 
         return handle
@@ -84,6 +87,9 @@ class ClusterGuard:
         async def handle(message: Any) -> Any:
             key = facts_of(message).key
             slot, loop = SLOT.get(), asyncio.get_running_loop()
+            if self._begins_at_once(message, key):
+                with self._inside(slot, key):
+                    return await handler(message)
             steps, item = self._steps(message, key), slot.work
             try:
                 begin = next(steps)
@@ -102,7 +108,7 @@ class ClusterGuard:
                     begin = steps.send(has_happened)
             except StopIteration as end:
                 is_alone = end.value
-            with self._inside(slot, key, is_alone):
+            with self._inside(slot, key, is_alone=is_alone):
                 return await handler(message)
 
         return handle
@@ -124,6 +130,24 @@ class ClusterGuard:
         return self._claims.problems
 
     # -- the way of a message ---------------------------------------------------------------------
+
+    def _begins_at_once(self, message: Any, key: str) -> bool:
+        """Tell whether the handler need not wait, as usual; it has its claim then.
+
+        Raises:
+            CrashLoop: the message is in quarantine.
+        """
+        if not self._claims.claim_at_once(key):
+            return False
+        try:
+            self._check(message, key, ())
+        except CrashLoop:
+            self._claims.drop(key)
+            raise
+        if self._ward.enter_at_once():
+            return True
+        self._claims.drop(key)
+        return False
 
     def _steps(self, message: Any, key: str) -> Steps:
         """Yield what is to be waited for until the handler may begin.
@@ -219,7 +243,7 @@ class ClusterGuard:
             raise Defer(0)
 
     @contextlib.contextmanager
-    def _inside(self, slot: Slot, key: str, is_alone: bool) -> Iterator[None]:
+    def _inside(self, slot: Slot, key: str, *, is_alone: bool = False) -> Iterator[None]:
         has_left = threading.Lock()
 
         def leave() -> None:
