@@ -22,8 +22,9 @@ _log = logging.getLogger("pulsar_retry")
 #: The durable subscription that keeps the topic. Its position is where the topic begins.
 KEEPER = "pulsar-retry-claims"
 
-#: Properties of a message: its number among those of its process, and who has written it again.
-_NUMBER, _COPIED_BY = "number", "copied_by"
+#: Properties of a message: its number among those of its process, who has written it again, and an
+#: id behind which everything is that was needed when it was written.
+_NUMBER, _COPIED_BY, _FLOOR = "number", "copied_by", "floor"
 
 #: Milliseconds after which a waiting read checks whether it is to end.
 _READ_MS = 250
@@ -83,13 +84,24 @@ class ClaimTopic:
             opened.callback(self._keeper.close)
             self._producer = self._producer_of(self.me)
             opened.callback(self._producer.close)
-            self._reader = self._client.create_reader(
-                name, pulsar.MessageId.earliest, is_read_compacted=True
-            )
+            self._reader = self._reader_of_all()
             opened.callback(self._reader.close)
             while self._reader.has_message_available():
                 self._apply(self._reader.read_next(10_000))
             self._closing = opened.pop_all()
+
+    def _reader_of_all(self) -> pulsar.Reader:
+        """Return a reader that begins with the oldest message that is needed, or before it."""
+        last = self._client.create_reader(
+            self.name, pulsar.MessageId.latest, start_message_id_inclusive=True
+        )
+        with contextlib.closing(last):
+            found = last.read_next(10_000) if last.has_message_available() else None
+        floor = None if found is None else found.properties().get(_FLOOR)
+        begin = pulsar.MessageId.earliest
+        if floor is not None:
+            begin = pulsar.MessageId.deserialize(bytes.fromhex(floor))
+        return self._client.create_reader(self.name, begin, is_read_compacted=True)
 
     def close(self) -> None:
         """Close the topic. Claims that were not withdrawn stay."""
@@ -108,7 +120,10 @@ class ClaimTopic:
 
         try:
             self._producer.send_async(
-                data, sent, properties={_NUMBER: str(number)}, partition_key=self.me
+                data,
+                sent,
+                properties={_NUMBER: str(number), **self._floor()},
+                partition_key=self.me,
             )
         except pulsar.PulsarException:
             failed()
@@ -122,7 +137,9 @@ class ClaimTopic:
 
         with contextlib.suppress(pulsar.PulsarException):
             mark = ClaimBook.mark(process, message)
-            self._producer.send_async(b"settled", sent, partition_key=mark)
+            self._producer.send_async(
+                b"settled", sent, properties=self._floor(), partition_key=mark
+            )
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -202,14 +219,21 @@ class ClaimTopic:
         for process in silent:
             if process != self.me:
                 self._write_again(process, keep)
-        with self.lock:
-            oldest = next(iter(self.book.records), None)
-            until = self._last if oldest is None else self._before.get(oldest)
-        if until is not None:
+        if (until := self._needless()) is not None:
             try:
                 self._keeper.acknowledge_cumulative(until)
             except pulsar.PulsarException as error:
                 _log.debug("the topic of claims could not be shortened: %s", shown(error))
+
+    def _needless(self) -> pulsar.MessageId | None:
+        """Return the id of the last message before all that are needed; None if none is known."""
+        with self.lock:
+            oldest = next(iter(self.book.records), None)
+            return self._last if oldest is None else self._before.get(oldest)
+
+    def _floor(self) -> dict[str, str]:
+        floor = self._needless()
+        return {} if floor is None else {_FLOOR: floor.serialize().hex()}
 
     def _write_again(self, process: str, keep: float) -> None:
         with contextlib.suppress(pulsar.PulsarException):  # it lives, or another does the same
@@ -220,4 +244,5 @@ class ClaimTopic:
                     if process in self.book.records:
                         record = self.book.rest_of(process)
                         data = record.data if time.time() - record.at < keep else b""
-                producer.send(data, properties={_COPIED_BY: self.me}, partition_key=process)
+                properties = {_COPIED_BY: self.me, **self._floor()}
+                producer.send(data, properties=properties, partition_key=process)
