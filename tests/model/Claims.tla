@@ -12,6 +12,7 @@ CONSTANTS
   MaxCrashes,   \* N: crashes that condemn a message
   MaxKills,     \* bound: kills of processes from outside
   MaxCuts,      \* bound: connections that are lost, while the process lives
+  MaxAgains,    \* bound: messages that come again after they have ended, as a part of a batch does
   Whole,        \* whether a record has all that a process has received, or any part of it
   Bug           \* a planted error: "none", or the name of one
 
@@ -31,10 +32,10 @@ VARIABLES
   settled,  \* which claims of the dead are settled: pairs of a grave's number and a message
   crashes,  \* by message: how many processes died while it ran
   unlucky,  \* messages that ran alone in a process that was killed from outside
-  kills, cuts
+  kills, cuts, agains
 
 vars == <<at, has, running, alone, rec, clear, turns, cut, graves, settled, crashes, unlucky,
-          kills, cuts>>
+          kills, cuts, agains>>
 
 Init ==
   /\ at = [m \in Msgs |-> "stored"]
@@ -51,6 +52,7 @@ Init ==
   /\ unlucky = {}
   /\ kills = 0
   /\ cuts = 0
+  /\ agains = 0
 
 (* What a record accuses: while a suspect is handled alone, nothing else can be the cause. *)
 Accused(r) == IF r.alone /= None THEN {r.alone} ELSE r.hand
@@ -83,7 +85,7 @@ Deliver(p, m) ==
   /\ at' = [at EXCEPT ![m] = p]
   /\ has' = [has EXCEPT ![p] = @ \cup {m}]
   /\ UNCHANGED <<running, alone, rec, clear, turns, cut, graves, settled, crashes, unlucky, kills,
-                 cuts>>
+                 cuts, agains>>
 
 (* The process publishes what it has in hand: all that run, and more that are to run soon.  When it
    has read this record back, it knows all records before it. *)
@@ -98,7 +100,7 @@ Commit(p) ==
           /\ clear' = [clear EXCEPT ![p] = able]
           /\ rec'[p] /= rec[p] \/ able /= clear[p]
   /\ UNCHANGED <<at, has, running, alone, turns, cut, graves, settled, crashes, unlucky, kills,
-                 cuts>>
+                 cuts, agains>>
 
 Start(p, m) ==
   /\ m \in has[p] \ running[p]
@@ -106,7 +108,7 @@ Start(p, m) ==
   /\ m \in clear[p] \/ Bug = "no_claim"
   /\ running' = [running EXCEPT ![p] = @ \cup {m}]
   /\ UNCHANGED <<at, has, alone, rec, clear, turns, cut, graves, settled, crashes, unlucky, kills,
-                 cuts>>
+                 cuts, agains>>
 
 Finish(p, m) ==
   /\ m \in running[p] \ Poison
@@ -119,7 +121,7 @@ Finish(p, m) ==
             /\ turns' = Without(p)
             /\ clear' = [clear EXCEPT ![p] = {n \in has[p] : ~IsSuspect(p, n)}]
        ELSE UNCHANGED <<alone, turns, clear>>
-  /\ UNCHANGED <<rec, cut, graves, crashes, unlucky, kills, cuts>>
+  /\ UNCHANGED <<rec, cut, graves, crashes, unlucky, kills, cuts, agains>>
 
 (* ------------------------------------- suspects --------------------------------------------- *)
 
@@ -131,7 +133,7 @@ AskTurn(p, m) ==
   /\ ~HasTurn(p)
   /\ turns' = Append(turns, p)
   /\ UNCHANGED <<at, has, running, alone, rec, clear, cut, graves, settled, crashes, unlucky, kills,
-                 cuts>>
+                 cuts, agains>>
 
 (* All other handlers of the process have ended; no other begins before `Leave`. *)
 Isolate(p, m) ==
@@ -145,14 +147,15 @@ Isolate(p, m) ==
   /\ alone' = [alone EXCEPT ![p] = m]
   /\ rec' = [rec EXCEPT ![p] = [hand |-> {m}, alone |-> m]]
   /\ clear' = [clear EXCEPT ![p] = {}]
-  /\ UNCHANGED <<at, has, running, turns, cut, graves, settled, crashes, unlucky, kills, cuts>>
+  /\ UNCHANGED <<at, has, running, turns, cut, graves, settled, crashes, unlucky, kills, cuts,
+                 agains>>
 
 StartAlone(p, m) ==
   /\ m = alone[p]
   /\ m \in has[p] \ running[p]
   /\ running' = [running EXCEPT ![p] = {m}]
   /\ UNCHANGED <<at, has, alone, rec, clear, turns, cut, graves, settled, crashes, unlucky, kills,
-                 cuts>>
+                 cuts, agains>>
 
 (* The record says that no suspect is handled alone any more; only then others may start. *)
 Leave(p) ==
@@ -162,7 +165,8 @@ Leave(p) ==
   /\ alone' = [alone EXCEPT ![p] = None]
   /\ rec' = [rec EXCEPT ![p] = NoRecord]
   /\ turns' = Without(p)
-  /\ UNCHANGED <<at, has, running, clear, cut, graves, settled, crashes, unlucky, kills, cuts>>
+  /\ UNCHANGED <<at, has, running, clear, cut, graves, settled, crashes, unlucky, kills, cuts,
+                 agains>>
 
 (* A turn is given back if there is nothing left to do with it. *)
 GiveBack(p) ==
@@ -171,8 +175,9 @@ GiveBack(p) ==
   /\ \A m \in has[p] \ running[p] : ~IsSuspect(p, m) \/ IsCondemned(p, m)
   /\ turns' = Without(p)
   /\ UNCHANGED <<at, has, running, alone, rec, clear, cut, graves, settled, crashes, unlucky, kills,
-                 cuts>>
+                 cuts, agains>>
 
+(* The claims stay: if the message comes again, it is condemned at once. *)
 Condemn(p, m) ==
   /\ IsConnected(p)
   /\ m \in has[p] \ running[p]
@@ -181,8 +186,9 @@ Condemn(p, m) ==
   /\ at[m] = p
   /\ at' = [at EXCEPT ![m] = "dead"]
   /\ has' = [has EXCEPT ![p] = @ \ {m}]
-  /\ Settle(m)
-  /\ UNCHANGED <<running, alone, rec, clear, turns, cut, graves, crashes, unlucky, kills, cuts>>
+  /\ IF Bug = "forgets" THEN Settle(m) ELSE UNCHANGED settled
+  /\ UNCHANGED <<running, alone, rec, clear, turns, cut, graves, crashes, unlucky, kills, cuts,
+                 agains>>
 
 (* -------------------------------------- faults ---------------------------------------------- *)
 
@@ -196,13 +202,14 @@ Die(p) ==
   /\ clear' = [clear EXCEPT ![p] = {}]
   /\ turns' = Without(p)
   /\ cut' = cut \ {p}
-  /\ UNCHANGED <<settled, cuts>>
+  /\ UNCHANGED <<settled, cuts, agains>>
 
 Crash(p) ==
   /\ running[p] \cap Poison /= {}
   /\ Die(p)
   /\ crashes' = [m \in Msgs |-> crashes[m] + (IF m \in running[p] THEN 1 ELSE 0)]
-  /\ UNCHANGED <<unlucky, kills>>
+  /\ UNCHANGED <<unlucky, kills,
+                 agains>>
 
 Kill(p) ==
   /\ kills < MaxKills
@@ -219,12 +226,23 @@ Cut(p) ==
   /\ cut' = cut \cup {p}
   /\ at' = [m \in Msgs |-> IF at[m] = p THEN "stored" ELSE at[m]]
   /\ has' = [has EXCEPT ![p] = running[p] \cup ({alone[p]} \cap Msgs \cap has[p])]
-  /\ UNCHANGED <<running, alone, rec, clear, turns, graves, settled, crashes, unlucky, kills>>
+  /\ UNCHANGED <<running, alone, rec, clear, turns, graves, settled, crashes, unlucky, kills,
+                 agains>>
 
 Reconnect(p) ==
   /\ p \in cut
   /\ cut' = cut \ {p}
   /\ UNCHANGED <<at, has, running, alone, rec, clear, turns, graves, settled, crashes, unlucky,
+                 kills, cuts, agains>>
+
+(* The broker delivers a message although it has ended: its acknowledgement was lost, or the whole
+   batch comes again. *)
+Again(m) ==
+  /\ agains < MaxAgains
+  /\ at[m] \in {"acked", "dead"}
+  /\ agains' = agains + 1
+  /\ at' = [at EXCEPT ![m] = "stored"]
+  /\ UNCHANGED <<has, running, alone, rec, clear, turns, cut, graves, settled, crashes, unlucky,
                  kills, cuts>>
 
 (* ------------------------------------------------------------------------------------------- *)
@@ -235,7 +253,9 @@ Steps(p) ==
        Deliver(p, m) \/ Start(p, m) \/ Finish(p, m) \/ AskTurn(p, m) \/ Isolate(p, m)
        \/ StartAlone(p, m) \/ Condemn(p, m)
 
-Next == \E p \in Procs : Steps(p) \/ Kill(p) \/ Cut(p)
+Next ==
+  \/ \E p \in Procs : Steps(p) \/ Kill(p) \/ Cut(p)
+  \/ \E m \in Msgs : Again(m)
 
 Spec == Init /\ [][Next]_vars /\ WF_vars(\E p \in Procs : Steps(p))
 

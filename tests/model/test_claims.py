@@ -23,7 +23,13 @@ INVARIANTS = (
 
 
 def config(
-    *, n: int = 2, kills: int = 0, cuts: int = 0, bug: str = "none", ends: bool = False
+    *,
+    n: int = 2,
+    kills: int = 0,
+    cuts: int = 0,
+    agains: int = 0,
+    bug: str = "none",
+    ends: bool = False,
 ) -> str:
     """Return the configuration of TLC; with *ends*, the liveness is checked, too."""
     lines = [
@@ -35,6 +41,7 @@ def config(
         f"CONSTANT MaxCrashes = {n}",
         f"CONSTANT MaxKills = {kills}",
         f"CONSTANT MaxCuts = {cuts}",
+        f"CONSTANT MaxAgains = {agains}",
         f"CONSTANT Whole = {str(ends).upper()}",
         f'CONSTANT Bug = "{bug}"',
         *(f"CONSTANT {each} = {each}" for each in ("p1", "p2", "poison", "innocent")),
@@ -45,7 +52,7 @@ def config(
 
 
 ALL = {
-    "crashes": config(n=3, ends=True),
+    "crashes": config(n=3, agains=1, ends=True),
     "kills": config(kills=1, ends=True),
     "connections": config(cuts=1),
 }
@@ -68,12 +75,13 @@ PLANTED = {
     "no_alone": ({"kills": 1}, "InnocentsLive"),
     "no_claim": ({}, "AtMostN"),
     "late_leave": ({"cuts": 1}, "AtMostN"),
+    "forgets": ({"agains": 1}, "AtMostN"),
 }
 
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_error_is_found(bug: str, tmp_path: Path) -> None:
-    """A claim that is not awaited, a hasty verdict, and one without a crash alone."""
+    """Each makes an innocent message dead, or lets the poison kill more processes than it may."""
     bounds, invariant = PLANTED[bug]
     output = run_checker("Claims", config(bug=bug, **bounds), tmp_path, "-workers", "1")
     assert f"Invariant {invariant} is violated" in output, output[-3000:]

@@ -27,7 +27,7 @@ class Ahead:
         keys = []
         for message in works:
             try:
-                keys.append(facts_of(message).key)
+                keys.append(facts_of(message).chain)
             except UnicodeDecodeError:  # its handler gets it without a claim, and fails
                 continue
         return keys

@@ -52,6 +52,10 @@ class Claims:
     One record at a time is under way, with everything that is in hand and much of what will be
     soon. When it was read again, all earlier records of other processes were read, too. So the
     handlers of its messages may begin, unless dead processes have claimed them as well.
+
+    Messages are named by `Facts.chain`. So a dead letter that is redriven is another message, but
+    one that comes again, because its acknowledgement was lost or its batch was not complete, is the
+    same: the claims of a message stay when it is dead-lettered.
     """
 
     def __init__(
@@ -152,13 +156,6 @@ class Claims:
         with self._cond:
             self._take(message)
             accusers = self._accusers.pop(message, ()) if not self._hand[message] else ()
-        for each in accusers:
-            self._topic.settle(each.process, message)
-
-    def forget(self, message: str, accusers: Iterable[Record]) -> None:
-        """Settle the claims of dead processes for *message*, because it was dead-lettered."""
-        with self._cond:
-            self._accusers.pop(message, None)
         for each in accusers:
             self._topic.settle(each.process, message)
 

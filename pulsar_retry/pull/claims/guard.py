@@ -57,7 +57,7 @@ class ClusterGuard:
 
         def handle(message: Any) -> Any:
             self._top_up()
-            key, item = facts_of(message).key, slot.work
+            key, item = facts_of(message).chain, slot.work
             if self._begins_at_once(message, key):
                 with self._inside(slot, key):
                     return handler(message)
@@ -85,7 +85,7 @@ class ClusterGuard:
         import asyncio  # noqa: PLC0415 - only those need it
 
         async def handle(message: Any) -> Any:
-            key = facts_of(message).key
+            key = facts_of(message).chain
             slot, loop = SLOT.get(), asyncio.get_running_loop()
             if self._begins_at_once(message, key):
                 with self._inside(slot, key):
@@ -209,7 +209,7 @@ class ClusterGuard:
             return True
         if not self._claims.is_certain(accusers):
             return False
-        raise CrashLoop(key, accusers, partial(self._claims.forget, key, accusers))
+        raise CrashLoop(key, accusers)
 
     def _enter(self, key: str, wake: Wake) -> bool:
         if self._ward.enter(alone=False, wake=wake):

@@ -293,16 +293,15 @@ class Settler:
             case DeadLetter() if wait is not None:
                 self._retry_without_letter(work, wait, failure, attempt)
             case DeadLetter():
-                loop = failure.error if isinstance(failure.error, CrashLoop) else CrashLoop()
+                error = failure.error
                 future = self.handover.dead(
                     work.message,
                     action,
                     failure,
                     failures=verdict.failures,
-                    custom=loop.evidence,
+                    custom=error.evidence if isinstance(error, CrashLoop) else {},
                     keep=keep,
                 )
-                future.add_done_callback(lambda future: future.exception() or loop.ended())
                 return self._follow(work, "dead_lettered", future, verdict)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted

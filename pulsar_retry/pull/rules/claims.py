@@ -1,7 +1,7 @@
 """The claims of all processes of a subscription, as their topic says them. Pure.
 
 Each process has one record in the topic: what it has in hand. The record of a process that has died
-stays, and accuses the messages in it, until each of them is settled. `tests/model/Claims.tla` is
+stays, and accuses the messages in it, until each of them was handled. `tests/model/Claims.tla` is
 the model of this.
 """
 

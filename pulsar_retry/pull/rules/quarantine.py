@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -79,18 +79,11 @@ class CrashLoop(Reject):
 
     Attributes:
         evidence: What its dead letter says about the crashes.
-        ended: Called when the dead letter is stored.
     """
 
-    def __init__(
-        self,
-        message: str = "",
-        claims: Sequence[Record] = (),
-        ended: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, message: str = "", claims: Sequence[Record] = ()) -> None:
         """Make the outcome; *claims* are those of dead processes for *message*."""
         super().__init__(CRASH_LOOP)
-        self.ended = ended
         self.evidence: dict[str, str] = {}
         if claims:
             found = [each.evidence(message) for each in claims]

@@ -35,13 +35,13 @@ def main() -> None:
         return data
 
     def handle(message: Any) -> None:
-        if note(message) == b"poison":
+        if note(message).startswith(b"poison"):
             time.sleep(0.1)  # meanwhile other messages are handled
             os._exit(9)
         time.sleep(0.05)
 
     async def handle_async(message: Any) -> None:
-        if note(message) == b"poison":
+        if note(message).startswith(b"poison"):
             await asyncio.sleep(0.1)
             os._exit(9)
         await asyncio.sleep(0.05)
