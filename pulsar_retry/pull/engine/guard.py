@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 import weakref
 from collections import Counter
@@ -211,6 +212,8 @@ class _Closable(Protocol):
 
 #: What forgets its claims when the process ends normally.
 AT_EXIT: weakref.WeakSet[_Closable] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):  # the claims of a parent are not those of a child
+    os.register_at_fork(after_in_child=AT_EXIT.clear)
 
 
 @atexit.register
