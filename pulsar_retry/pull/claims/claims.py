@@ -84,8 +84,9 @@ class Claims:
         self._accusers: dict[str, tuple[Record, ...]] = {}
         self._alone: str | None = None
         self._turn: Wake | None = None
-        self._has_turn = False
-        self._blockers: set[str] | None = None
+        self._turns = 0
+        self._has_turn = 0  # its number
+        self._blockers: set[tuple[str, int]] | None = None
         self._left: list[Wake] = []
         self._later: list[tuple[float, Wake]] = []
         self._gone: dict[str, tuple[float, float]] = {}  # since when, and when it was seen last
@@ -164,7 +165,8 @@ class Claims:
         with self._cond:
             if self._is_quiet:
                 return True
-            self._turn, self._has_turn, self._blockers = wake, True, None
+            self._turns += 1
+            self._turn, self._has_turn, self._blockers = wake, self._turns, None
             self._change()
             return False
 
@@ -181,7 +183,7 @@ class Claims:
     def rejoin(self, then: Wake) -> None:
         """Give the turn back; *then* is called when it is stored that nothing is alone any more."""
         with self._cond:
-            self._alone, self._has_turn, self._turn = None, False, None
+            self._alone, self._has_turn, self._turn = None, 0, None
             if not self._is_quiet:
                 self._left.append(then)
                 self._change()
@@ -202,8 +204,8 @@ class Claims:
                 return
             self._is_quiet = True
             self._hand.clear()
-            self._alone, self._has_turn, self._turn = None, False, None
             woken = self._release()
+            self._alone, self._has_turn, self._turn = None, 0, None
             self._is_dirty = True
             self._cond.notify_all()
         for wake in woken:
@@ -250,15 +252,16 @@ class Claims:
         woken = [each for waiting in self._waiting.values() for each in waiting]
         woken += [wake for _, wake in self._later]
         woken += self._left
+        woken += [] if self._turn is None else [self._turn]
         self._waiting.clear()
         self._later.clear()
         self._left.clear()
         return woken
 
-    def _is_due(self, now: float) -> bool:
+    def _is_due(self) -> bool:
         if self._is_dirty:
             return True
-        age = now - self._written_at
+        age = time.monotonic() - self._written_at
         if self._is_quiet:
             return False
         return (
@@ -272,13 +275,14 @@ class Claims:
     def _run(self) -> None:
         while True:
             with self._cond:
-                while not self._is_closed and not self._is_due(now := time.monotonic()):
-                    self._tick(now)
+                if not self._is_closed and not self._is_due():
                     self._cond.wait(0.1 if self._turn or self._later else 0.5)
                 if self._is_closed:
                     return
+                is_due = self._is_due()
             try:
-                self._commit()
+                if is_due:
+                    self._commit()
                 self._tick(time.monotonic())
                 if self._topic.since_trim >= _TRIM_AFTER:
                     self._topic.trim(self._spec.keep)
@@ -324,7 +328,7 @@ class Claims:
         with self._cond:
             self._covered, self._pending, self._accusers = frozenset(hand), None, accusers
             woken = [each for key in hand for each in self._waiting.pop(key, ())]
-            if has_turn and self._blockers is None:
+            if has_turn == self._has_turn != 0 and self._blockers is None:
                 with self._topic.lock:
                     self._blockers = self._topic.book.turns()
             self._cond.notify_all()
@@ -390,12 +394,13 @@ class Claims:
         with self._topic.lock:
             blockers &= self._topic.book.turns()
         for each in list(blockers):
-            if self._topic.silent_for(each) > _SILENT and self._is_gone(each):
+            if self._topic.silent_for(each[0]) > _SILENT and self._is_gone(each[0]):
                 blockers.discard(each)
         if not blockers:
             with self._cond:
-                self._turn = None
-            turn()
+                is_mine, self._turn = self._turn is turn, None
+            if is_mine:
+                turn()
 
     # -- who has died -----------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ class Record:
         host: str,
         pid: int,
         alone: str | None = None,
-        turn: bool = False,
+        turn: int = 0,
     ) -> Record:
         """Make a record.
 
@@ -107,7 +107,8 @@ class Record:
             host: The host of the process, for humans.
             pid: The id of the process on its host.
             alone: The suspect that is handled alone.
-            turn: Whether the process wants to handle a suspect, or does.
+            turn: The number of the turn to handle a suspect that the process asks for, or has; 0:
+                none.
         """
         head: dict[str, object] = {"at": at, "host": host, "pid": pid, "turn": turn}
         if alone is not None:
@@ -138,9 +139,10 @@ class Record:
         return alone if isinstance(alone, str) else None
 
     @property
-    def turn(self) -> bool:
-        """Whether the process wanted to handle a suspect, or did."""
-        return self._head.get("turn") is True
+    def turn(self) -> int:
+        """The number of the turn to handle a suspect that the process asked for, or had."""
+        turn = self._head.get("turn")
+        return turn if isinstance(turn, int) else 0
 
     @property
     def at(self) -> float:
@@ -209,9 +211,14 @@ class ClaimBook:
                 found.setdefault(message, []).append(record)
         return found
 
-    def turns(self) -> set[str]:
-        """Return the other processes that want to handle a suspect, or do."""
-        return {name for name, each in self.records.items() if each.turn and name != self._me}
+    def turns(self) -> set[tuple[str, int]]:
+        """Return the turns to handle a suspect that other processes ask for, or have.
+
+        A turn has a number, because a process may ask again before others have seen that its last
+        turn is over.
+        """
+        others = ((name, each) for name, each in self.records.items() if name != self._me)
+        return {(name, each.turn) for name, each in others if each.turn}
 
     def rest_of(self, process: str) -> Record:
         """Return the record of *process* without what is settled of it."""

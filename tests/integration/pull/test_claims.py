@@ -137,7 +137,7 @@ def test_only_the_dead_accuse(join, proxy):
 
 
 def test_one_suspect_at_a_time(join):
-    """Among all processes; the turn of one that dies goes on to the next."""
+    """Among all processes, in turn; the turn of one that dies goes on to the next."""
     first, second, third = join(), join(), join()
     turns = [threading.Event() for _ in range(3)]
     for member, turn in zip((first, second, third), turns, strict=True):
@@ -151,10 +151,15 @@ def test_one_suspect_at_a_time(join):
     first.claims.settle("suspect")
     first.claims.rejoin(rejoined.set)
     assert rejoined.wait(30)
+    again = threading.Event()
+    first.claims.take_turn(again.set)
     assert turns[1].wait(30)
     assert not turns[2].is_set()
     second.die()
     assert turns[2].wait(30)
+    assert not again.is_set()
+    first.claims.withdraw()
+    assert again.is_set()  # nobody waits for a turn when the subscriber stops
 
 
 def _again(member: Member, message: str) -> tuple[Record, ...]:

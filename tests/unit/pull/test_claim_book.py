@@ -90,7 +90,7 @@ def test_the_rest_of_a_record() -> None:
 def test_a_record_that_nobody_has_written(data: bytes) -> None:
     """It accuses nobody who is there, and breaks nothing."""
     strange = Record("a", data)
-    assert (0.0, None, False) == (strange.at, strange.alone, strange.turn)
+    assert (0.0, None, 0) == (strange.at, strange.alone, strange.turn)
     assert not strange.accused & set(MESSAGES)
 
 
