@@ -69,6 +69,7 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.pull.report import Report
     from pulsar_retry.pull.rules.breaker import Breaker
     from pulsar_retry.pull.rules.budget import RetryBudget
+    from pulsar_retry.pull.rules.claims import TopicClaims
     from pulsar_retry.pull.rules.flow import FlowControl
     from pulsar_retry.pull.rules.lanes import Lanes
     from pulsar_retry.pull.rules.lease import Lease
@@ -153,6 +154,7 @@ __all__ = [
     "StandaloneError",
     "Step",
     "Subscriber",
+    "TopicClaims",
     "TopicMissingError",
     "UnfinishedError",
     "UnreachableError",

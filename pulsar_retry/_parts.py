@@ -115,6 +115,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "pull.rules.breaker": ("Breaker",),
     "pull.rules.budget": ("RetryBudget",),
     "pull.delivery": ("Delivery",),
+    "pull.rules.claims": ("TopicClaims",),
     "pull.rules.flow": ("FlowControl",),
     "pull.health": ("Health",),
     "pull.rules.lanes": ("Lanes",),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -28,6 +29,9 @@ from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.lanes import LANE_ENTRY
 from pulsar_retry.wire.names import LetterTopics
 from pulsar_retry.wire.properties import Origin, dead_letter_properties
+
+#: No additional properties.
+EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
 class Handover:
@@ -232,11 +236,12 @@ class Handover:
         failure: Failure,
         *,
         failures: int,
+        custom: Mapping[str, str] = EMPTY,
         keep: bool = False,
     ) -> Future[None]:
         """Publish a dead letter, then acknowledge the message; the arguments are as in `retry`."""
         raw, carried, origin, details = self._letter_inputs(message, failure, failures)
-        if action.reason != RETRIES_EXHAUSTED:
+        if action.reason != RETRIES_EXHAUSTED and not custom:
             future = self._outbox.dead_first(message, action.reason, details, keep=keep)
             if future is not None:
                 return future
@@ -247,6 +252,7 @@ class Handover:
             letter = dead_lettered(
                 self._plan, carried, origin, reason=action.reason, details=details
             )
+        letter = attrs.evolve(letter, properties={**letter.properties, **custom})
         letter = settling(letter, message, self._plan.subscription)
         return self._outbox.hand_on(raw, letter, keep=keep)
 

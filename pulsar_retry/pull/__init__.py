@@ -14,6 +14,7 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.pull.report import Report
     from pulsar_retry.pull.rules.breaker import Breaker
     from pulsar_retry.pull.rules.budget import RetryBudget
+    from pulsar_retry.pull.rules.claims import TopicClaims
     from pulsar_retry.pull.rules.flow import FlowControl
     from pulsar_retry.pull.rules.lanes import Lanes
     from pulsar_retry.pull.rules.lease import Lease
@@ -35,4 +36,5 @@ __all__ = [
     "Report",
     "RetryBudget",
     "Subscriber",
+    "TopicClaims",
 ]

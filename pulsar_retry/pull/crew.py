@@ -7,10 +7,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_retry.observe.tracing import spans_of
+from pulsar_retry.pull.claims.ahead import Ahead
+from pulsar_retry.pull.claims.claims import Claims
+from pulsar_retry.pull.claims.guard import ClusterGuard
+from pulsar_retry.pull.claims.topic import ClaimTopic
 from pulsar_retry.pull.engine.guard import HandlerGuard
+from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.settler import LETTERS, Settler
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
+from pulsar_retry.pull.rules.claims import TopicClaims
 from pulsar_retry.pull.workers.adaptive import Governor
 from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.pull.workers.threads import WorkerThread
@@ -35,9 +41,21 @@ class Crew:
         settler: Settler,
         clock: Clock = SYSTEM,
         *,
-        lost: Callable[[], None],
+        lost: Callable[[], None] = lambda: None,
+        claims: ClaimTopic | None = None,
+        lanes: OrderedLanes | None = None,
     ) -> None:
-        """Start the workers; *lost* is called if the caller's event loop ends too early."""
+        """Start the workers.
+
+        Args:
+            options: The options of the subscriber.
+            work_queue: Where messages are taken from.
+            settler: Settles the messages.
+            clock: The clock.
+            lost: Called if the caller's event loop ends too early.
+            claims: The topic of the claims, which is closed together with the workers.
+            lanes: Where messages wait for those before them.
+        """
         assert options.handler is not None  # noqa: S101 - it was checked
         self._options = options
         self._handler = options.handler
@@ -45,12 +63,22 @@ class Crew:
         self._settler = settler
         self._clock = clock
         self._finisher = Finisher(work_queue, options.loop, lost)
-        self._guard = None
-        if options.quarantine is not None:
+        self._guard: HandlerGuard | ClusterGuard | None = None
+        if (quarantine := options.quarantine) is not None:
             counts = options.redelivery == LETTERS
-            self._guard = HandlerGuard(
-                options.quarantine, work_queue, clock, counts_redeliveries=counts
-            )
+            if claims is None or not isinstance(quarantine.store, TopicClaims):
+                self._guard = HandlerGuard(
+                    quarantine, work_queue, clock, counts_redeliveries=counts
+                )
+            else:
+                ahead = Ahead(work_queue, lanes, options.concurrency)
+                self._guard = ClusterGuard(
+                    quarantine,
+                    Claims(claims, quarantine.store, ahead.next_up, ahead.adapt),
+                    work_queue,
+                    clock,
+                    counts_redeliveries=counts,
+                )
         self.threads: list[threading.Thread] = []
         self._crew: list[WorkerThread] = []
         self._resizing = threading.Lock()
@@ -133,6 +161,11 @@ class Crew:
         """End all claims, because the process may end soon: that is not a message's crash."""
         if self._guard is not None:
             self._guard.close()
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the claims, in words."""
+        return self._guard.problems if isinstance(self._guard, ClusterGuard) else []
 
     def close(self) -> None:
         """Release the guard and the finisher, which the workers share. Close the queue first."""

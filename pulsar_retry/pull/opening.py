@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.letters.plan import topic_list
+from pulsar_retry.pull.claims.topic import ClaimTopic
 from pulsar_retry.pull.options import Options
+from pulsar_retry.pull.rules.claims import TopicClaims
 from pulsar_retry.runtime.results import error_of
 from pulsar_retry.runtime.upstream import ask_partitions
 
@@ -34,20 +36,49 @@ TRANSIENT = (
 _TYPES = (SHARED, pulsar.ConsumerType.KeyShared, pulsar.ConsumerType.Failover)
 
 
+class Opened(NamedTuple):
+    """A subscription that was opened.
+
+    Attributes:
+        consumer: Its consumer.
+        kind: The type of the consumer.
+        claims: The topic of its claims; None if there is none.
+    """
+
+    consumer: Consumer
+    kind: pulsar.ConsumerType
+    claims: ClaimTopic | None = None
+
+
 def is_ordered(consumer_type: pulsar.ConsumerType) -> bool:
     """Tell whether the messages of a subscription are to be handled in order."""
     return bool(consumer_type != SHARED)
 
 
-def open_subscription(client: Client, options: Options) -> tuple[Consumer, pulsar.ConsumerType]:
-    """Subscribe, and return the consumer and its type.
+def open_subscription(client: Client, options: Options) -> Opened:
+    """Open the topic of the claims, if there is one, and subscribe.
 
     If *options* have no type, it is Shared, or else the type of the consumers that are already
     connected, because the broker refuses another type.
 
     Raises:
+        ConfigError: the topic of the claims has several partitions.
         pulsar.PulsarException: the broker refused the subscription.
     """
+    claims = None
+    store = None if options.quarantine is None else options.quarantine.store
+    new_client = client._new_client  # noqa: SLF001
+    if isinstance(store, TopicClaims) and new_client is not None:  # None: a broker in memory
+        claims = ClaimTopic(new_client(), store.name_for(options.topic, options.subscription))
+    try:
+        return Opened(*_opened(client, options), claims)
+    except BaseException:
+        if claims is not None:
+            claims.close()
+        raise
+
+
+def _opened(client: Client, options: Options) -> tuple[Consumer, pulsar.ConsumerType]:
     if options.consumer_type is not None:
         return _subscribe(client, options, options.consumer_type), options.consumer_type
     refusal: pulsar.PulsarException | None = None

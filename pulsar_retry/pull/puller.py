@@ -164,7 +164,7 @@ class Puller:
 
     def _opened(self) -> Settler:
         if self._settler is None:
-            consumer, _ = open_subscription(self._client, self._options)
+            consumer = open_subscription(self._client, self._options).consumer
             self._handover = Handover(consumer, self._options.codec, self._options.redact)
             self._settler = Settler(
                 WorkQueue(),

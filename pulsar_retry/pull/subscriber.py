@@ -29,7 +29,7 @@ from pulsar_retry.pull.engine.settler import Counts, Settler
 from pulsar_retry.pull.engine.supervisor import Supervisor
 from pulsar_retry.pull.engine.work_queue import HANDLED_BY, WorkQueue
 from pulsar_retry.pull.health import Health
-from pulsar_retry.pull.opening import TRANSIENT, is_ordered, open_subscription, probe
+from pulsar_retry.pull.opening import TRANSIENT, Opened, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective, origins
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, StopRequest, checked_mode
 from pulsar_retry.pull.rules.breaker import BreakerState
@@ -279,6 +279,7 @@ class Subscriber:
             problems.append(f"the retry budget is used up: {held} are held")
         if (settler := self._settler) is not None and (stuck := settler.handover.stuck_letters):
             problems.append(f"{stuck} letters could not be published yet; publishing is repeated")
+        problems += self._crew.problems if self._crew is not None else []
         if not consumer.is_connected():
             problems.append("the connection to the broker is lost")
         return Health("degraded", "; ".join(problems)) if problems else Health("running")
@@ -302,14 +303,13 @@ class Subscriber:
         self._work_queue.notify()
 
     def _run(self) -> None:
-        consumer: Consumer | None = None
+        opened: Opened | None = None
         try:
             opened = self._open()
             if opened is None:
                 self._report = self._reported(Counts(), 0)
             else:
-                consumer, kind = opened
-                self._serve(consumer, kind)
+                self._serve(opened)
         except BaseException as error:  # noqa: BLE001 - `result` raises it
             name = self._options.subscription
             text = "the subscription %r has ended: %s"
@@ -322,15 +322,15 @@ class Subscriber:
                 self._work_queue.close()
                 if self._crew is not None:
                     self._crew.close()
-                if consumer is not None:
+                if opened is not None:
                     with contextlib.suppress(pulsar.PulsarException):
-                        consumer.close()
+                        opened.consumer.close()
             finally:
                 self._report_opened()
                 self._ended.set()
                 self._ending.set_result(None)
 
-    def _open(self) -> tuple[Consumer, pulsar.ConsumerType] | None:
+    def _open(self) -> Opened | None:
         """Subscribe as soon as the broker answers; return None if `stop` was called before.
 
         Raises:
@@ -371,7 +371,8 @@ class Subscriber:
         options = self._options
         return {"topic": topic_label(options.topic), "subscription": options.subscription}
 
-    def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
+    def _serve(self, opened: Opened) -> None:
+        consumer, kind, claims = opened
         options, work_queue, clock = self._options, self._work_queue, self._clock
         handover = Handover(consumer, options.codec, options.redact, options.letter_topics)
         lanes = self._lanes_of(handover, kind) if is_ordered(kind) else None
@@ -414,8 +415,9 @@ class Subscriber:
         with self._lock:
             settler.policy = self._policy
             self._settler = settler
+        lost = lambda: self._ask("abandon", 0)  # noqa: E731
         crew = self._crew = Crew(
-            options, work_queue, settler, clock, lost=lambda: self._ask("abandon", 0)
+            options, work_queue, settler, clock, lost=lost, claims=claims, lanes=lanes
         )
         self._supervisor = Supervisor(
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.policy.outcomes import Defer, Reject
 from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
+from pulsar_retry.pull.rules.claims import TopicClaims
 from pulsar_retry.pull.rules.quarantine import CRASH_LOOP, Quarantine, crashes_of
 from pulsar_retry.runtime.clock import Clock
 
@@ -48,6 +50,8 @@ class HandlerGuard:
                 do if retries use letters: a redelivery is then not a retry.
         """
         self._quarantine = quarantine
+        store = quarantine.store
+        self._store = None if isinstance(store, TopicClaims) else store  # for a `ClusterGuard`
         self._work_queue = work_queue
         self._clock = clock
         self._counts_redeliveries = counts_redeliveries
@@ -55,13 +59,13 @@ class HandlerGuard:
         self._lock = threading.Lock()
         self._claimed: Counter[str] = Counter()
         self._is_closed = False
-        _guards.add(self)
+        AT_EXIT.add(self)
 
     def guarded(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
         """Return *handler* with a check that rejects messages in quarantine; for one worker."""
 
         def handle(message: Any) -> Any:
-            if self._quarantine.store is None:
+            if self._store is None:
                 self._check(message, 0)
                 return handler(message)
             key, claims = self._begin(message)
@@ -82,7 +86,7 @@ class HandlerGuard:
         import asyncio  # noqa: PLC0415 - only those need it
 
         async def handle(message: Any) -> Any:
-            if self._quarantine.store is None:
+            if self._store is None:
                 self._check(message, 0)
                 return await handler(message)
             key, claims = self._begin(message)
@@ -151,9 +155,9 @@ class HandlerGuard:
         """
         item, slot.work = slot.work, None
         self._unclaim(key)
-        if self._quarantine.store is not None:
+        if self._store is not None:
             for _ in range(claims):  # `_unclaim` has settled the earlier ones, too
-                self._quarantine.store.claim(key)
+                self._store.claim(key)
         yield
         slot.work = item
         if self._work_queue.closed and item is not None:
@@ -178,7 +182,7 @@ class HandlerGuard:
             leave()
 
     def _claim(self, key: str) -> int:
-        store = self._quarantine.store
+        store = self._store
         with self._lock:
             if self._is_closed or store is None:
                 return 0
@@ -198,16 +202,22 @@ class HandlerGuard:
         self._settle(key)
 
     def _settle(self, key: str) -> None:
-        if self._quarantine.store is not None:
-            self._quarantine.store.settle(key)
+        if self._store is not None:
+            self._store.settle(key)
 
 
-#: The guards whose claims are forgotten when the process ends normally.
-_guards: weakref.WeakSet[HandlerGuard] = weakref.WeakSet()
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+#: What forgets its claims when the process ends normally.
+AT_EXIT: weakref.WeakSet[_Closable] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):  # the claims of a parent are not those of a child
+    os.register_at_fork(after_in_child=AT_EXIT.clear)
 
 
 @atexit.register
 def _close_all() -> None:
-    for guard in list(_guards):
+    for each in list(AT_EXIT):
         with contextlib.suppress(Exception):
-            guard.close()
+            each.close()

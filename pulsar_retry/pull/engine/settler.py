@@ -33,9 +33,9 @@ from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
-from pulsar_retry.pull.rules.quarantine import crashes_of
+from pulsar_retry.pull.rules.quarantine import CrashLoop, one_more_crash
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_STAMP, reconsume_times
+from pulsar_retry.wire.properties import FAILURE_STAMP, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -295,8 +295,14 @@ class Settler:
             case DeadLetter() if wait is not None:
                 self._retry_without_letter(work, wait, failure, attempt)
             case DeadLetter():
+                error = failure.error
                 future = self.handover.dead(
-                    work.message, action, failure, failures=verdict.failures, keep=keep
+                    work.message,
+                    action,
+                    failure,
+                    failures=verdict.failures,
+                    custom=error.evidence if isinstance(error, CrashLoop) else {},
+                    keep=keep,
                 )
                 return self._follow(work, "dead_lettered", future, verdict)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
@@ -311,7 +317,10 @@ class Settler:
                     failure,
                     failures=verdict.failures,
                     least_delay=LEAST_DELAY,
-                    custom={**_crashes(work, failure), FAILURE_STAMP: str(verdict.stamp)},
+                    custom={
+                        **one_more_crash(work.message.properties(), failure.cause),
+                        FAILURE_STAMP: str(verdict.stamp),
+                    },
                     keep=keep,
                 )
                 return self._follow(work, "retried", future, verdict)
@@ -480,10 +489,3 @@ def _is_storm(verdict: FailureVerdict, failure: Failure) -> bool:
         case DeadLetter(reason=reason):
             return verdict.attempt > 1 and reason in {RETRIES_EXHAUSTED, TOO_OLD}
     return False
-
-
-def _crashes(work: Work, failure: Failure) -> dict[str, str]:
-    """Return what a letter records about a worker process that the message has killed, if any."""
-    if not isinstance(failure.cause, WorkerCrashedError):
-        return {}
-    return {FAILURE_CRASHES: str(crashes_of(work.message.properties()) + 1)}

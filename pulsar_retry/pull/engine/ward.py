@@ -28,6 +28,14 @@ class Ward:
             self._waiting.append((alone, wake))
             return False
 
+    def enter_at_once(self) -> bool:
+        """Let a handler in that need not be alone, if it need not wait; tell whether it is in."""
+        with self._lock:
+            if self._waiting or self._is_alone:
+                return False
+            self._inside += 1
+            return True
+
     def leave(self) -> None:
         """Note that a handler has ended, and let in those that may begin now."""
         admitted = []

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import attrs
 
-from pulsar_retry.errors import ConfigError
+from pulsar_retry.errors import ConfigError, WorkerCrashedError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.keywords import keywords_only
-from pulsar_retry.wire.properties import FAILURE_CRASHES, count_of
+from pulsar_retry.policy.outcomes import Reject
+from pulsar_retry.pull.rules.claims import Record, TopicClaims
+from pulsar_retry.wire.properties import FAILURE_CLAIMS, FAILURE_CRASHES, count_of
 
 #: The reason of a dead letter whose message is in quarantine.
 CRASH_LOOP = "crash-loop"
@@ -71,9 +74,32 @@ class FileClaims:
         return self._folder / digest.hexdigest()
 
 
+class CrashLoop(Reject):
+    """The message is in quarantine.
+
+    Attributes:
+        evidence: What its dead letter says about the crashes.
+    """
+
+    def __init__(self, message: str = "", claims: Sequence[Record] = ()) -> None:
+        """Make the outcome; *claims* are those of dead processes for *message*."""
+        super().__init__(CRASH_LOOP)
+        self.evidence: dict[str, str] = {}
+        if claims:
+            found = [each.evidence(message) for each in claims]
+            self.evidence = {FAILURE_CRASHES: str(len(claims)), FAILURE_CLAIMS: json.dumps(found)}
+
+
 def crashes_of(properties: Mapping[str, str]) -> int:
     """Return how many worker processes a message has killed, as its letter says."""
     return count_of(properties.get(FAILURE_CRASHES)) or 0
+
+
+def one_more_crash(properties: Mapping[str, str], cause: BaseException | None) -> dict[str, str]:
+    """Return what a letter records about a worker process that its message has killed, if any."""
+    if not isinstance(cause, WorkerCrashedError):
+        return {}
+    return {FAILURE_CRASHES: str(crashes_of(properties) + 1)}
 
 
 def _max_crashes(value: int) -> int:
@@ -84,10 +110,14 @@ def _max_redeliveries(value: int | None) -> int | None:
     return None if value is None else whole("max_redeliveries", value)
 
 
-def _store(value: ClaimStore | None) -> ClaimStore | None:
+def _store(value: ClaimStore | TopicClaims | None) -> ClaimStore | TopicClaims | None:
     wanted = ("claim", "settle")
+    if isinstance(value, TopicClaims):
+        return value
     if value is not None and not all(callable(getattr(value, name, None)) for name in wanted):
-        raise ConfigError.bad("store", value, "a ClaimStore, such as FileClaims(folder), or None")
+        raise ConfigError.bad(
+            "store", value, "a ClaimStore, such as TopicClaims() or FileClaims(folder), or None"
+        )
     return value
 
 
@@ -109,12 +139,13 @@ class Quarantine:
             quarantine, if retries use letters. Failed hand-offs are counted too. None ignores
             redeliveries. Pulsar 4.2 does not count the deaths of consumers as redeliveries, so this
             does not replace a store.
-        store: Remembers which messages are being handled.
+        store: Remembers which messages are being handled: `FileClaims` for the processes of one
+            machine, `TopicClaims` for those of a cluster.
     """
 
     max_crashes: int = attrs.field(default=3, converter=_max_crashes)
     max_redeliveries: int | None = attrs.field(default=None, converter=_max_redeliveries)
-    store: ClaimStore | None = attrs.field(default=None, converter=_store)
+    store: ClaimStore | TopicClaims | None = attrs.field(default=None, converter=_store)
 
     def holds(self, *, claims: int, worker_crashes: int, redeliveries: int) -> bool:
         """Tell whether a message is to be put into quarantine.

@@ -49,7 +49,7 @@ class Bounds:
     invariants: tuple[str, ...] = INVARIANTS
     properties: tuple[str, ...] = ()
     symmetric: bool = True
-    spec = "HandOff.tla"
+    spec = "HandOff"
 
     def config(self) -> str:
         """Return the configuration for TLC."""
@@ -91,7 +91,7 @@ class LaneBounds:
     stream: int = 7
     log: int = 9
     properties: tuple[str, ...] = ()
-    spec = "Lanes.tla"
+    spec = "Lanes"
 
     def config(self) -> str:
         """Return the configuration for TLC."""
@@ -116,14 +116,19 @@ class LaneBounds:
 
 
 def check(bounds: Bounds | LaneBounds, folder: Path, *options: str) -> str:
-    """Run TLC in *folder*, and return what it prints."""
+    """Run TLC on the model of *bounds* in *folder*, and return what it prints."""
+    return run_checker(bounds.spec, bounds.config(), folder, "-workers", "2", *options)
+
+
+def run_checker(model: str, config: str, folder: Path, *options: str) -> str:
+    """Run TLC on *model* with *config* in *folder*, and return what it prints."""
     (jar,) = JarStore().ensure([_JAR])
-    text = (MODELS / bounds.spec).read_text(encoding="utf-8")
-    (folder / bounds.spec).write_text(text, encoding="utf-8")
-    (folder / "check.cfg").write_text(bounds.config(), encoding="utf-8")
+    spec = MODELS / f"{model}.tla"
+    (folder / spec.name).write_text(spec.read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "check.cfg").write_text(config, encoding="utf-8")
     command = [str(find_java().executable), "-Xmx2g", "-XX:+UseParallelGC"]
-    command += [f"-Djava.io.tmpdir={folder}", "-cp", str(jar), "tlc2.TLC", "-workers", "2"]
-    command += ["-config", "check.cfg", "-metadir", str(folder / "states"), *options, bounds.spec]
+    command += [f"-Djava.io.tmpdir={folder}", "-cp", str(jar), "tlc2.TLC"]
+    command += ["-config", "check.cfg", "-metadir", str(folder / "states"), *options, spec.name]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return ran.stdout + ran.stderr
 
