@@ -16,7 +16,6 @@ from pulsar_retry.errors import (
     AcknowledgeError,
     LeaseExpired,
     UnfinishedError,
-    WorkerCrashedError,
     shown,
 )
 from pulsar_retry.letters.facts import facts_of
