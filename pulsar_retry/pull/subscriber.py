@@ -358,7 +358,7 @@ class Subscriber:
             pause = min(2 * pause, _LONGEST_PAUSE)
         return None
 
-    def _subscribe(self) -> tuple[Consumer, pulsar.ConsumerType]:
+    def _subscribe(self) -> Opened:
         return open_subscription(self._client, self._options)
 
     def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:

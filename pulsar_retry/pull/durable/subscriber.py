@@ -10,7 +10,6 @@ import attrs
 import pulsar
 
 from pulsar_retry.consumer.client import Client
-from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handoff.producers import letter_client_of
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.policy.durations import Duration
@@ -23,6 +22,7 @@ from pulsar_retry.pull.durable.stream import StreamKeeper
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.health import Health
+from pulsar_retry.pull.opening import Opened
 from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.report import DRAIN, Report, StopMode
 from pulsar_retry.pull.subscriber import Subscriber
@@ -45,7 +45,7 @@ class _StreamSubscriber(Subscriber):
         self._keeper: StreamKeeper | None = None
         self._is_partitioned = False
 
-    def _subscribe(self) -> tuple[Consumer, pulsar.ConsumerType]:
+    def _subscribe(self) -> Opened:
         self._is_partitioned = _is_partitioned(self)
         return super()._subscribe()
 
@@ -63,9 +63,9 @@ class _StreamSubscriber(Subscriber):
         settler.parks = self._options.on_exhausted == PARK
         return settler
 
-    def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
+    def _serve(self, opened: Opened) -> None:
         try:
-            super()._serve(consumer, kind)
+            super()._serve(opened)
         finally:
             if self._keeper is not None:
                 self._keeper.close()
@@ -88,7 +88,7 @@ class DurableSubscriber(Subscriber):
 
     # -- the engine -------------------------------------------------------------------------------
 
-    def _subscribe(self) -> tuple[Consumer, pulsar.ConsumerType]:
+    def _subscribe(self) -> Opened:
         self._claim_log.open()
         self._is_partitioned = _is_partitioned(self)
         return super()._subscribe()
@@ -126,8 +126,9 @@ class DurableSubscriber(Subscriber):
         finally:
             producer.close()
 
-    def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
+    def _serve(self, opened: Opened) -> None:
         options, most = self._options, _TIMES_MORE * self._options.flow_control.max_messages
+        handover = Handover(opened.consumer, options.codec, options.redact)
         stream = self._stream = _StreamSubscriber(
             self._client,
             attrs.evolve(
@@ -135,7 +136,7 @@ class DurableSubscriber(Subscriber):
                 topic=self._topics.stream,
                 flow_control=attrs.evolve(options.flow_control, max_messages=most),
                 lanes=attrs.evolve(options.lanes, max_parked=most),
-                letter_topics=Handover(consumer, options.codec, options.redact).topics,
+                letter_topics=handover.topics,
                 initial_position=pulsar.InitialPosition.Earliest,
                 retry_budget=None,
                 breaker=None,
@@ -145,10 +146,10 @@ class DurableSubscriber(Subscriber):
         stream._ending.add_done_callback(self._stream_ended)
         stream._begin(options.loop)
         try:
-            super()._serve(consumer, kind)
+            super()._serve(opened)
         finally:
             if (diverter := self._diverter) is not None:
-                Handover(consumer, options.codec, options.redact).watch.ledger.detach(diverter)
+                handover.watch.ledger.detach(diverter)
                 diverter.close()
             if stream._stop is None:
                 stream._ask("abandon", 0)
