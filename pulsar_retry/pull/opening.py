@@ -15,6 +15,7 @@ from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.rules.claims import TopicClaims
 from pulsar_retry.runtime.results import error_of
 from pulsar_retry.runtime.upstream import ask_partitions
+from pulsar_retry.wire.names import TopicName
 
 SHARED = pulsar.ConsumerType.Shared
 
@@ -42,11 +43,15 @@ class Opened(NamedTuple):
     Attributes:
         consumer: Its consumer.
         kind: The type of the consumer.
+        keeps: Whether messages in hand are kept when a connection is lost. It may not be theirs if
+            there are several topics or partitions. If they were asked for again, they would come
+            behind later ones of their key, so they are kept if they have an order.
         claims: The topic of its claims; None if there is none.
     """
 
     consumer: Consumer
     kind: pulsar.ConsumerType
+    keeps: bool
     claims: ClaimTopic | None = None
 
 
@@ -71,11 +76,20 @@ def open_subscription(client: Client, options: Options) -> Opened:
     if isinstance(store, TopicClaims) and new_client is not None:  # None: a broker in memory
         claims = ClaimTopic(new_client(), store.name_for(options.topic, options.subscription))
     try:
-        return Opened(*_opened(client, options), claims)
+        is_several = options.consumer_type != SHARED and _is_several(client, options.topic)
+        consumer, kind = _opened(client, options)
+        return Opened(consumer, kind, is_several and is_ordered(kind), claims)
     except BaseException:
         if claims is not None:
             claims.close()
         raise
+
+
+def _is_several(client: Client, topic: Any) -> bool:
+    """Tell whether *topic* is several topics or partitions, which have connections of their own."""
+    if not isinstance(topic, str):
+        return True
+    return client.get_topic_partitions(topic) != [str(TopicName.parse(topic))]
 
 
 def _opened(client: Client, options: Options) -> tuple[Consumer, pulsar.ConsumerType]:

@@ -372,7 +372,7 @@ class Subscriber:
         return {"topic": topic_label(options.topic), "subscription": options.subscription}
 
     def _serve(self, opened: Opened) -> None:
-        consumer, kind, claims = opened
+        consumer, kind, keeps, claims = opened
         options, work_queue, clock = self._options, self._work_queue, self._clock
         handover = Handover(consumer, options.codec, options.redact, options.letter_topics)
         lanes = self._lanes_of(handover, kind) if is_ordered(kind) else None
@@ -398,6 +398,7 @@ class Subscriber:
             holding=holding,
             clock=clock,
         )
+        settler.keeps = keeps
         receiver = Receiver(
             work_queue,
             settler,

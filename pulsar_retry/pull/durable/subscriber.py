@@ -27,7 +27,6 @@ from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.report import DRAIN, Report, StopMode
 from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.wire.lanes import LANE_ENTRY, LaneTopics
-from pulsar_retry.wire.names import TopicName
 
 #: The options of `on_exhausted`.
 PARK = "park"
@@ -43,11 +42,6 @@ class _StreamSubscriber(Subscriber):
         super().__init__(client, options)
         self._claim_log = log
         self._keeper: StreamKeeper | None = None
-        self._is_partitioned = False
-
-    def _subscribe(self) -> Opened:
-        self._is_partitioned = _is_partitioned(self)
-        return super()._subscribe()
 
     def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:
         return _lanes_of(self, self._claim_log, handover, kind)
@@ -55,7 +49,6 @@ class _StreamSubscriber(Subscriber):
     def _settler_of(self, *arguments: Any, lanes: OrderedLanes | None, **named: Any) -> Settler:
         assert lanes is not None  # noqa: S101 - the type is Key_Shared
         settler = StreamSettler(*arguments, lanes=lanes, **named)
-        settler.keeps = self._is_partitioned
         name = self._options.consumer_name or ""
         keeper = StreamKeeper(self._claim_log, lanes, settler, name, self._clock)
         settler.keeper = self._keeper = keeper
@@ -82,7 +75,6 @@ class DurableSubscriber(Subscriber):
         super().__init__(client, options)
         self._topics = LaneTopics.of(options.topic, options.subscription)
         self._claim_log = ClaimLog(client, self._topics.log, self._clock)
-        self._is_partitioned = False
         self._diverter: Diverter | None = None
         self._stream: _StreamSubscriber | None = None
 
@@ -90,7 +82,6 @@ class DurableSubscriber(Subscriber):
 
     def _subscribe(self) -> Opened:
         self._claim_log.open()
-        self._is_partitioned = _is_partitioned(self)
         return super()._subscribe()
 
     def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:
@@ -99,7 +90,6 @@ class DurableSubscriber(Subscriber):
     def _settler_of(self, *arguments: Any, lanes: OrderedLanes | None, **named: Any) -> Settler:
         assert lanes is not None  # noqa: S101 - the type is Key_Shared
         settler = TopicSettler(*arguments, lanes=lanes, **named)
-        settler.keeps = self._is_partitioned
         log, work_queue = self._claim_log, self._work_queue
         diverter = self._diverter = settler.diverter = Diverter(
             log,
@@ -205,12 +195,6 @@ class DurableSubscriber(Subscriber):
         (count, size), stream = super().in_hand, self._stream
         more, larger = (0, 0) if stream is None else stream.in_hand
         return count + more, size + larger
-
-
-def _is_partitioned(subscriber: Subscriber) -> bool:
-    """Tell whether the topic has partitions, which may have connections of their own."""
-    topic = subscriber._options.topic
-    return subscriber._client.get_topic_partitions(topic) != [str(TopicName.parse(topic))]
 
 
 def _lanes_of(

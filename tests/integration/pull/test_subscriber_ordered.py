@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -166,6 +167,41 @@ def test_a_blocked_key_beside_a_lost_partition(client, namespace, admin, start):
         eventually(lambda: admin.stats(other)["subscriptions"][SUBSCRIPTION]["consumers"], SOON)
     works.set()
     eventually(lambda: len(set(notes.seen)) == 10, SOON)
+    eventually(lambda: subscriber.in_hand == (0, 0), SOON)
+
+
+@pytest.mark.parametrize("kind", [KEY_SHARED, pulsar.ConsumerType.Failover], ids=str)
+def test_order_is_kept_while_a_partition_is_unloaded(client, namespace, admin, start, kind):
+    """Messages of the other partitions, in hand and in pulsar-client's queue, stay in order."""
+    topic = f"persistent://{namespace}/orders"
+    admin.create_partitioned_topic(topic, 3)
+    lock = threading.Lock()
+    order: dict[str, list[int]] = defaultdict(list)
+
+    def handle(message: Any) -> None:
+        time.sleep(0.002)
+        key, number = message.data().decode().split()
+        with lock:
+            if int(number) not in order[key]:
+                order[key].append(int(number))
+
+    subscriber = start(
+        handle,
+        topic,
+        consumer_type=kind,
+        prefetch=200,
+        flow_control=pr.FlowControl(max_messages=100),
+    )
+    producer = client.create_producer(topic, block_if_queue_full=True)
+    for number in range(100):
+        for key in range(20):
+            text = f"{key} {number}"
+            producer.send_async(text.encode(), lambda *_: None, partition_key=str(key))
+        if number % 20 == 10:
+            admin.unload(f"{topic}-partition-1")
+    producer.flush()
+    eventually(lambda: sum(map(len, order.values())) == 2000, SOON)
+    assert {str(key): list(range(100)) for key in range(20)} == order
     eventually(lambda: subscriber.in_hand == (0, 0), SOON)
 
 
