@@ -326,9 +326,13 @@ class Subscriber:
                     with contextlib.suppress(pulsar.PulsarException):
                         opened.consumer.close()
             finally:
+                self._close()
                 self._report_opened()
                 self._ended.set()
                 self._ending.set_result(None)
+
+    def _close(self) -> None:
+        """Close what else is open; the subscription has not ended before."""
 
     def _open(self) -> Opened | None:
         """Subscribe as soon as the broker answers; return None if `stop` was called before.

@@ -141,7 +141,13 @@ class ClaimLog:
             self._clock.sleep(_PAUSE)
 
     def _read(self) -> None:
-        """Read to the end."""
+        """Read to the end.
+
+        Without a connection, pulsar-client would wait for one: then `close` could not end the
+        thread, and a process that ends while its thread waits there is aborted.
+        """
+        if not self._reader.is_connected():
+            raise pulsar.NotConnected("there is no connection")
         while self._reader.has_message_available():
             message = self._reader.read_next(_READ_MS)
             record = decode(message.partition_key(), message.data())

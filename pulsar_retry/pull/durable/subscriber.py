@@ -154,11 +154,8 @@ class DurableSubscriber(Subscriber):
                 self._settler.fatal = self._settler.fatal or reason
             self._work_queue.notify()
 
-    def _run(self) -> None:
-        try:
-            super()._run()
-        finally:
-            self._claim_log.close()
+    def _close(self) -> None:
+        self._claim_log.close()
 
     def _ask(self, mode: StopMode, timeout: Duration) -> None:
         super()._ask(mode, timeout)

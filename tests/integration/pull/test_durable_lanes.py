@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -181,3 +182,20 @@ def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
     assert {key for key, _ in book.successes} == {key_of(number) for number in range(KEYS)}
     assert not book.inversions()
     assert book.diverted > 0
+
+
+def test_a_stop_without_a_broker_leaves_no_thread(own_broker, handler):
+    """A thread that still waits in pulsar-client would abort a process that ends now."""
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    before = set(threading.enumerate())
+    with pr.Client(own_broker.service_url, logger=quiet) as client:
+        own = uuid.uuid4().hex
+        subscriber = client.subscriber(own, SUBSCRIPTION, handler, ordering="durable").start()
+        client.create_producer(own).send(b"0", partition_key="a")
+        eventually(lambda: handler.order["a"])
+        own_broker.kill()
+        eventually(lambda: subscriber.health.state == "degraded")
+        subscriber.stop(timeout=5)
+        names = {each.name for each in set(threading.enumerate()) - before}
+        assert "pulsar-retry-lanes" not in names
+    own_broker.start()
