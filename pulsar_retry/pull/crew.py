@@ -14,6 +14,7 @@ from pulsar_retry.pull.claims.topic import ClaimTopic
 from pulsar_retry.pull.engine.guard import HandlerGuard
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.settler import LETTERS, Settler
+from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
 from pulsar_retry.pull.rules.claims import TopicClaims
@@ -44,6 +45,7 @@ class Crew:
         lost: Callable[[], None] = lambda: None,
         claims: ClaimTopic | None = None,
         lanes: OrderedLanes | None = None,
+        ward: Ward | None = None,
     ) -> None:
         """Start the workers.
 
@@ -55,6 +57,7 @@ class Crew:
             lost: Called if the caller's event loop ends too early.
             claims: The topic of the claims, which is closed together with the workers.
             lanes: Where messages wait for those before them.
+            ward: Where suspects are alone, if another crew shares it.
         """
         assert options.handler is not None  # noqa: S101 - it was checked
         self._options = options
@@ -68,7 +71,7 @@ class Crew:
             counts = options.redelivery == LETTERS
             if claims is None or not isinstance(quarantine.store, TopicClaims):
                 self._guard = HandlerGuard(
-                    quarantine, work_queue, clock, counts_redeliveries=counts
+                    quarantine, work_queue, clock, counts_redeliveries=counts, ward=ward
                 )
             else:
                 ahead = Ahead(work_queue, lanes, options.concurrency)
@@ -78,6 +81,7 @@ class Crew:
                     work_queue,
                     clock,
                     counts_redeliveries=counts,
+                    ward=ward,
                 )
         self.threads: list[threading.Thread] = []
         self._crew: list[WorkerThread] = []

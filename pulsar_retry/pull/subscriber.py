@@ -27,6 +27,7 @@ from pulsar_retry.pull.engine.receiver import Receiver
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.settler import Counts, Settler
 from pulsar_retry.pull.engine.supervisor import Supervisor
+from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.pull.engine.work_queue import HANDLED_BY, WorkQueue
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.opening import TRANSIENT, Opened, is_ordered, open_subscription, probe
@@ -75,6 +76,7 @@ class Subscriber:
         self._opening: Future[None] = Future()
         self._ending: Future[None] = Future()
         self._work_queue = WorkQueue(clock)
+        self._ward = Ward()
         self._settler: Settler | None = None
         self._crew: Crew | None = None
         self._supervisor: Supervisor | None = None
@@ -421,9 +423,8 @@ class Subscriber:
             settler.policy = self._policy
             self._settler = settler
         lost = lambda: self._ask("abandon", 0)  # noqa: E731
-        crew = self._crew = Crew(
-            options, work_queue, settler, clock, lost=lost, claims=claims, lanes=lanes
-        )
+        shared: dict[str, Any] = {"claims": claims, "lanes": lanes, "ward": self._ward}
+        crew = self._crew = Crew(options, work_queue, settler, clock, lost=lost, **shared)
         self._supervisor = Supervisor(
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )

@@ -41,6 +41,7 @@ class ClusterGuard:
         clock: Clock,
         *,
         counts_redeliveries: bool,
+        ward: Ward | None = None,
     ) -> None:
         """Make a guard; the arguments are as in `HandlerGuard`."""
         self._quarantine = quarantine
@@ -48,7 +49,7 @@ class ClusterGuard:
         self._work_queue = work_queue
         self._clock = clock
         self._counts_redeliveries = counts_redeliveries
-        self._ward = Ward()
+        self._ward = ward or Ward()
         self._queue = Ward()  # of the suspects of this process
         AT_EXIT.add(claims)
 

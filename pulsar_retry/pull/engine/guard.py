@@ -39,6 +39,7 @@ class HandlerGuard:
         clock: Clock,
         *,
         counts_redeliveries: bool,
+        ward: Ward | None = None,
     ) -> None:
         """Make a guard.
 
@@ -48,6 +49,7 @@ class HandlerGuard:
             clock: Gives the locks that waiting threads wait on.
             counts_redeliveries: Whether redeliveries by the broker count for the quarantine. They
                 do if retries use letters: a redelivery is then not a retry.
+            ward: Where suspects are alone, if several guards share it.
         """
         self._quarantine = quarantine
         store = quarantine.store
@@ -55,7 +57,7 @@ class HandlerGuard:
         self._work_queue = work_queue
         self._clock = clock
         self._counts_redeliveries = counts_redeliveries
-        self._ward = Ward()
+        self._ward = ward or Ward()
         self._lock = threading.Lock()
         self._claimed: Counter[str] = Counter()
         self._is_closed = False
