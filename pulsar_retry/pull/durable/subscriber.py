@@ -140,6 +140,10 @@ class DurableSubscriber(Subscriber):
         stream._ending.add_done_callback(self._stream_ended)
         stream._begin(options.loop)
         try:
+            stream._opened.wait()
+            if stream._refusal is not None:
+                self._refusal = stream._refusal  # for `start` to raise
+                raise stream._refusal
             super()._serve(opened)
         finally:
             if (diverter := self._diverter) is not None:

@@ -184,6 +184,13 @@ def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
     assert book.diverted > 0
 
 
+def test_a_refused_stream_refuses_the_start(client, start, topic):
+    """The caller gets the error of the stream's subscription, as of the topic's."""
+    client.subscribe(f"{topic}-{SUBSCRIPTION}-LANES", SUBSCRIPTION)  # Exclusive
+    with pytest.raises(pulsar.ConsumerBusy):
+        start()
+
+
 def test_a_stop_without_a_broker_leaves_no_thread(own_broker, handler):
     """A thread that still waits in pulsar-client would abort a process that ends now."""
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
