@@ -24,6 +24,7 @@ from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.budget import RetryBudget
+from pulsar_retry.pull.rules.claims import TopicClaims
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
@@ -133,6 +134,10 @@ def checked_options(**arguments: Any) -> Options:
     if (ordering := arguments.get("ordering")) is not None:
         one_of("ordering", ordering, (DURABLE,))
         arguments["consumer_type"] = _check_durable(arguments)
+    elif arguments.get("on_exhausted", "release") != "release":
+        accepted = f'"release", because ordering is not "{DURABLE}"'
+        raise ConfigError.bad("on_exhausted", arguments["on_exhausted"], accepted)
+    _check_claims(arguments)
     policy = arguments.get("dead_letter_policy")
     arguments["dead_letter_policy"] = None if policy is None else DeadLetterPolicy.of(policy)
     arguments["naming"] = Naming.of(arguments.get("naming", Naming.PULSAR))
@@ -160,13 +165,27 @@ def _check_durable(arguments: dict[str, Any]) -> pulsar.ConsumerType:
     """
     because = f'because ordering is "{DURABLE}"'
     topic, kind = arguments["topic"], arguments.get("consumer_type")
-    if not isinstance(topic, str):
-        raise ConfigError.bad("topic", topic, f"one topic, {because}")
+    if not isinstance(topic, str) or topic.startswith("non-persistent://"):
+        raise ConfigError.bad("topic", topic, f"one persistent topic, {because}")
     if kind not in {None, pulsar.ConsumerType.KeyShared}:
         raise ConfigError.bad("consumer_type", kind, f"Key_Shared or None, {because}")
     if arguments.get("redelivery", "letters") != "letters":
         raise ConfigError.bad("redelivery", arguments["redelivery"], f'"letters", {because}')
     return pulsar.ConsumerType.KeyShared
+
+
+def _check_claims(arguments: dict[str, Any]) -> None:
+    """Check that the topic of the claims keeps them.
+
+    Raises:
+        ConfigError: it is not persistent.
+    """
+    store = getattr(arguments.get("quarantine"), "store", None)
+    if isinstance(store, TopicClaims):
+        name = store.name_for(arguments["topic"], arguments["subscription"])
+        if not name.startswith("persistent://"):
+            accepted = "a persistent topic for the claims: TopicClaims(topic=…)"
+            raise ConfigError.bad("quarantine", name, accepted)
 
 
 def _concurrency(value: Any, most: int | None, workers: Any) -> dict[str, Any]:

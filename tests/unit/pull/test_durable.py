@@ -188,3 +188,25 @@ def test_suspects_of_both_topics_take_turns(memory: MemoryBroker) -> None:
     store = stream._options.quarantine.store
     assert store.topic == quarantine.store.name_for("orders", "billing")
     subscriber.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("on_exhausted", {"on_exhausted": "park"}),
+        ("topic", {"ordering": "durable", "topic": "non-persistent://public/default/orders"}),
+        ("topic", {"ordering": "durable", "topic": ["orders", "invoices"]}),
+        (
+            "quarantine",
+            {
+                "quarantine": pr.Quarantine(store=pr.TopicClaims()),
+                "topic": "non-persistent://public/default/orders",
+            },
+        ),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(memory: MemoryBroker, name: str, options: Any) -> None:
+    """Keys are held with durable lanes alone, and nothing is stored where nothing is kept."""
+    topic = options.pop("topic", "orders")
+    with pytest.raises(pr.ConfigError, match=name):
+        memory.client().subscriber(topic, "billing", print, **options)
