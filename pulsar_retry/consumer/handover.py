@@ -26,7 +26,6 @@ from pulsar_retry.runtime.raw import comes_again, message_of, raw_of
 from pulsar_retry.runtime.timer import TimerTarget
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
-from pulsar_retry.wire.lanes import LANE_ENTRY
 from pulsar_retry.wire.names import LetterTopics
 from pulsar_retry.wire.properties import Origin, dead_letter_properties
 
@@ -190,7 +189,7 @@ class Handover:
         self,
         message: Any,
         topic: str,
-        entry: str,
+        custom: Mapping[str, str],
         failed: tuple[RetryLater, Failure, int] | None,
         *,
         confirm: Callable[[Any], Any],
@@ -202,13 +201,12 @@ class Handover:
         Args:
             message: The message.
             topic: The full name of the stream.
-            entry: What the entry says about itself.
+            custom: More properties: what the entry says about itself.
             failed: If the message itself has failed: the retry, the failure, and how many attempts
                 have failed.
             confirm: Returns what acknowledges the message instead of its raw consumer.
         """
         raw, facts = raw_of(message), facts_of(message)
-        custom = {LANE_ENTRY: entry}
         if failed is None:
             origin = facts.origin(self._plan.subscription)
             properties = dead_letter_properties(facts.properties, origin, custom=custom)

@@ -23,9 +23,10 @@ class Facts:
         key: The identity of the message, which all of its letters share.
         chain: The same, but a redrive begins a new one, and properties that an application has
             copied from other messages are not part of it.
+        crashes: How many worker processes it has killed since it was delivered, in its lane.
     """
 
-    __slots__ = ("chain", "key", "message_id", "properties", "sent", "topic")
+    __slots__ = ("chain", "crashes", "key", "message_id", "properties", "sent", "topic")
 
     def __init__(self, message: Any) -> None:
         self.properties: Mapping[str, str] = message.properties()
@@ -34,6 +35,7 @@ class Facts:
         origin = origin_message_id(self.properties) or self.message_id
         self.key = f"{self.properties.get(REAL_TOPIC) or logical(self.topic)} {origin}"
         self.chain = of_message(message, self.properties) or self.key
+        self.crashes = 0
         self.sent = datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)
 
     @property

@@ -16,7 +16,7 @@ from pulsar_retry.pull.engine.guard import AT_EXIT, SLOT
 from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.rules.claims import Record
-from pulsar_retry.pull.rules.quarantine import CrashLoop, Quarantine, crashes_of
+from pulsar_retry.pull.rules.quarantine import CrashLoop, Quarantine, worker_crashes_of
 from pulsar_retry.runtime.clock import Clock
 
 _log = logging.getLogger("pulsar_retry")
@@ -198,9 +198,8 @@ class ClusterGuard:
         Raises:
             CrashLoop: it certainly is.
         """
-        properties = facts_of(message).properties
         redeliveries = message.redelivery_count() if self._counts_redeliveries else 0
-        crashes = crashes_of(properties)
+        crashes = worker_crashes_of(message)
         holds = self._quarantine.holds
         if holds(claims=0, worker_crashes=crashes, redeliveries=redeliveries):
             raise CrashLoop

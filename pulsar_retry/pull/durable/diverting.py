@@ -24,9 +24,10 @@ from pulsar_retry.policy.outcomes import Failure
 from pulsar_retry.pull.durable.log import ClaimLog
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
+from pulsar_retry.pull.rules.quarantine import one_more_crash
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.worker import Worker
-from pulsar_retry.wire.lanes import MARK, Entry, Head, LaneClaim
+from pulsar_retry.wire.lanes import LANE_ENTRY, MARK, Entry, Head, LaneClaim
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -320,7 +321,11 @@ class Diverter:
             self._settler.let_go(work, frozenset())
             self._lanes.done(key)
             return
-        entry = Entry(self._writer, self._number, facts_of(work.message).message_id)
+        facts = facts_of(work.message)
+        entry = Entry(self._writer, self._number, facts.message_id)
+        custom = {LANE_ENTRY: str(entry)}
+        if hold.failed is not None:
+            custom.update(one_more_crash(facts.properties, hold.failed[1].cause))
 
         def confirm(source: Any) -> _Confirmed:
             hold.source = _Confirmed(source, partial(self._has_receipt, hold))
@@ -328,7 +333,7 @@ class Diverter:
 
         try:
             future = self._handover.divert(
-                work.message, self._stream, str(entry), hold.failed, confirm=confirm
+                work.message, self._stream, custom, hold.failed, confirm=confirm
             )
         except ConsumerClosedError as error:
             self._idle(key, hold)

@@ -17,7 +17,7 @@ from pulsar_retry.policy.outcomes import Defer, Reject
 from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.rules.claims import TopicClaims
-from pulsar_retry.pull.rules.quarantine import CRASH_LOOP, Quarantine, crashes_of
+from pulsar_retry.pull.rules.quarantine import CRASH_LOOP, Quarantine, worker_crashes_of
 from pulsar_retry.runtime.clock import Clock
 
 #: The slot of the current worker on an event loop.
@@ -140,7 +140,7 @@ class HandlerGuard:
     def _check(self, message: Any, claims: int) -> None:
         if self._quarantine.holds(
             claims=claims,
-            worker_crashes=crashes_of(message.properties()),
+            worker_crashes=worker_crashes_of(message),
             redeliveries=message.redelivery_count() if self._counts_redeliveries else 0,
         ):
             raise Reject(CRASH_LOOP)

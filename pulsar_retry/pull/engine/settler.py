@@ -32,7 +32,7 @@ from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
-from pulsar_retry.pull.rules.quarantine import CrashLoop, one_more_crash
+from pulsar_retry.pull.rules.quarantine import CrashLoop, note_crash, one_more_crash
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.wire.properties import FAILURE_STAMP, reconsume_times
 
@@ -305,6 +305,7 @@ class Settler:
                 return self._follow(work, "dead_lettered", future, verdict)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted
+                note_crash(work.message, failure.cause)
                 self._retry_without_letter(work, delay, failure, attempt)
             case RetryLater(delay=delay) if self._nacks:
                 self._retry_without_letter(work, delay, failure, attempt)

@@ -8,11 +8,12 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
 from pulsar_retry.errors import ConfigError, WorkerCrashedError
+from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.policy.outcomes import Reject
@@ -93,6 +94,17 @@ class CrashLoop(Reject):
 def crashes_of(properties: Mapping[str, str]) -> int:
     """Return how many worker processes a message has killed, as its letter says."""
     return count_of(properties.get(FAILURE_CRASHES)) or 0
+
+
+def worker_crashes_of(message: Any) -> int:
+    """Return how many worker processes a message has killed, with those since its delivery."""
+    facts = facts_of(message)
+    return crashes_of(facts.properties) + facts.crashes
+
+
+def note_crash(message: Any, cause: BaseException | None) -> None:
+    """Note that a message that stays in its lane has killed a worker process, if it has."""
+    facts_of(message).crashes += isinstance(cause, WorkerCrashedError)
 
 
 def one_more_crash(properties: Mapping[str, str], cause: BaseException | None) -> dict[str, str]:

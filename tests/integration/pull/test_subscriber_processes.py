@@ -39,6 +39,23 @@ class TestWorkerProcesses:
         assert "is dead-lettered (retries-exhausted)" in caplog.text
         assert "RuntimeError: " in caplog.text
 
+    @pytest.mark.parametrize("ordering", [None, "durable"])
+    def test_a_killer_is_quarantined_in_its_lane(self, start, publish, dead_letters, ordering):
+        """After three workers, although it is retried without letters; its successors follow."""
+        start(
+            workers.die,
+            workers="processes",
+            concurrency=1,
+            retry_policy=pr.RetryPolicy(max_attempts=10, backoff=pr.Fixed(0.1)),
+            consumer_type=pulsar.ConsumerType.KeyShared,
+            ordering=ordering,
+        )
+        publish(b"killer", partition_key="k")
+        publish(b"0", partition_key="k")
+        (dead,) = dead_letters(1)
+        failure = pr.DeadLetter.of(dead).failure
+        assert ("crash-loop", b"killer") == (failure.reason, dead.data())
+
     def test_outcomes_travel(self, start, publish, dead_letters):
         """Returned or raised."""
         subscriber = start(workers.decide, workers="processes", concurrency=1)
