@@ -181,7 +181,12 @@ class ClaimLog:
             removed: Whether to remove it.
             stored: Called when it is stored, on a thread of pulsar-client. It may not block.
         """
+        with self.lock:  # an older record with this key, written again later, would replace it
+            for each in [each for each in self._again if each[0].key == record.key]:
+                self._again.remove(each)
+        self._send(record, removed, stored)
 
+    def _send(self, record: Record, removed: bool, stored: Callable[[], None]) -> None:
         def ended(result: Any, _message_id: object) -> None:
             if result == pulsar.Result.Ok:
                 self._act(stored)
@@ -190,8 +195,9 @@ class ClaimLog:
 
         def failed(error: BaseException) -> None:
             self._report("written", error)
-            self._again_at = self._clock.monotonic() + _TROUBLE_PAUSE
-            self._again.append((record, removed, stored))
+            with self.lock:
+                self._again_at = self._clock.monotonic() + _TROUBLE_PAUSE
+                self._again.append((record, removed, stored))
 
         try:
             payload = b"" if removed else encode(record)
@@ -204,7 +210,11 @@ class ClaimLog:
         if not self._again or self._clock.monotonic() < self._again_at:
             return
         for _ in range(len(self._again)):
-            record, removed, stored = self._again.popleft()
-            is_there = isinstance(record, LaneClaim) and self.view.is_live(record.lane, record.id)
-            if removed or not is_there:
-                self.write(record, removed=removed, stored=stored)
+            with self.lock:
+                if not self._again:
+                    return
+                record, removed, stored = self._again.popleft()
+                is_live = self.view.is_live
+                is_there = isinstance(record, LaneClaim) and is_live(record.lane, record.id)
+                if removed or not is_there:
+                    self._send(record, removed, stored)
