@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pulsar_retry.errors import AcknowledgeError
+from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.observe.counting import ACKNOWLEDGED, SUPERSEDED
 from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
@@ -20,6 +21,7 @@ from pulsar_retry.pull.durable.stream import StreamKeeper
 from pulsar_retry.pull.engine.ending import failure_of
 from pulsar_retry.pull.engine.settler import FailureVerdict, Settler
 from pulsar_retry.pull.engine.work_queue import Work
+from pulsar_retry.wire.properties import reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -87,6 +89,12 @@ class StreamSettler(Settler):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._limiter = LogLimiter(now=self._clock.monotonic)
+
+    def _failures(self, work: Work) -> int:
+        if work.entry is None:
+            return super()._failures(work)
+        # The log has all failures here. What is remembered of an earlier delivery is among them.
+        return reconsume_times(facts_of(work.message).properties) + work.entry.retries
 
     def _carry_out(
         self, work: Work, verdict: FailureVerdict, failure: Failure, *, keep: bool

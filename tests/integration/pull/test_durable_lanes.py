@@ -184,6 +184,18 @@ def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
     assert book.diverted > 0
 
 
+def test_a_broken_connection_is_no_attempt(start, send, handler, admin, topic):
+    """What the log has counted is not counted again when the message is delivered again."""
+    handler.fails = {("a", "0")}
+    start(retry_policy=pr.RetryPolicy(max_attempts=8, backoff=pr.Fixed(0.5)))
+    send("a", "0", "1")
+    for attempts in (3, 5):
+        eventually(lambda: handler.attempts["a", "0"] >= attempts)  # noqa: B023 - it is awaited
+        admin.unload(f"{topic}-{SUBSCRIPTION}-LANES")
+    eventually(lambda: handler.order["a"])
+    assert handler.attempts["a", "0"] >= 8
+
+
 def test_a_refused_stream_refuses_the_start(client, start, topic):
     """The caller gets the error of the stream's subscription, as of the topic's."""
     client.subscribe(f"{topic}-{SUBSCRIPTION}-LANES", SUBSCRIPTION)  # Exclusive
