@@ -47,6 +47,7 @@ class ClaimLog:
             not block.
         looked: Called after each look at the end of the log, on the same thread.
         passed: The last look at the end of the log that was completed.
+        troubles: Why the log cannot be read or written now, by the verb.
     """
 
     def __init__(self, client: Client, topic: str, clock: Clock = SYSTEM) -> None:
@@ -57,6 +58,7 @@ class ClaimLog:
         self.changed: list[Callable[[str], None]] = []
         self.looked: list[Callable[[], None]] = []
         self.passed = 0
+        self.troubles: dict[str, str] = {}
         self._client = client
         self._clock = clock
         self._limiter = LogLimiter(now=clock.monotonic)
@@ -136,6 +138,7 @@ class ClaimLog:
                 self._clock.sleep(_TROUBLE_PAUSE)
                 continue
             self.passed = begun
+            self.troubles.pop("read", None)
             for look in self.looked:
                 self._act(look)
             self._clock.sleep(_PAUSE)
@@ -165,6 +168,7 @@ class ClaimLog:
             _log.exception("the lanes have an error")
 
     def _report(self, verb: str, error: BaseException) -> None:
+        self.troubles[verb] = shown(error)
         if (turn := self._limiter.turn(verb)) is not None:
             text = "the log of the lanes %s cannot be %s, and messages wait for it: %s%s"
             _log.warning(text, self.topic, verb, shown(error), turn)
@@ -189,6 +193,7 @@ class ClaimLog:
     def _send(self, record: Record, removed: bool, stored: Callable[[], None]) -> None:
         def ended(result: Any, _message_id: object) -> None:
             if result == pulsar.Result.Ok:
+                self.troubles.pop("written", None)
                 self._act(stored)
             else:
                 failed(error_of(result))

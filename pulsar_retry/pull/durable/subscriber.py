@@ -188,11 +188,12 @@ class DurableSubscriber(Subscriber):
         health, stream = super().health, self._stream
         if stream is None or health.state not in {"running", "degraded"}:
             return health
-        other = stream.health
-        if other.state == "running":
-            return health
-        reasons = [health.reason, f"the stream of held keys: {other.reason or other.state}"]
-        return Health("degraded", "; ".join(filter(None, reasons)))
+        reasons = [health.reason] if health.reason else []
+        if (other := stream.health).state != "running":
+            reasons.append(f"the stream of held keys: {other.reason or other.state}")
+        for verb, error in self._claim_log.troubles.copy().items():
+            reasons.append(f"the log of the lanes cannot be {verb}: {error}")
+        return Health("degraded", "; ".join(reasons)) if reasons else health
 
     @property
     def in_hand(self) -> tuple[int, int]:

@@ -39,8 +39,10 @@ def test_what_is_written_again_replaces_nothing_newer() -> None:
         log.write(Head("a", attempts=attempts))
         log.write(Head("b", attempts=attempts))
     producer.end(pulsar.Result.Timeout)
+    assert "Timeout" in log.troubles["written"]
     log.write(Head("a", attempts=3))
     log._again_at = 0.0
     log._write_again()
     producer.end(pulsar.Result.Ok)
+    assert not log.troubles
     assert {each.lane: each.attempts for each in producer.stored} == {"a": 3, "b": 2}
