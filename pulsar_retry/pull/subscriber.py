@@ -404,7 +404,6 @@ class Subscriber:
             holding=holding,
             clock=clock,
         )
-        settler.keeps = keeps
         receiver = Receiver(
             work_queue,
             settler,
@@ -412,6 +411,7 @@ class Subscriber:
             lease=options.lease,
             lanes=lanes,
             lane_limits=options.lanes,
+            keeps=keeps,
             safe_breaker=safe_breaker,
             admission=options.admission,
             holding=holding,

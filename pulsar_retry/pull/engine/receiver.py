@@ -82,6 +82,7 @@ class Receiver:
         lease: Lease,
         lanes: OrderedLanes | None,
         lane_limits: Lanes,
+        keeps: bool = False,
         safe_breaker: ThreadSafeBreaker | None,
         admission: AdmissionControl | None,
         holding: Holding | None = None,
@@ -91,8 +92,8 @@ class Receiver:
     ) -> None:
         """Make the receiver.
 
-        *probe* asks the broker for the topics, and returns the future of the answer. *supervise*
-        replaces workers that hang or have died; its argument is the time.
+        For *keeps*, see `Opened`. *probe* asks the broker for the topics, and returns the future of
+        the answer. *supervise* replaces workers that hang or have died; its argument is the time.
         """
         self._supervise = supervise
         self._now = clock.monotonic
@@ -105,6 +106,7 @@ class Receiver:
         self._gate = FlowGate(flow_control)
         self._lanes = lanes
         self._by_letter = lane_limits.overflow == LETTER
+        self._keeps = keeps
         self._safe_breaker = safe_breaker
         self._admission = admission
         self._holding = holding
@@ -422,12 +424,12 @@ class Receiver:
         before, self._cut = self._cut, self._handover.cut()
         if not self._cut <= before:
             self._cut_at = now
-            if not self._settler.keeps:
+            if not self._keeps:
                 self._let_go()
         if (moved_at := self._moved_at) is not None:
             is_cut = self._cut_at >= moved_at - _NOTICE_SEEK_WITHIN
             # Without a cut, the connection was lost, but too briefly to be noticed.
-            if self._settler.keeps if is_cut else now >= moved_at + _NOTICE_SEEK_WITHIN:
+            if self._keeps if is_cut else now >= moved_at + _NOTICE_SEEK_WITHIN:
                 self._let_go()
                 is_cut = True
             if is_cut:

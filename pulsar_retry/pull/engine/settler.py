@@ -102,10 +102,7 @@ class Settler:
         counts: The counts so far.
         own_letters: The letters that this process has published.
         fatal: The error that is to end the subscription, if there is one.
-        keeps: Whether messages in hand are kept when a connection is lost (`Opened.keeps`).
     """
-
-    keeps = False
 
     def __init__(
         self,
