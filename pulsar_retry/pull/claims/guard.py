@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.policy.outcomes import Defer
 from pulsar_retry.pull.claims.claims import Claims, Wake
-from pulsar_retry.pull.engine.guard import AT_EXIT, SLOT
+from pulsar_retry.pull.engine.guard import AT_EXIT, SLOT, leaving, suspended
 from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.rules.claims import Record
@@ -234,33 +233,24 @@ class ClusterGuard:
         Raises:
             Defer: the queue was closed meanwhile.
         """
-        slot.work = None
-        yield
-        slot.work = item
-        if self._work_queue.closed and item is not None:
+        try:
+            with suspended(self._work_queue, slot, item):
+                yield
+        except Defer:
             steps.close()
-            slot.expire(item, interrupts=False)  # no handler has begun it: it is redelivered
-            raise Defer(0)
+            raise
 
     @contextlib.contextmanager
     def _inside(self, slot: Slot, key: str, *, is_alone: bool = False) -> Iterator[None]:
-        has_left = threading.Lock()
-
         def leave() -> None:
-            if not has_left.acquire(blocking=False):
-                return
             self._claims.settle(key)
             if is_alone:
                 self._claims.rejoin(self._release)
             else:
                 self._ward.leave()
 
-        slot.leave = leave
-        try:
+        with leaving(slot, leave):
             yield
-        finally:
-            slot.leave = None
-            leave()
 
     def _top_up(self) -> None:
         """Have more received, so that they can be claimed before a worker is free."""

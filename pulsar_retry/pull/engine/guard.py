@@ -155,33 +155,22 @@ class HandlerGuard:
         Raises:
             Defer: the queue was closed meanwhile.
         """
-        item, slot.work = slot.work, None
-        self._unclaim(key)
-        if self._store is not None:
-            for _ in range(claims):  # `_unclaim` has settled the earlier ones, too
-                self._store.claim(key)
-        yield
-        slot.work = item
-        if self._work_queue.closed and item is not None:
-            slot.expire(item, interrupts=False)  # no handler has begun it: it is redelivered
-            raise Defer(0)
+        with suspended(self._work_queue, slot, slot.work):
+            self._unclaim(key)
+            if self._store is not None:
+                for _ in range(claims):  # `_unclaim` has settled the earlier ones, too
+                    self._store.claim(key)
+            yield
         self._claim(key)
 
     @contextlib.contextmanager
     def _inside(self, slot: Slot, key: str) -> Iterator[None]:
-        has_left = threading.Lock()
-
         def leave() -> None:
-            if has_left.acquire(blocking=False):
-                self._unclaim(key)
-                self._ward.leave()
+            self._unclaim(key)
+            self._ward.leave()
 
-        slot.leave = leave
-        try:
+        with leaving(slot, leave):
             yield
-        finally:
-            slot.leave = None
-            leave()
 
     def _claim(self, key: str) -> int:
         store = self._store
@@ -206,6 +195,38 @@ class HandlerGuard:
     def _settle(self, key: str) -> None:
         if self._store is not None:
             self._store.settle(key)
+
+
+@contextlib.contextmanager
+def suspended(work_queue: WorkQueue, slot: Slot, item: Any) -> Iterator[None]:
+    """Suspend the lease of *item*, the message of *slot*, while it waits.
+
+    Raises:
+        Defer: the queue was closed meanwhile.
+    """
+    slot.work = None
+    yield
+    slot.work = item
+    if work_queue.closed and item is not None:
+        slot.expire(item, interrupts=False)  # no handler has begun it: it is redelivered
+        raise Defer(0)
+
+
+@contextlib.contextmanager
+def leaving(slot: Slot, leave: Callable[[], object]) -> Iterator[None]:
+    """Call *leave* once: when the handler ends, or when its lease does."""
+    has_left = threading.Lock()
+
+    def leave_once() -> None:
+        if has_left.acquire(blocking=False):
+            leave()
+
+    slot.leave = leave_once
+    try:
+        yield
+    finally:
+        slot.leave = None
+        leave_once()
 
 
 class _Closable(Protocol):
