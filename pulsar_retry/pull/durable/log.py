@@ -88,6 +88,7 @@ class ClaimLog:
             )
             raise ConfigError.bad("the log of the lanes", self.topic, accepted)
         FirstSubscription(self._client, SUBSCRIPTION).create(self.topic)
+        self._close_both()  # another attempt may have ended half-way
         letters = letter_client_of(self._client)
         self._producer = letters.create_producer(self.topic, batching_enabled=False)
         self._reader = self._client.create_reader(
@@ -104,6 +105,9 @@ class ClaimLog:
             self._condition.notify_all()
         if self._thread is not None:
             self._thread.join()
+        self._close_both()
+
+    def _close_both(self) -> None:
         for each in (self._reader, self._producer):
             if each is not None:
                 try:
