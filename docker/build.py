@@ -108,7 +108,7 @@ def make_pulsar(context: Path) -> None:
 def make_ours(context: Path) -> None:
     """Lay out what the Dockerfile of this package copies."""
     root = context / "rootfs"
-    make_rootfs(root, packages(("python3", "libstdc++6"), ("base-files",)))
+    make_rootfs(root, packages(("python3", "libstdc++6", "libjemalloc2"), ("base-files",)))
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     if not (root / "usr" / "bin" / version).exists():
         sys.exit(f"run this with Debian's Python: {version} is another version")

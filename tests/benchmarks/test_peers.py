@@ -14,6 +14,7 @@ import attrs
 import pulsar
 import pytest
 
+from support.benchmarks.allocators import JEMALLOC
 from support.benchmarks.comparing import Stopwatch, compare
 from support.interop.peers import Program
 from support.interop.programs import PEERS, go_program, java_program, running
@@ -57,20 +58,25 @@ RACES = {
 def programs(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Program]]:
     """Give the clients' programs, each running."""
     url = broker.service_url
-    names = ("java", "go", "bare", "ours", "python")
-    folders = {name: tmp_path_factory.mktemp(name) for name in names}
+    java, go = tmp_path_factory.mktemp("java"), tmp_path_factory.mktemp("go")
     race = PEERS / "race.py"
     commands = {
-        "Java": java_program("Race.java", url, folders["java"], heap="512m", fast_start=False),
-        "Go": go_program("race", url, folders["go"]),
+        "Java": java_program("Race.java", url, java, heap="512m", fast_start=False),
+        "Go": go_program("race", url, go),
         "pulsar.Client": [sys.executable, race, "bare", url],
         "pr.Client": [sys.executable, race, "ours", url],
         "pr.Client, hand-off in Python": [sys.executable, race, "python", url],
     }
+    environments = {}
+    for name in ("pulsar.Client", "pr.Client") if JEMALLOC else ():
+        commands[f"{name}, jemalloc"] = commands[name]
+        environments[f"{name}, jemalloc"] = JEMALLOC
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(running(command, folder))
-            for (name, command), folder in zip(commands.items(), folders.values(), strict=True)
+            name: stack.enter_context(
+                running(command, tmp_path_factory.mktemp("program"), environments.get(name))
+            )
+            for name, command in commands.items()
         }
 
 
