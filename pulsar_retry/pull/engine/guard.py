@@ -10,14 +10,15 @@ import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Protocol
 
 from pulsar_retry.letters.facts import facts_of
-from pulsar_retry.policy.outcomes import Defer, Reject
+from pulsar_retry.policy.outcomes import Defer
 from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.rules.claims import TopicClaims
-from pulsar_retry.pull.rules.quarantine import CRASH_LOOP, Quarantine, worker_crashes_of
+from pulsar_retry.pull.rules.quarantine import CrashLoop, Quarantine, worker_crashes_of
 from pulsar_retry.runtime.clock import Clock
 
 #: The slot of the current worker on an event loop.
@@ -126,14 +127,16 @@ class HandlerGuard:
         """Claim a message; return its key and how many earlier claims were not settled.
 
         Raises:
-            Reject: the message is in quarantine.
+            CrashLoop: the message is in quarantine. Its claims stay until its dead letter is
+                stored, because another message may end the process before.
         """
         key = facts_of(message).key
         claims = self._claim(key)
         try:
             self._check(message, claims)
-        except Reject:
-            self._unclaim(key)
+        except CrashLoop as error:
+            self._unclaim(key, settle=False)
+            error.forget = partial(self._settle, key)
             raise
         return key, claims
 
@@ -143,7 +146,7 @@ class HandlerGuard:
             worker_crashes=worker_crashes_of(message),
             redeliveries=message.redelivery_count() if self._counts_redeliveries else 0,
         ):
-            raise Reject(CRASH_LOOP)
+            raise CrashLoop
 
     def _is_let_in(self, claims: int, wake: Callable[[], object]) -> bool:
         return self._ward.enter(alone=self._quarantine.is_suspect(claims), wake=wake)
@@ -182,7 +185,7 @@ class HandlerGuard:
                 return 0  # this process has already claimed it, for another delivery
         return store.claim(key)
 
-    def _unclaim(self, key: str) -> None:
+    def _unclaim(self, key: str, *, settle: bool = True) -> None:
         with self._lock:
             if key not in self._claimed:
                 return
@@ -190,7 +193,8 @@ class HandlerGuard:
             if self._claimed[key]:
                 return
             del self._claimed[key]
-        self._settle(key)
+        if settle:
+            self._settle(key)
 
     def _settle(self, key: str) -> None:
         if self._store is not None:

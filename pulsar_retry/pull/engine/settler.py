@@ -286,19 +286,21 @@ class Settler:
         action, attempt, wait = verdict.action, verdict.attempt, verdict.suspended
         logged = action if wait is None else RetryLater(wait)
         self._log.failed(work.message, logged, failure, attempt)
+        crashes = failure.error if isinstance(failure.error, CrashLoop) else None
         match action:
             case DeadLetter() if wait is not None:
                 self._retry_without_letter(work, wait, failure, attempt)
             case DeadLetter():
-                error = failure.error
                 future = self.handover.dead(
                     work.message,
                     action,
                     failure,
                     failures=verdict.failures,
-                    custom=error.evidence if isinstance(error, CrashLoop) else {},
+                    custom=crashes.evidence if crashes else {},
                     keep=keep,
                 )
+                if crashes:
+                    future.add_done_callback(lambda done: done.exception() or crashes.forget())
                 return self._follow(work, "dead_lettered", future, verdict)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted
@@ -324,6 +326,8 @@ class Settler:
                 self._end_subscription(work, failure.error)
             case _:  # Discard
                 self._acknowledge(work, DROPPED)
+                if crashes:
+                    crashes.forget()
         return None
 
     def _follow(

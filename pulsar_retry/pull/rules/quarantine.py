@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,11 +80,18 @@ class CrashLoop(Reject):
 
     Attributes:
         evidence: What its dead letter says about the crashes.
+        forget: Forgets the crashes, when its dead letter is stored.
     """
 
-    def __init__(self, message: str = "", claims: Sequence[Record] = ()) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        claims: Sequence[Record] = (),
+        forget: Callable[[], object] = lambda: None,
+    ) -> None:
         """Make the outcome; *claims* are those of dead processes for *message*."""
         super().__init__(CRASH_LOOP)
+        self.forget = forget
         self.evidence: dict[str, str] = {}
         if claims:
             found = [each.evidence(message) for each in claims]

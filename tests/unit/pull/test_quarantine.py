@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
+from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.testing import MemoryBroker
@@ -116,6 +117,39 @@ def test_a_lease_that_expires_is_no_crash(memory: MemoryBroker, tmp_path: Path) 
     (dead,) = memory.dead_letters("orders", "billing")
     failure = pr.DeadLetter.of(dead).failure
     assert ("retries-exhausted", 6) == (failure.reason, failure.attempt)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("shell", ["threads", "loop"])
+def test_crashes_are_forgotten_when_the_dead_letter_is_stored(
+    memory: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    """Before that, another message can end the process, and the crashes have to count again."""
+    store = pr.FileClaims(tmp_path)
+    memory.send("orders", b"poison")
+    memory.send("orders", b"job")
+    for _ in range(3):
+        store.claim(facts_of(memory.messages("orders")[0]).key)
+    claims_before: list[int] = []
+    dead = Handover.dead
+
+    def notice(self: Handover, *arguments: Any, **named: Any) -> Any:
+        claims_before.append(len(list(tmp_path.iterdir())))
+        return dead(self, *arguments, **named)
+
+    monkeypatch.setattr(Handover, "dead", notice)
+
+    async def handle_async(message: Any) -> None:
+        assert message.data() == b"job"
+
+    handler: Any = handle_async if shell == "loop" else lambda message: message.data()
+    with memory.client().subscriber(
+        "orders", "billing", handler, quarantine=pr.Quarantine(store=store), concurrency=1
+    ):
+        memory.join("orders", "billing")
+    (letter,) = memory.dead_letters("orders", "billing")
+    assert pr.DeadLetter.of(letter).failure.reason == "crash-loop"
+    assert [1] == claims_before
     assert not list(tmp_path.iterdir())
 
 
