@@ -11,6 +11,7 @@ import pulsar
 
 import pulsar_retry as pr
 from support.console import Served
+from support.encrypting import key_files
 from support.reading import SUBSCRIPTION, eventually
 from support.replay.redriving import received
 
@@ -57,6 +58,19 @@ def test_pages_follow_arrivals_and_acknowledgements(console, dead) -> None:
     for each in dead.cluster.admin().topics.partition_names(dead.dlq):
         dead.cluster.admin().subscriptions.reset(each, "keep", "earliest")
     console.shows("5 letters", "/topic", name=dead.dlq)
+
+
+def test_letters_that_cannot_be_read_are_counted(console, dead, namespace, tmp_path) -> None:
+    """An encrypted one, of which the console has no key, hides no other one."""
+    dead.create("keep", partitions=2)
+    dead.fill(4)
+    keys = pulsar.CryptoKeyReader(*key_files(tmp_path))
+    producer = dead.client.create_producer(dead.dlq, encryption_key="k", crypto_key_reader=keys)
+    producer.send(b"secret")
+    producer.close()
+    page = console.shows("1 letter cannot be read here", "/topic", name=dead.dlq)
+    assert "4 letters, the oldest first" in page
+    console.shows('<td class="number">5', "/", namespace=namespace)
 
 
 def test_paging_search_and_export_of_many(console, dead) -> None:
