@@ -18,7 +18,7 @@ from pulsar_retry.cli._common.completing import (
 )
 from pulsar_retry.cli._common.export import Export
 from pulsar_retry.cli._common.filter import filter_options
-from pulsar_retry.cli._common.letters import full, line, rows_of_groups
+from pulsar_retry.cli._common.letters import full, line, show_groups
 from pulsar_retry.cli._common.moves import (
     archive_command,
     discard_command,
@@ -180,8 +180,7 @@ def show(
         elif seen.groups:
             if len(topics) > 1:
                 click.echo(f"{topic}:")
-            names = ["#letters", "reason", "error", "fingerprint", "sample ids", "sample message"]
-            table(names, rows_of_groups(seen.groups))
+            show_groups(seen.groups)
             shown.append({"of": topic, "id": seen.groups[0].samples[0]})
     if as_json:
         show_json(shown)

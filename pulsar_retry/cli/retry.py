@@ -12,7 +12,7 @@ import click
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.completing import complete_namespace, complete_topic
 from pulsar_retry.cli._common.filter import filter_options, moment
-from pulsar_retry.cli._common.letters import full, rows_of_groups
+from pulsar_retry.cli._common.letters import full, show_groups
 from pulsar_retry.cli._common.moves import restore_command
 from pulsar_retry.cli._common.operator import Operator, operator_options
 from pulsar_retry.cli._common.output import (
@@ -184,8 +184,7 @@ def show(
     if not seen.count:
         click.echo("no letters")
         return
-    names = ["#letters", "reason", "error", "fingerprint", "sample ids", "sample message"]
-    table(names, rows_of_groups(seen.groups))
+    show_groups(seen.groups)
     click.echo(f"{seen.count} letters, {seen.overdue} of them due")
     if seen.next_due:
         click.echo(f"the next is due at {seen.next_due}, the last at {seen.last_due}")
@@ -359,9 +358,8 @@ _RECORDED = ("count", "left", "handled", "moved", "due", "unloaded", "archive", 
 
 
 def _show(report: WaitingReport, done: str) -> None:
-    names = ["#letters", "reason", "error", "fingerprint", "sample ids", "sample message"]
     if report.dry_run and report.groups:
-        table(names, rows_of_groups(report.groups))
+        show_groups(report.groups)
     verb = f"would be {done}" if report.dry_run else done
     click.echo(f"{report.count} {verb}, {report.left} stay")
     if report.due and report.dry_run:
