@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import json
 import re
 import time
@@ -100,6 +102,13 @@ def test_paging_search_and_export_of_many(console, dead) -> None:
     lines = console.get("/export", name=dead.dlq, reason="odd").splitlines()
     assert 61 == len(lines)
     assert "“Košice” 99" == json.loads(lines[-1])["payload"]
+    dead.send(b"=1+1", dead.properties(5))
+    table = console.client.get(
+        "/export", params={"name": dead.dlq, "reason": "odd", "format": "csv"}
+    )
+    assert table.headers["content-disposition"].endswith('-DLQ.csv"')
+    rows = list(csv.DictReader(io.StringIO(table.text, newline="")))
+    assert ["“Košice” 99", "'=1+1"] == [each["payload"] for each in rows[60:]]
     assert "export" in console.get("/audit")
 
 
