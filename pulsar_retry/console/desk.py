@@ -198,9 +198,11 @@ class LetterBrowser:
         """Return the letters of a retry topic that wait for their delay."""
         admin, client = self._indexer.clients()
         with _turn(self._readers):
-            reading = letters_after(client, admin, topic, None)
-            limited = (each for each, _ in zip(reading, range(_MOST_WAITING), strict=False))
-            return survey_waiting(limited, where, DueTimes(), LISTED)
+            missed: list[object] = []
+            reading = letters_after(client, admin, topic, None, missed.append)
+            limited = itertools.islice(reading, _MOST_WAITING)
+            found = survey_waiting(limited, where, DueTimes(), LISTED)
+            return attrs.evolve(found, unreadable=len(missed))
 
     def exported(self, topic: str, where: Filter, *, is_csv: bool = False) -> Iterator[str]:
         """Return the letters that match as lines of JSON or CSV, with their payloads.

@@ -269,9 +269,16 @@ class Indexer:
 
 
 def letters_after(
-    client: Client, admin: AdminClient, topic: str, after: Position | None
+    client: Client,
+    admin: AdminClient,
+    topic: str,
+    after: Position | None,
+    skipped: Callable[[EntryPlace], object] = lambda _place: None,
 ) -> Generator[LetterInPlace, None, None]:
-    """Yield the letters of a topic that wait, after a place; the partitions come in turn."""
+    """Yield the letters of a topic that wait, after a place; the partitions come in turn.
+
+    *skipped* gets the places of those that cannot be read.
+    """
     through = usual_subscription(durable_subscriptions(admin, topic))
     for part in _Part.all(admin, topic):
         here = after if after is not None and part.number == after.partition else None
@@ -284,7 +291,13 @@ def letters_after(
             start = max(start, EntryPlace(here.ledger, here.entry - 1))
         if start >= seen.log.last:
             continue
-        for raw, position in read_after(client, admin, part.name, start, seen.log):
+
+        def left_out(place: EntryPlace, gone: AckState = gone) -> None:
+            if not gone.is_acknowledged(place):
+                skipped(place)
+
+        reading = read_after(client, admin, part.name, start, seen.log, skipped=left_out)
+        for raw, position in reading:
             if here is not None and _order(position) <= _order(here):
                 continue
             if not gone.is_acknowledged(EntryPlace(position.ledger, position.entry)):

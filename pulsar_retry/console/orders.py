@@ -144,6 +144,7 @@ class OrderOutcome:
             done=done.count,
             left={"not meant": done.left} if done.left else {},
             targets={done.archive: done.count} if done.archive else {},
+            is_complete=done.dry_run or done.is_complete,
             notes=notes,
             groups=[each.facts() for each in done.groups[:_MOST_GROUPS]],
             job=done.job,

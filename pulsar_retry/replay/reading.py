@@ -45,6 +45,9 @@ class LetterInPlace(NamedTuple):
 #: Why an entry cannot be read, in words.
 CANNOT_BE_READ = "encrypted or incomplete"
 
+#: The same for several entries.
+SOME_CANNOT_BE_READ = f"{{count}} letters cannot be read, and stay: they are {CANNOT_BE_READ}"
+
 #: Gets the places of entries that cannot be read; see `read_after`.
 Unreadable = Callable[[str, EntryPlace], object]
 
@@ -133,7 +136,7 @@ def read_after(
                 break
             if place != mark and place != (mark.ledger, mark.entry + 1):
                 missed += takewhile(lambda each: each < place, log.places(mark))  # noqa: B023 - at once
-                first = _first_of(raw, place)
+                first = first_of(raw, place)
                 missed = [each for each in missed if each < first]
             mark = place
             yield raw, position
@@ -142,7 +145,7 @@ def read_after(
         skipped(each)
 
 
-def _first_of(raw: Any, place: EntryPlace) -> EntryPlace:
+def first_of(raw: Any, place: EntryPlace) -> EntryPlace:
     """Return the place of the first chunk of a message, or *place* if it is not in chunks."""
     first, is_chunked, _ = str(raw.message_id()).partition(";")  # (1,2,-1,-1);(1,5,-1,-1)
     if not is_chunked:

@@ -22,6 +22,7 @@ from pulsar_retry.replay.archiving.undoing import Undone
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import SAMPLE, STAYS, STOPPED, Redriven
+from pulsar_retry.replay.waiting.report import WaitingReport
 from pulsar_retry.wire.names import TopicName
 
 __all__ = [
@@ -185,9 +186,9 @@ def _run(job: Redrive, what: str, total: int | None) -> Redriven:
     return ended[0]
 
 
-def result_of(done: Redriven | Undone) -> str:
+def result_of(done: Redriven | Undone | WaitingReport) -> str:
     """Return a result in a word, for a log."""
-    return "ok" if done.is_complete else done.stopped or "incomplete"
+    return "ok" if done.is_complete else getattr(done, "stopped", None) or "incomplete"
 
 
 @contextlib.contextmanager

@@ -31,8 +31,8 @@ from pulsar_retry.replay.redriving.editor import LetterEditor, archived_by
 from pulsar_retry.replay.redriving.judge import LetterJudge, RedriveJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.report import (
-    SOME_CANNOT_BE_READ,
     UNREADABLE,
+    WHY_UNREADABLE,
     Redriven,
     first_of_each,
 )
@@ -327,7 +327,7 @@ class Redrive:
                 missed = count_unreadable(admin, client, through, checkpoint.ends, run.has_seen)
                 if missed:
                     run.left[UNREADABLE] += missed
-                    run.problems[SOME_CANNOT_BE_READ] = None
+                    run.problems[WHY_UNREADABLE] = None
             return report(run)
 
     def _report(
@@ -423,7 +423,7 @@ def _has_passed(admin: AdminClient, topic: str, subscription: str, checkpoint: C
         if any(each["availablePermits"] <= 0 for each in consumers):
             # pulsar-client has nothing for us, and asks for no more.
             raise RedriveError(
-                f"{topic}: too many letters before the others cannot be read: {SOME_CANNOT_BE_READ}"
+                f"{topic}: too many letters before the others cannot be read: {WHY_UNREADABLE}"
             )
     return has_passed
 

@@ -40,7 +40,7 @@ STAYS = {
     EDIT_REFUSED: "their edit failed",
 }
 #: The problem of letters that pulsar-client does not deliver.
-SOME_CANNOT_BE_READ = (
+WHY_UNREADABLE = (
     "some letters are encrypted or incomplete; publish encrypted ones again from a consumer that "
     "has the keys"
 )

@@ -20,8 +20,8 @@ from pulsar_retry.replay.reading import read_after, read_letters, reader_of
 from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.report import (
     SAMPLE,
-    SOME_CANNOT_BE_READ,
     UNREADABLE,
+    WHY_UNREADABLE,
     Groups,
     Redriven,
     first_of_each,
@@ -68,7 +68,7 @@ def survey_redrive(
 
     def unreadable(_topic: str, _place: object) -> None:
         left[UNREADABLE] += 1
-        judge.problems[SOME_CANNOT_BE_READ] = None
+        judge.problems[WHY_UNREADABLE] = None
 
     for each in read_letters(client, admin, partitions, subscription, unreadable):
         verdict = judge.judge(each.raw, str(each.position))

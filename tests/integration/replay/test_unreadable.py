@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pulsar
 import pytest
 
@@ -17,10 +19,10 @@ def encrypted(dead, tmp_path):
     """Return a function that publishes encrypted letters, and returns the id of the last one."""
     keys = pulsar.CryptoKeyReader(*key_files(tmp_path))
 
-    def publish(count: int, **options) -> str:
+    def publish(count: int, topic: str = dead.dlq, **options) -> str:
         options = {"batching_enabled": False, "max_pending_messages": 0} | options
         producer = dead.client.create_producer(
-            dead.dlq, encryption_key="key", crypto_key_reader=keys, **options
+            topic, encryption_key="key", crypto_key_reader=keys, **options
         )
         for _ in range(count - 1):
             producer.send_async(b"secret", None, properties=dead.properties(1))
@@ -66,3 +68,22 @@ def test_too_many_end_a_redrive(dead, encrypted) -> None:
     with pytest.raises(RedriveError, match="encrypted"):
         dead.redrive().run()
     assert 1011 == dead.backlog()
+
+
+def test_they_are_not_cancelled_without_a_word(dead, encrypted, run, client) -> None:
+    """The command says that they stay, and fails."""
+    dead.subscribe()
+    encrypted(1, dead.retry)
+    waiting = dead.properties(1, DELAY_TIME="3600000")
+    client.create_producer(dead.retry).send(
+        bytes(10), properties=waiting, deliver_after=timedelta(hours=1)
+    )
+    encrypted(2, dead.retry)
+
+    code, shown, errors = run("retry", "show", dead.retry)
+    assert (0, True) == (code, "1 letters, 0 of them due" in shown)
+    assert "3 letters cannot be read" in errors
+    code, shown, errors = run("retry", "cancel", dead.retry, "--all", "--yes")
+    assert (1, True) == (code, "1 cancelled, 0 stay" in shown)
+    assert "3 letters cannot be read, and stay" in errors
+    assert "result=incomplete" in errors
