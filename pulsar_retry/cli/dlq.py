@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 import time
 from typing import Any
 
@@ -17,7 +18,7 @@ from pulsar_retry.cli._common.completing import (
 )
 from pulsar_retry.cli._common.export import Export
 from pulsar_retry.cli._common.filter import filter_options
-from pulsar_retry.cli._common.letters import full, line, rows_of_groups
+from pulsar_retry.cli._common.letters import full, line, show_groups
 from pulsar_retry.cli._common.moves import (
     archive_command,
     discard_command,
@@ -32,7 +33,7 @@ from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.ops.showing import fits
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.reading import tail_letters
+from pulsar_retry.replay.reading import CANNOT_BE_READ, tail_letters
 from pulsar_retry.wire.names import TopicName
 
 __all__ = ["command"]
@@ -170,14 +171,16 @@ def show(
             of = "" if seen.of is None else f" of about {seen.of}"
             sample = f"only the first {seen.read}{of} letters of {topic} were read"
             click.echo(f"{sample}: --within 10m reads for longer", err=True)
+        if seen.unreadable:
+            said = f"{seen.unreadable} entries of {topic} cannot be read: {CANNOT_BE_READ}"
+            click.echo(said, err=True)
         if as_json:
             more = {} if dlq in topics or len(topics) == 1 else {"topic": topic}
             shown += [{**each.facts(), **more} for each in seen.groups]
         elif seen.groups:
             if len(topics) > 1:
                 click.echo(f"{topic}:")
-            names = ["#letters", "reason", "error", "fingerprint", "sample ids", "sample message"]
-            table(names, rows_of_groups(seen.groups))
+            show_groups(seen.groups)
             shown.append({"of": topic, "id": seen.groups[0].samples[0]})
     if as_json:
         show_json(shown)
@@ -185,7 +188,9 @@ def show(
         click.echo("no letters")
     else:
         name = dlq if len(topics) == 1 and "/" not in dlq else shown[0]["of"]
-        click.echo(f"To see one in full: pulsar-retry dlq show {name} {shown[0]['id']}")
+        click.echo(
+            f"To see one in full: pulsar-retry dlq show {shlex.quote(name)} {shown[0]['id']}"
+        )
     return 0
 
 

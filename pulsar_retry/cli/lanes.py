@@ -140,7 +140,7 @@ def release(
         if not yes:
             ask(f"{action} the first message of {key}?")
         target = LaneTopics.of(topic, subscription).log
-        with who.audited(cluster, target, who.act(target)) as tell, progress("waiting"):
+        with who.audited(cluster, target, who.act(target)) as tell, progress("waiting", target):
             is_done = lanes.order(key, action)
             tell({"done": is_done})
     if as_json:
@@ -156,9 +156,11 @@ Examples:
 )
 @click.argument("topic")
 @click.argument("subscription")
+@json_option
 @cluster_options
-def compact(*, cluster: Cluster, topic: str, subscription: str) -> None:
+def compact(*, cluster: Cluster, topic: str, subscription: str, as_json: bool) -> None:
     """Have the broker compact the log of the lanes of SUBSCRIPTION of TOPIC."""
-    with lanes_of(cluster, topic, subscription) as lanes, progress("compacting"):
+    target = LaneTopics.of(topic, subscription).log
+    with lanes_of(cluster, topic, subscription) as lanes, progress("compacting", target):
         lanes.compact()
-    click.echo("done")
+    show_json({"compacted": target}) if as_json else click.echo("done")

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import attrs
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.completing import complete_namespace, complete_topic
 from pulsar_retry.cli._common.filter import filter_options, moment
-from pulsar_retry.cli._common.letters import full, rows_of_groups
+from pulsar_retry.cli._common.letters import full, show_groups
 from pulsar_retry.cli._common.moves import restore_command
 from pulsar_retry.cli._common.operator import Operator, operator_options
 from pulsar_retry.cli._common.output import (
@@ -24,7 +25,7 @@ from pulsar_retry.cli._common.output import (
     table,
     words_of_age,
 )
-from pulsar_retry.cli._common.redriving import check_selects
+from pulsar_retry.cli._common.redriving import check_selects, result_of
 from pulsar_retry.ops.audit import Act
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.formatting import short
@@ -32,6 +33,7 @@ from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.ops.waiting import survey_waiting, waiting_facts
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.reading import SOME_CANNOT_BE_READ
 from pulsar_retry.replay.waiting.choosing import DueTimes
 from pulsar_retry.replay.waiting.report import WaitingReport
 from pulsar_retry.replay.waiting.waiting import WaitingLetters
@@ -177,15 +179,19 @@ def show(
             show_json(facts) if as_json else click.echo(full(facts))
             return
         with progress("reading") as tell:
-            seen = survey_waiting(_counted(found.letters(), tell), where, due, listed)
+            missed: list[object] = []
+            letters = found.letters(lambda *place: missed.append(place))
+            seen = survey_waiting(_counted(letters, tell), where, due, listed)
+            seen = attrs.evolve(seen, unreadable=len(missed))
+    if seen.unreadable:
+        click.echo(SOME_CANNOT_BE_READ.format(count=seen.unreadable), err=True)
     if as_json:
         show_json(seen.facts())
         return
     if not seen.count:
         click.echo("no letters")
         return
-    names = ["#letters", "reason", "error", "fingerprint", "sample ids", "sample message"]
-    table(names, rows_of_groups(seen.groups))
+    show_groups(seen.groups)
     click.echo(f"{seen.count} letters, {seen.overdue} of them due")
     if seen.next_due:
         click.echo(f"the next is due at {seen.next_due}, the last at {seen.last_due}")
@@ -255,7 +261,7 @@ Examples:
 @operator_options
 @json_option
 @cluster_options
-def cancel(*, no_unload: bool, **options: Any) -> None:
+def cancel(*, no_unload: bool, **options: Any) -> int:
     """Cancel letters of RETRY, so that they are never delivered.
 
     Each letter is moved to the archive beside RETRY (the topic RETRY-ARCHIVE), with who cancelled
@@ -273,7 +279,7 @@ def cancel(*, no_unload: bool, **options: Any) -> None:
         )
         return letters.cancel(note, unload=not no_unload, tell=tell)
 
-    _carry_out(run, "cancel", "cancelled", **options)
+    return _carry_out(run, "cancel", "cancelled", **options)
 
 
 @command.command(
@@ -289,7 +295,7 @@ Examples:
 @operator_options
 @json_option
 @cluster_options
-def expedite(**options: Any) -> None:
+def expedite(**options: Any) -> int:
     """Make letters of RETRY due now. Their count of attempts does not change.
 
     Letters that are due already stay as they are.
@@ -304,7 +310,7 @@ def expedite(**options: Any) -> None:
     def run(letters: WaitingLetters, _who: Operator, act: Act, tell: Any) -> WaitingReport:
         return letters.expedite(act.job, tell)
 
-    _carry_out(run, "expedite", "expedited", **options)
+    return _carry_out(run, "expedite", "expedited", **options)
 
 
 def _carry_out(
@@ -323,8 +329,8 @@ def _carry_out(
     dry_run: bool,
     yes: bool,
     as_json: bool,
-) -> None:
-    """Do a dry run, ask, and do it."""
+) -> int:
+    """Do a dry run, ask, do it, and return the exit code."""
     check_selects(selects=not where.takes_all or due != DueTimes(), everything=everything)
     check_can_ask(yes=yes or dry_run)
     letters = WaitingLetters(
@@ -335,33 +341,45 @@ def _carry_out(
             plan = letters.look(expedites=verb == "expedite", tell=tell)
         if dry_run and as_json:
             show_json(plan.facts())
-            return
+            return 0
         if not as_json:
             _show(plan, done)
         if dry_run:
-            return
+            return 0
         ask(f"{verb.capitalize()} {plan.count} letters now?")
     act = who.act(letters.topic)
+    ended: list[WaitingReport] = []
     with (
         who.audited(cluster, letters.topic, act) as record,
-        progress(done, letters.topic) as tell,
+        progress(done, letters.topic, lambda: result_of(ended[0])) as tell,
     ):
         report = run(letters, who, act, tell)
+        ended.append(report)
         facts = report.facts()
         record({name: facts[name] for name in _RECORDED})
     if as_json:
         show_json(report.facts())
     else:
         _show(report, done)
+    return 0 if report.is_complete else 1
 
 
-_RECORDED = ("count", "left", "handled", "moved", "due", "unloaded", "archive", "warnings")
+_RECORDED = (
+    "count",
+    "left",
+    "unreadable",
+    "handled",
+    "moved",
+    "due",
+    "unloaded",
+    "archive",
+    "warnings",
+)
 
 
 def _show(report: WaitingReport, done: str) -> None:
-    names = ["#letters", "reason", "error", "fingerprint", "sample ids", "sample message"]
     if report.dry_run and report.groups:
-        table(names, rows_of_groups(report.groups))
+        show_groups(report.groups)
     verb = f"would be {done}" if report.dry_run else done
     click.echo(f"{report.count} {verb}, {report.left} stay")
     if report.due and report.dry_run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 from starlette.exceptions import HTTPException
@@ -13,7 +14,7 @@ from pulsar_retry.console.desk import LetterBrowser
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.login.access import User
 from pulsar_retry.console.orders import DONE, Order
-from pulsar_retry.console.payload import editable, patch_of, payload_of
+from pulsar_retry.console.payload import editable, editable_text, patch_of, payload_of, text_of
 from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.console.views import Views, link
@@ -56,8 +57,7 @@ class Acting:
             request,
             order=order,
             matching=matching,
-            edit=_one(pairs, "edit"),
-            payload=self._editable(order) if _one(pairs, "edit") else None,
+            **self._by_hand(order, asked=bool(_one(pairs, "edit") or order.text)),
         )
 
     def look(self, request: Request, form: Form) -> Response:
@@ -71,27 +71,43 @@ class Acting:
         job = self.jobs.look(order, _user(request).name, total)
         return _to(link("/job", id=job.id))
 
-    def _editable(self, order: Order) -> str | None:
-        """Return the payload of the only letter of an order, to be edited by hand, if it can be."""
+    def _by_hand(self, order: Order, *, asked: bool) -> dict[str, Any]:
+        """Return what the form needs to edit the payload of a letter by hand."""
+        payload, is_json = self._editable(order) if asked else (None, False)
+        return {"edit": asked, "payload": order.text or payload, "is_json": is_json}
+
+    def _editable(self, order: Order) -> tuple[str | None, bool]:
+        """Return the payload of the only letter of an order, as it can be edited by hand.
+
+        Returns:
+            The text, or None if it cannot be edited; and whether this is JSON.
+        """
         ids = order.query.values("id")
         if order.verb != "redrive" or len(ids) != 1:
-            return None
+            return None, False
         facts = self.desk.letter(order.source, ids[0])
-        return editable(payload_of(facts), record_of(facts))
+        payload = payload_of(facts)
+        as_json = editable(payload, record_of(facts))
+        if as_json is not None or "schema" in facts:
+            return as_json, True
+        return editable_text(payload), False
 
     def _edited(self, order: Order, typed: str) -> Order:
         """Return an order with the edit of a payload that was typed.
 
         Raises:
-            ConfigError: it is not JSON, or there is a patch, too.
+            ConfigError: it is not JSON, as the payload was, or there is a patch, too.
         """
-        before = self._editable(order)
+        before, is_json = self._editable(order)
         if before is None:
-            raise ConfigError("payload: expected one letter, whose payload is JSON")
-        patch = patch_of(typed, before)
-        if patch and order.patch:
+            raise ConfigError("payload: expected one letter, whose payload is JSON or text")
+        if is_json:
+            edited = attrs.evolve(order, patch=patch_of(typed, before) or order.patch)
+        else:
+            edited = attrs.evolve(order, text=text_of(typed, before))
+        if order.patch and (edited.text or edited.patch != order.patch):
             raise ConfigError("payload and patch: expected only one of them")
-        return attrs.evolve(order, patch=patch or order.patch)
+        return edited
 
     def confirm(self, request: Request, form: Form) -> Response:
         """Start the work of a dry run."""

@@ -25,6 +25,7 @@ from pulsar_retry.console.watch import Watcher
 from pulsar_retry.errors import AdminNotFoundError, ConfigError, PulsarRetryError
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import LetterTopic
+from pulsar_retry.ops.rows import as_csv
 from pulsar_retry.ops.showing import fits
 from pulsar_retry.ops.waiting import Waiting, survey_waiting
 from pulsar_retry.replay.cluster import Cluster
@@ -197,26 +198,29 @@ class LetterBrowser:
         """Return the letters of a retry topic that wait for their delay."""
         admin, client = self._indexer.clients()
         with _turn(self._readers):
-            reading = letters_after(client, admin, topic, None)
-            limited = (each for each, _ in zip(reading, range(_MOST_WAITING), strict=False))
-            return survey_waiting(limited, where, DueTimes(), LISTED)
+            missed: list[object] = []
+            reading = letters_after(client, admin, topic, None, missed.append)
+            limited = itertools.islice(reading, _MOST_WAITING)
+            found = survey_waiting(limited, where, DueTimes(), LISTED)
+            return attrs.evolve(found, unreadable=len(missed))
 
-    def exported(self, topic: str, where: Filter) -> Iterator[str]:
-        """Return the letters that match as lines of JSON, with their payloads.
+    def exported(self, topic: str, where: Filter, *, is_csv: bool = False) -> Iterator[str]:
+        """Return the letters that match as lines of JSON or CSV, with their payloads.
 
         Raises:
             BusyError: others are being read; whoever reads one decides how long that takes.
             PulsarRetryError: there is no such topic.
         """
-        lines = self._exported(topic, where)
-        first = list(itertools.islice(lines, 1))  # begins now, so that a fault is told
-        return itertools.chain(first, lines)
+        found = self._exported(topic, where)
+        first = list(itertools.islice(found, 1))  # begins now, so that a fault is told
+        letters = itertools.chain(first, found)
+        return as_csv(letters) if is_csv else map(_as_json, letters)
 
-    def _exported(self, topic: str, where: Filter) -> Iterator[str]:
+    def _exported(self, topic: str, where: Filter) -> Iterator[dict[str, Any]]:
         with _turn(self._exports, 0.0), look_into(self._cluster, topic, None) as found:
             for each in found.letters():
                 if fits(where, each):
-                    yield json.dumps(found.facts(each), ensure_ascii=False, default=str) + "\n"
+                    yield found.facts(each)
 
     def _searched(self, topic: str, where: Filter, after: Position | None) -> Contents:
         """Read letters until a page is full, or for a moment."""
@@ -244,6 +248,10 @@ class LetterBrowser:
             searched=number,
             after=None if ended or last is None else str(last),
         )
+
+
+def _as_json(facts: dict[str, Any]) -> str:
+    return json.dumps(facts, ensure_ascii=False, default=str) + "\n"
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import attrs
@@ -19,7 +19,7 @@ from pulsar_retry.errors import AdminError, AdminNotFoundError
 from pulsar_retry.ops.formatting import short
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.reading import LetterInPlace, reader_of
+from pulsar_retry.replay.reading import LetterInPlace, read_after
 from pulsar_retry.replay.redriving.judge import key_of
 from pulsar_retry.replay.redriving.source import durable_subscriptions, usual_subscription
 from pulsar_retry.wire.codecs import read_envelope
@@ -29,7 +29,6 @@ from pulsar_retry.wire.properties import redrive_count
 _CHUNK, MOST = 1000, 1_000_000
 #: The longest text of a group and of a letter, in characters.
 _TEXT, _PREVIEW = 4096, 200
-_PATIENCE_MS = 30_000
 
 
 @attrs.frozen
@@ -100,13 +99,15 @@ class Indexer:
         self._done: dict[str, tuple[float, list[str]]] = {}
         self._whole: set[str] = set()
         self._counted: dict[str, EntryPlace] = {}  # up to where arrivals are counted already
+        self._unreadable: dict[str, set[EntryPlace]] = {}  # by partition
         self._ended = threading.Event()
 
     def progress(self, topic: str) -> IndexProgress:
         """Return how much of a topic is in the index."""
         at, partitions = self._done.get(topic, (None, []))
         found = self._index.progress(topic, partitions)
-        return attrs.evolve(found, age=None if at is None else time.monotonic() - at)
+        age = None if at is None else time.monotonic() - at
+        return attrs.evolve(found, age=age, unreadable=self._left_out(partitions))
 
     def counts(self) -> dict[str, int]:
         """Return how many letters there are, of topics that are in the index as a whole.
@@ -114,7 +115,19 @@ class Indexer:
         The broker counts entries, and an entry may be a batch of many letters.
         """
         found = self._index.counts()
-        return {topic: found.get(topic, 0) for topic in list(self._whole)}
+        return {
+            topic: found.get(topic, 0) + self._left_out(self._done.get(topic, (0.0, []))[1])
+            for topic in list(self._whole)
+        }
+
+    def _left_out(self, partitions: Sequence[str]) -> int:
+        """Return how many entries wait that cannot be read."""
+        return sum(
+            not self._seen[each].gone.is_acknowledged(place)
+            for each in partitions
+            if each in self._seen
+            for place in list(self._unreadable.get(each, ()))
+        )
 
     def sync(self, topic: str) -> None:
         """Compare a topic with the index, and read what is new. Blocks.
@@ -190,6 +203,7 @@ class Indexer:
         if reached is not None and reached > max(now.log.last, now.gone.mark):
             # Another topic of this name, as in a new cluster at the same address.
             self._index.forget(part.topic, part.name, part.number)
+            self._unreadable.pop(part.name, None)
             reached = None
         elif before is not None and _went_back(before.acks, now.acks):
             self._read_again(part, reached)
@@ -200,17 +214,18 @@ class Indexer:
             if self._index.entries(part.topic, part.number) < waiting:
                 # The subscription was moved while no console was watching.
                 self._read_again(part, reached)
-        if self._read(part, now, client):
+        if self._read(part, now, admin, client):
             self._seen[part.name] = now
         return True
 
     def _read_again(self, part: _Part, reached: EntryPlace | None) -> None:
         """Let a partition be read from its start; what is counted as arrived stays so."""
         self._index.forget(part.topic, part.name, part.number)
+        self._unreadable.pop(part.name, None)
         if reached is not None:
             self._counted[part.name] = max(reached, self._counted.get(part.name, reached))
 
-    def _read(self, part: _Part, seen: _Seen, client: Client) -> bool:
+    def _read(self, part: _Part, seen: _Seen, admin: AdminClient, client: Client) -> bool:
         """Add the letters that are new, and tell whether these are all."""
         topic, partition, acks, log = part.topic, part.name, seen.gone, seen.log
         reached = max(self._index.reached(partition) or acks.mark, acks.mark)
@@ -230,8 +245,8 @@ class Indexer:
         count = self._index.progress(topic, [partition]).known
         if count >= MOST:
             return False
-        for raw in _after(client, partition, reached, log.last):
-            position = Position.of(raw.message_id())
+        missed = self._unreadable.setdefault(partition, set())
+        for raw, position in read_after(client, admin, partition, reached, log, skipped=missed.add):
             at = EntryPlace(position.ledger, position.entry)
             if number >= _CHUNK and at != place:
                 self._index.add(topic, held, arrived)
@@ -254,9 +269,16 @@ class Indexer:
 
 
 def letters_after(
-    client: Client, admin: AdminClient, topic: str, after: Position | None
+    client: Client,
+    admin: AdminClient,
+    topic: str,
+    after: Position | None,
+    skipped: Callable[[EntryPlace], object] = lambda _place: None,
 ) -> Generator[LetterInPlace, None, None]:
-    """Yield the letters of a topic that wait, after a place; the partitions come in turn."""
+    """Yield the letters of a topic that wait, after a place; the partitions come in turn.
+
+    *skipped* gets the places of those that cannot be read.
+    """
     through = usual_subscription(durable_subscriptions(admin, topic))
     for part in _Part.all(admin, topic):
         here = after if after is not None and part.number == after.partition else None
@@ -269,8 +291,13 @@ def letters_after(
             start = max(start, EntryPlace(here.ledger, here.entry - 1))
         if start >= seen.log.last:
             continue
-        for raw in _after(client, part.name, start, seen.log.last):
-            position = Position.of(raw.message_id())
+
+        def left_out(place: EntryPlace, gone: AckState = gone) -> None:
+            if not gone.is_acknowledged(place):
+                skipped(place)
+
+        reading = read_after(client, admin, part.name, start, seen.log, skipped=left_out)
+        for raw, position in reading:
             if here is not None and _order(position) <= _order(here):
                 continue
             if not gone.is_acknowledged(EntryPlace(position.ledger, position.entry)):
@@ -279,17 +306,6 @@ def letters_after(
 
 def _order(position: Position) -> tuple[int, int, int]:
     return position.ledger, position.entry, position.batch
-
-
-def _after(client: Client, partition: str, reached: EntryPlace, last: EntryPlace) -> Iterator[Any]:
-    """Yield the raw messages of a partition after *reached*, up to *last*."""
-    with reader_of(client, partition, pulsar.MessageId(-1, *reached, -1)) as reader:
-        while reader.has_message_available():
-            raw = reader.read_next(_PATIENCE_MS)
-            position = Position.of(raw.message_id())
-            if EntryPlace(position.ledger, position.entry) > last:
-                return
-            yield raw
 
 
 def indexed(raw: Any, position: Position) -> IndexedLetter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.archiving.archiving import Archiving, Restoring
 from pulsar_retry.replay.archiving.undoing import Undo, Undone
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.editing.content import LetterContent
 from pulsar_retry.replay.editing.edit import Edit
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import STAYS, STOPPED, Redriven
@@ -142,6 +144,7 @@ class OrderOutcome:
             done=done.count,
             left={"not meant": done.left} if done.left else {},
             targets={done.archive: done.count} if done.archive else {},
+            is_complete=done.dry_run or done.is_complete,
             notes=notes,
             groups=[each.facts() for each in done.groups[:_MOST_GROUPS]],
             job=done.job,
@@ -192,6 +195,7 @@ class Order:
         query: Which letters.
         to: For a redrive: ``retry`` or ``origin``. For a seek: where to. For an undo: which job.
         patch: For a redrive: a JSON patch, or a JSON merge patch, of each payload.
+        text: For a redrive: the payload that one letter gets.
         limit: How many letters at most.
         rate: Messages per second.
         why: The reason, for the audit log.
@@ -206,6 +210,7 @@ class Order:
     query: Query = attrs.field(factory=Query)
     to: str = ""
     patch: str = ""
+    text: str = ""
     limit: str = ""
     rate: str = ""
     why: str = ""
@@ -219,7 +224,9 @@ class Order:
         """Read the fields of a form, or of a URL; other fields are ignored."""
         pairs = list(pairs)
         names = {each.name for each in attrs.fields(cls)} - {"source", "query"}
-        plain = {name: text.strip() for name, text in pairs if name in names}
+        plain = {
+            name: text if name == "text" else text.strip() for name, text in pairs if name in names
+        }
         typed = " ".join(text for name, text in pairs if name == "filter")
         query = Query.typed(typed).with_([each for each in pairs if each[0] in NAMES])
         return cls(source=source, query=query, **plain)
@@ -252,15 +259,22 @@ class Order:
 
     def given(self) -> dict[str, Any]:
         """Return the arguments for the audit log."""
-        plain = ("to", "patch", "limit", "rate", "dlq_subscription", "subscription", "everything")
+        plain = (
+            "to",
+            "patch",
+            "text",
+            "limit",
+            "rate",
+            "dlq_subscription",
+            "subscription",
+            "everything",
+        )
         found = {name: getattr(self, name) for name in plain if getattr(self, name)}
-        if not self._is_short:
-            found["patch"] = f"{self.patch[:_SHORT_PATCH]}… ({len(self.patch)} characters)"
+        for name in ("patch", "text"):
+            typed: str = getattr(self, name)
+            if len(typed) > _SHORT_PATCH:
+                found[name] = f"{typed[:_SHORT_PATCH]}… ({len(typed)} characters)"
         return found | {name: self.query.values(name) for name, _ in self.query.pairs}
-
-    @property
-    def _is_short(self) -> bool:
-        return len(self.patch) <= _SHORT_PATCH
 
     def command(self) -> str:
         """Return the command that does the same."""
@@ -272,7 +286,9 @@ class Order:
             and not (name == "subscription" and self.verb == "seek")
         ]
         if self.patch:
-            more.append(f"--patch {shlex.quote(self.patch if self._is_short else 'patch.json')}")
+            is_short = len(self.patch) <= _SHORT_PATCH
+            more.append(f"--patch {shlex.quote(self.patch if is_short else 'patch.json')}")
+        more += ["--transform by_hand.py:edit"] if self.text else []
         more += ["--to origin"] if self.verb == "redrive" and self.to == "origin" else []
         more += ["--any-topic"] if self.any_topic else []
         more += ["--all"] if self.everything else []
@@ -334,11 +350,20 @@ class Order:
             raise ConfigError.bad("to", self.to, " or ".join(_TO))
         if self.patch:
             options["edit"] = Edit.of_patch(self.patch, by=act.by, why=act.why, job=act.job)
+        elif self.text:
+            if len(self.query.values("id")) != 1:
+                raise ConfigError("text: expected one letter, selected by its id")
+            edit = functools.partial(_with_text, self.text)
+            options["edit"] = Edit.of_function(edit, "by hand", by=act.by, why=act.why, job=act.job)
         return Redrive(self.source, self.to or "retry", **options)
 
     def _job_key(self) -> str:
         """Return a key that is the same for the same fields."""
         return json.dumps([each for each in self.pairs() if each[0] not in {"rate", "why"}])
+
+
+def _with_text(text: str, letter: LetterContent) -> LetterContent:
+    return letter.with_payload(text.encode())
 
 
 def usual_name(topic: str) -> str:

@@ -242,17 +242,18 @@ class Pages:
         )
 
     def export(self, request: Request) -> Response:
-        """Download letters as JSON Lines."""
+        """Download letters as JSON Lines, or as CSV."""
         topic = self.desk.checked(request.query_params.get("name", ""))
         query = Query(request.query_params.multi_items())
         where = query.where()
         user = request.scope["user"]
         self.records.add(user.name, "export", topic, query.text())
-        name = f"{topic.rpartition('/')[2]}.jsonl"
+        is_csv = request.query_params.get("format") == "csv"
+        name = f"{topic.rpartition('/')[2]}.{'csv' if is_csv else 'jsonl'}"
         safe = "".join(each if each.isalnum() or each in "-._" else "_" for each in name)
         return StreamingResponse(
-            self.desk.exported(topic, where),
-            media_type="application/x-ndjson",
+            self.desk.exported(topic, where, is_csv=is_csv),
+            media_type="text/csv" if is_csv else "application/x-ndjson",
             headers=_saved(safe.encode("ascii", "replace").decode().replace("?", "_")),
         )
 

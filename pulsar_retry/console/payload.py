@@ -89,6 +89,31 @@ def editable(payload: bytes | None, record: str | None) -> str | None:
     )
 
 
+def editable_text(payload: bytes | None) -> str | None:
+    """Return a payload as text that a user can edit by hand; None if it is not, or too long.
+
+    Text with carriage returns cannot be edited, because forms change them, nor can text with
+    characters that nobody sees.
+    """
+    if payload is None or len(payload) > MOST_EDITED or not is_text(payload):
+        return None
+    text = payload.decode()
+    if any(each not in "\n\t" and unicodedata.category(each)[0] == "C" for each in text):
+        return None
+    return text
+
+
+def text_of(typed: str, before: str) -> str:
+    """Return the text that replaces a whole payload; empty if nothing was changed.
+
+    Args:
+        typed: The text that a user has typed, with the line ends of a form.
+        before: The text that was there, as `editable_text` returns it.
+    """
+    text = typed.replace("\r\n", "\n")
+    return "" if text == before else text
+
+
 def patch_of(typed: str, before: str) -> str:
     """Return the JSON patch that replaces a whole payload; empty if nothing was changed.
 

@@ -15,6 +15,7 @@ import attrs
 from pulsar_retry.console.indexing import MOST, Indexer
 from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.records import Records
+from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.ops.doctor import check_up
 from pulsar_retry.ops.finding import CheckResult
 from pulsar_retry.ops.overview import LetterTopic, letter_topics
@@ -110,6 +111,7 @@ class Watcher:
         self._listed: dict[str, _Listed] = {}
         self._syncing: dict[str, Future[None]] = {}
         self._faults: dict[str, str] = {}
+        self._limiter = LogLimiter()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_READERS, "pulsar-retry-index")
         self._polls = (
@@ -176,7 +178,7 @@ class Watcher:
                 self._poll(namespace)
             except Exception as error:  # noqa: BLE001 - it may work the next time
                 problems.append(f"the topics of {namespace} could not be read: {error}")
-                _log.warning("%s", problems[-1])
+                self._warn(namespace, problems[-1])
         self.problem = "; ".join(problems)
         if time.monotonic() > self._forgets_at:
             self._forgets_at = time.monotonic() + _FORGETS_EVERY
@@ -185,6 +187,11 @@ class Watcher:
                 self._records.forget()
             except sqlite3.Error as error:
                 _log.warning("the store of the console could not be cleaned up: %s", error)
+
+    def _warn(self, kind: str, text: str) -> None:
+        """Log a problem, at most once a minute for each kind."""
+        if (turn := self._limiter.turn(kind)) is not None:
+            _log.warning("%s%s", text, turn)
 
     def _poll(self, namespace: str) -> None:
         before = self._listed.get(namespace)
@@ -202,7 +209,7 @@ class Watcher:
         try:
             found = self._check()
         except Exception as error:  # noqa: BLE001 - it may work the next time
-            _log.warning("the subscriptions could not be checked: %s", error)
+            self._warn("check", f"the subscriptions could not be checked: {error}")
             return
         self.checked_at = time.time()
         if found != self.findings:

@@ -17,7 +17,12 @@ from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.ops.showing import facts_of, failure_of, fits
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.reading import LetterInPlace, read_letters, read_one
+from pulsar_retry.replay.reading import (
+    LetterInPlace,
+    Unreadable,
+    read_letters,
+    read_one,
+)
 from pulsar_retry.replay.redriving.report import Group, Groups
 from pulsar_retry.replay.redriving.source import (
     backlog_of,
@@ -41,12 +46,14 @@ class Sample:
         read: How many letters were read, with those that the filter left out.
         is_whole: Whether these are all letters.
         of: About how many letters there are; None if no subscription counts them.
+        unreadable: How many entries could not be read: they are encrypted, or incomplete.
     """
 
     groups: tuple[Group, ...]
     read: int
     is_whole: bool
     of: int | None
+    unreadable: int = 0
 
 
 @attrs.frozen
@@ -71,9 +78,11 @@ class LetterReader:
         default=attrs.Factory(lambda self: LetterCodecs(self.client), takes_self=True), eq=False
     )
 
-    def letters(self) -> Iterator[LetterInPlace]:
-        """Yield the current letters."""
-        return read_letters(self.client, self.admin, self.partitions, self.through)
+    def letters(
+        self, unreadable: Unreadable = lambda _topic, _place: None
+    ) -> Iterator[LetterInPlace]:
+        """Yield the current letters; *unreadable* gets the places of those that cannot be read."""
+        return read_letters(self.client, self.admin, self.partitions, self.through, unreadable)
 
     def facts(self, stored: LetterInPlace) -> dict[str, Any]:
         """Return a letter with its decoded payload; see `facts_of`."""
@@ -101,7 +110,8 @@ class LetterReader:
         """
         groups, read, give_up = Groups(), 0, time.monotonic() + within
         total = self.count()
-        reading = self.letters()
+        missed: list[object] = []
+        reading = self.letters(lambda *place: missed.append(place))
         for read, each in enumerate(islice(reading, limit), 1):
             if fits(where, each):
                 groups.add(failure_of(each), str(each.position))
@@ -109,7 +119,8 @@ class LetterReader:
                 tell(read, total)
                 if time.monotonic() > give_up:
                     break
-        return Sample(groups.all(), read, next(reading, None) is None, total)
+        is_whole = next(reading, None) is None
+        return Sample(groups.all(), read, is_whole, total, len(missed))
 
     def letter(self, message_id: str) -> LetterInPlace:
         """Return one letter.
@@ -118,7 +129,7 @@ class LetterReader:
             ConfigError: *message_id* is not a message id.
             PulsarRetryError: there is no such letter.
         """
-        found = read_one(self.client, self.partitions, message_id)
+        found = read_one(self.client, self.admin, self.partitions, message_id)
         if found is None:
             raise PulsarRetryError(f"there is no letter {message_id}")
         return found

@@ -22,6 +22,11 @@ def clean(text: str) -> str:
     )
 
 
+def one_line(text: str) -> str:
+    """Return a clean text without line breaks and tabs."""
+    return clean(text).replace("\n", " ").replace("\t", " ")
+
+
 def short(text: str | None, width: int = _SHORT) -> str:
     """Return the beginning of the first line."""
     first = (text or "").strip().split("\n", 1)[0]

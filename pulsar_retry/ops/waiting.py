@@ -48,6 +48,7 @@ class Waiting:
         last_due: When the last of them is due.
         attempts: How many there are, by the number of the attempt that failed.
         groups: The letters by reason and fingerprint.
+        unreadable: How many others cannot be read: they are encrypted, or incomplete.
         letters: The first of them, in the order of their due times, in the form of `waiting_facts`.
     """
 
@@ -58,6 +59,7 @@ class Waiting:
     attempts: dict[int, int]
     groups: tuple[Group, ...]
     letters: list[dict[str, Any]]
+    unreadable: int = 0
 
     def facts(self) -> dict[str, Any]:
         """Return it as JSON-compatible values."""

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import _pulsar
+import attrs
 import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
+from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 
-#: Milliseconds to wait for a message that is known to be stored.
-_PATIENCE_MS = 30_000
+#: Seconds to wait for a message that is known to be stored; and if the broker has sent all of them,
+#: which is so if the last one is in chunks of which some were never published.
+_PATIENCE, _PATIENCE_IF_SENT = 30.0, 5.0
+#: Milliseconds after which the broker is asked why nothing comes.
+_LULL_MS = 500
 #: Milliseconds in which `tail_letters` reads each partition once.
 _TAIL_MS = 200
 
@@ -34,11 +42,22 @@ class LetterInPlace(NamedTuple):
     position: Position
 
 
+#: Why an entry cannot be read, in words.
+CANNOT_BE_READ = "encrypted or incomplete"
+
+#: The same for several entries.
+SOME_CANNOT_BE_READ = f"{{count}} letters cannot be read, and stay: they are {CANNOT_BE_READ}"
+
+#: Gets the places of entries that cannot be read; see `read_after`.
+Unreadable = Callable[[str, EntryPlace], object]
+
+
 def read_letters(
     client: pulsar.Client,
     admin: AdminClient,
     partitions: list[str],
     subscription: str | None = None,
+    unreadable: Unreadable = lambda _topic, _place: None,
 ) -> Iterator[LetterInPlace]:
     """Yield the current messages of *partitions*, one partition after the other, unchanged.
 
@@ -49,30 +68,103 @@ def read_letters(
         subscription: Leave out messages that this subscription has acknowledged. Acknowledged
             messages of a batch that is not completely acknowledged are not left out, because the
             broker does not report them.
+        unreadable: Called with the partition and place of each entry that is left out because it
+            cannot be read; see `read_after`.
     """
     for topic in partitions:
-        yield from _read_partition(client, admin, topic, subscription)
+        stats = admin.topics.internal_stats(topic)
+        log = Log.read(stats)
+        cursor = None if subscription is None else cursor_of(stats, subscription)
+        first = EntryPlace(log.first.ledger, log.first.entry - 1)
+        done = AckState(first) if cursor is None else AckState.read(cursor, log)
+
+        def skipped(place: EntryPlace, topic: str = topic, done: AckState = done) -> None:
+            if not done.is_acknowledged(place):
+                unreadable(topic, place)
+
+        for raw, position in read_after(client, admin, topic, done.mark, log, skipped=skipped):
+            if not done.is_acknowledged(EntryPlace(position.ledger, position.entry)):
+                yield LetterInPlace(raw, topic, position)
 
 
-def _read_partition(
-    client: pulsar.Client, admin: AdminClient, topic: str, subscription: str | None
-) -> Iterator[LetterInPlace]:
-    stats = admin.topics.internal_stats(topic)
-    log = Log.read(stats)
-    cursor = None if subscription is None else cursor_of(stats, subscription)
-    done = None if cursor is None else AckState.read(cursor, log)
-    if log.last.entry < 0 or (done is not None and done.mark >= log.last):
+def read_after(
+    client: pulsar.Client,
+    admin: AdminClient,
+    topic: str,
+    mark: EntryPlace,
+    log: Log,
+    *,
+    skipped: Callable[[EntryPlace], object] = lambda _place: None,
+) -> Generator[tuple[Any, Position], None, None]:
+    """Yield the raw messages of a partition after *mark*, up to the end of *log*.
+
+    Entries that cannot be read are left out: they are encrypted, or chunks of a message that was
+    not published completely.
+
+    Args:
+        client: Reads the messages.
+        admin: Says how far the reader is, if nothing comes.
+        topic: The full name of the partition.
+        mark: The entry to start after; the entry number -1 starts at the first one of its ledger.
+        log: What the broker stores.
+        skipped: Called at the end with the place of each entry that is left out.
+
+    Raises:
+        pulsar.Timeout: a message does not come, although it is stored.
+    """
+    if log.last.entry < 0 or mark >= log.last:
         return
-    start = pulsar.MessageId.earliest if done is None else _just_after(done.mark)
-    with reader_of(client, topic, start) as reader:
+    name = f"pulsar-retry-{uuid.uuid4().hex[:12]}"
+    start = pulsar.MessageId(-1, mark.ledger, mark.entry, -1)
+    missed: list[EntryPlace] = []
+    with reader_of(client, topic, start, name) as reader:
+        came = time.monotonic()
         while reader.has_message_available():
-            raw = reader.read_next(_PATIENCE_MS)
+            try:
+                raw = reader.read_next(_LULL_MS)
+            except _pulsar.Timeout:
+                waited = time.monotonic() - came
+                if _is_through(admin, topic, name, log.last, waited):
+                    break
+                if waited > _PATIENCE:
+                    raise
+                continue
+            came = time.monotonic()
             position = Position.of(raw.message_id())
             place = EntryPlace(position.ledger, position.entry)
             if place > log.last:
-                return
-            if done is None or not done.is_acknowledged(place):
-                yield LetterInPlace(raw, topic, position)
+                break
+            if place != mark and place != (mark.ledger, mark.entry + 1):
+                missed += takewhile(lambda each: each < place, log.places(mark))  # noqa: B023 - at once
+                first = first_of(raw, place)
+                missed = [each for each in missed if each < first]
+            mark = place
+            yield raw, position
+    missed += takewhile(lambda each: each <= log.last, log.places(mark))
+    for each in missed:
+        skipped(each)
+
+
+def first_of(raw: Any, place: EntryPlace) -> EntryPlace:
+    """Return the place of the first chunk of a message, or *place* if it is not in chunks."""
+    first, is_chunked, _ = str(raw.message_id()).partition(";")  # (1,2,-1,-1);(1,5,-1,-1)
+    if not is_chunked:
+        return place
+    ledger, entry, *_ = first.lstrip("(").split(",")
+    return EntryPlace(int(ledger), int(entry))
+
+
+def _is_through(admin: AdminClient, topic: str, name: str, last: EntryPlace, waited: float) -> bool:
+    """Tell whether a reader has got all entries up to *last*, so that no message is to come.
+
+    pulsar-client acknowledges what it cannot decrypt, for the reader only.
+    """
+    for reader, cursor in admin.topics.internal_stats(topic)["cursors"].items():
+        if reader.startswith(name):
+            is_sent = EntryPlace.parse(cursor["readPosition"]) > last
+            is_done = EntryPlace.parse(cursor["markDeletePosition"]) >= last
+            return is_done or (is_sent and waited > _PATIENCE_IF_SENT)
+    return False
 
 
 def tail_letters(client: pulsar.Client, partitions: list[str]) -> Iterator[LetterInPlace]:
@@ -88,45 +180,65 @@ def tail_letters(client: pulsar.Client, partitions: list[str]) -> Iterator[Lette
                     yield LetterInPlace(raw, topic, Position.of(raw.message_id()))
 
 
-def read_one(client: pulsar.Client, partitions: list[str], message_id: str) -> LetterInPlace | None:
+def read_one(
+    client: pulsar.Client, admin: AdminClient, partitions: list[str], message_id: str
+) -> LetterInPlace | None:
     """Return one message; None if it does not exist.
 
     Args:
         client: Reads the message.
+        admin: Gives the current state of its partition.
         partitions: The partitions of the topic.
         message_id: The id as it is printed. Without a batch index, the first message of a batch is
             returned.
 
     Raises:
         ConfigError: *message_id* is not a message id.
+        PulsarRetryError: the message cannot be read.
     """
     asked = Position.parse(message_id)
     topic = partitions[asked.partition] if 0 <= asked.partition < len(partitions) else partitions[0]
-    before = pulsar.MessageId(-1, asked.ledger, asked.entry - 1, -1)
-    with reader_of(client, topic, before) as reader:
-        while reader.has_message_available():
-            raw = reader.read_next(_PATIENCE_MS)
-            found = Position.of(raw.message_id())
-            if (found.ledger, found.entry) != (asked.ledger, asked.entry):
-                return None
+    place = EntryPlace(asked.ledger, asked.entry)
+    log = Log.read(admin.topics.internal_stats(topic))
+    if not log.has(place):
+        return None
+    only = attrs.evolve(log, last=place)
+    before = EntryPlace(asked.ledger, asked.entry - 1)
+    with contextlib.closing(read_after(client, admin, topic, before, only)) as reading:
+        for raw, found in reading:
             if asked.batch in {-1, found.batch}:
                 return LetterInPlace(raw, topic, found)
-    return None
+    raise PulsarRetryError(f"the letter {message_id} cannot be read: it is {CANNOT_BE_READ}")
 
 
 @contextlib.contextmanager
 def reader_of(
-    client: pulsar.Client, topic: str, start: pulsar.MessageId | _pulsar.MessageId
+    client: pulsar.Client,
+    topic: str,
+    start: pulsar.MessageId | _pulsar.MessageId,
+    name: str | None = None,
 ) -> Iterator[Any]:
-    """Yield a raw reader of one partition. It has no durable subscription that would remain."""
-    bare = BareClient.create_reader(client, topic, start, receiver_queue_size=500)
+    """Yield a raw reader of one partition. It has no durable subscription that would remain.
+
+    It leaves out messages that it cannot decrypt: pulsar-client 3.13 writes beyond its memory if it
+    gets them as they are and they are in chunks.
+
+    Args:
+        client: Reads the messages.
+        topic: The partition.
+        start: Where to start.
+        name: With what the name of its subscription begins.
+    """
+    bare = BareClient.create_reader(
+        client,
+        topic,
+        start,
+        receiver_queue_size=500,
+        subscription_role_prefix=name,
+        crypto_failure_action=pulsar.ConsumerCryptoFailureAction.DISCARD,
+    )
     try:
         yield bare._reader  # noqa: SLF001 - raw messages need less time
     finally:
         with contextlib.suppress(_pulsar.PulsarException):
             bare.close()
-
-
-def _just_after(mark: EntryPlace) -> pulsar.MessageId:
-    """Return the id to start after; the entry number -1 starts at the first entry of a ledger."""
-    return pulsar.MessageId(-1, mark.ledger, mark.entry, -1)

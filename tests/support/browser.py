@@ -59,11 +59,7 @@ class Browser:
         os.close(theirs_out)
         self._in, self._out = os.fdopen(ours_in, "rb", 0), os.fdopen(ours_out, "wb", 0)
         self._buffer, self._number, self._session = b"", 0, ""
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
-            self._call(f"{domain}.enable")
+        self._attach("about:blank")
         self.resize(width, height)
 
     def __enter__(self) -> Self:
@@ -79,6 +75,14 @@ class Browser:
             self._process.kill()
             self._process.wait()
         self._folder.cleanup()
+
+    def _attach(self, url: str) -> None:
+        """Open a tab."""
+        target = self._call("Target.createTarget", url=url)["targetId"]
+        attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self._call(f"{domain}.enable")
 
     def resize(self, width: int, height: int) -> None:
         """Set the width and height of the window, in CSS pixels."""
@@ -109,6 +113,12 @@ class Browser:
     def open(self, url: str) -> None:
         """Open a page and wait until it is loaded."""
         self._call("Page.navigate", url=url)
+        self.wait_for("location.href != 'about:blank'")
+
+    def open_in_front(self, url: str) -> None:
+        """Open a page in a further tab, which hides the others; from then on, this is about it."""
+        self._session = ""
+        self._attach(url)
         self.wait_for("location.href != 'about:blank'")
 
     def evaluate(self, expression: str) -> Any:

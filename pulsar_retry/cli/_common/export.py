@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import importlib
 import json
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
+from pulsar_retry.ops.rows import DECODED, NUMBERS, TEXTS, TIMES, as_csv, texts_of
 from pulsar_retry.replay.reading import LetterInPlace
 from pulsar_retry.runtime.upstream import has_null_value
 
@@ -26,16 +26,6 @@ __all__ = ["Export"]
 _ROWS = 1_000
 #: The name that stands for standard output.
 _STDOUT = "-"
-
-_TIMES = ("published", "event_time", "failed")
-_TEXTS = (
-    *("topic", "message_id", "key", "reason", "error", "message", "traceback", "fingerprint"),
-    *("stage", "origin_topic", "subscription", "origin_message_id", "properties"),
-)
-_NUMBERS = ("attempt", "redrives")
-#: Only letters with a schema have these.
-_DECODED = ("schema", "value", "problem")
-_CSV = (*_TIMES, *_TEXTS, *_NUMBERS, "payload", "payload_base64", *_DECODED)
 
 #: Returns a letter as JSON-compatible values.
 FactsOf = Callable[[LetterInPlace], dict[str, Any]]
@@ -115,11 +105,9 @@ def _write_lines(file: IO[str], letters: Iterable[_Exported]) -> int:
 
 
 def _write_csv(file: IO[str], letters: Iterable[_Exported]) -> int:
-    writer = csv.DictWriter(file, _CSV)
-    writer.writeheader()
-    count = 0
-    for count, (_, facts) in enumerate(letters, 1):  # noqa: B007 - it is what is returned
-        writer.writerow(facts | _texts_of(facts))
+    count = -1  # the first line has the names of the columns
+    for count, text in enumerate(as_csv(facts for _, facts in letters)):  # noqa: B007 - likewise
+        file.write(text)
     return count
 
 
@@ -127,11 +115,11 @@ def _write_parquet(letters: Iterator[_Exported], path: Path) -> int:
     arrow, parquet = _arrow()
     schema = arrow.schema(
         [
-            *((name, arrow.timestamp("us", tz="UTC")) for name in _TIMES),
-            *((name, arrow.string()) for name in _TEXTS),
-            *((name, arrow.int64()) for name in _NUMBERS),
+            *((name, arrow.timestamp("us", tz="UTC")) for name in TIMES),
+            *((name, arrow.string()) for name in TEXTS),
+            *((name, arrow.int64()) for name in NUMBERS),
             ("payload", arrow.binary()),
-            *((name, arrow.string()) for name in _DECODED),
+            *((name, arrow.string()) for name in DECODED),
         ]
     )
     count = 0
@@ -143,18 +131,12 @@ def _write_parquet(letters: Iterator[_Exported], path: Path) -> int:
 
 
 def _row(stored: LetterInPlace, facts: dict[str, Any]) -> dict[str, Any]:
-    row = {name: facts[name] for name in (*_TEXTS, *_NUMBERS)}
-    for name in _TIMES:
+    row = {name: facts[name] for name in (*TEXTS, *NUMBERS)}
+    for name in TIMES:
         row[name] = None if facts[name] is None else datetime.fromisoformat(facts[name])
-    row |= {name: facts.get(name) for name in _DECODED} | _texts_of(facts)
+    row |= {name: facts.get(name) for name in DECODED} | texts_of(facts)
     row["payload"] = None if has_null_value(stored.raw) else stored.raw.data()
     return row
-
-
-def _texts_of(facts: dict[str, Any]) -> dict[str, str]:
-    """Return what is JSON in a cell of a table."""
-    names = facts.keys() & {"properties", "value"}
-    return {name: json.dumps(facts[name], ensure_ascii=False) for name in names}
 
 
 def _arrow() -> tuple[Any, Any]:

@@ -7,34 +7,35 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from pulsar_retry.ops.formatting import clean, short
+from pulsar_retry.cli._common.output import table
+from pulsar_retry.ops.formatting import clean, one_line, short
 from pulsar_retry.ops.showing import record_of
 from pulsar_retry.replay.redriving.report import Group
 from pulsar_retry.wire.payloads.readable import as_hex, as_json
 
-__all__ = ["full", "line", "rows_of_groups"]
+__all__ = ["full", "line", "show_groups"]
 
 
-def rows_of_groups(groups: Iterable[Group]) -> list[tuple[object, ...]]:
-    """Return the rows of a table."""
-    return [
+def show_groups(groups: Iterable[Group]) -> None:
+    """Print groups of letters as a table."""
+    names = ["#letters", "reason", "error", "fingerprint", "sample ids", "sample message"]
+    rows = [
         (
             each.count,
-            each.reason,
-            each.error,
-            each.fingerprint,
+            *(short(text) for text in (each.reason, each.error, each.fingerprint)),
             " ".join(each.samples),
             short(each.message),
         )
         for each in groups
     ]
+    table(names, rows)
 
 
 def line(facts: dict[str, Any]) -> str:
     """Return a letter on one line."""
     said = (facts["reason"], facts["error"], facts["message"])
     why = ": ".join(short(each) for each in said if each)
-    key = f" key={facts['key']}" if facts["key"] else ""
+    key = f" key={short(facts['key'])}" if facts["key"] else ""
     return (
         f"{facts['published']}  {facts['message_id']}{key}  {why or '-'}  {short(_in_short(facts))}"
     )
@@ -43,12 +44,17 @@ def line(facts: dict[str, Any]) -> str:
 def full(facts: dict[str, Any]) -> str:
     """Return a letter with everything that is known about it."""
     plain = {name: each for name, each in facts.items() if name not in _SHOWN_SEPARATELY}
-    lines = [f"{name:<18} {clean(str(each))}" for name, each in plain.items() if each is not None]
+    lines = [f"{name:<18} {_value(str(each))}" for name, each in plain.items() if each is not None]
     for name, text in facts["properties"].items():
-        lines.append(f"property {clean(name)} = {clean(text)}")
+        lines.append(f"property {one_line(name)} = {_value(text)}")
     if facts["traceback"]:
         lines += ["", clean(facts["traceback"]).rstrip()]
     return "\n".join([*lines, "", *_payload(facts)])
+
+
+def _value(text: str) -> str:
+    """Return a text whose other lines cannot be taken for lines of ours."""
+    return clean(text).replace("\n", "\n    ")
 
 
 def _payload(facts: dict[str, Any]) -> list[str]:

@@ -19,6 +19,7 @@ from pulsar_retry.cli._common.redriving import (
     dead_letter_topics,
     interruptible,
     patience,
+    result_of,
     within_option,
 )
 from pulsar_retry.ops.audit import Act
@@ -286,8 +287,11 @@ def undo(
             dlq_subscription=dlq_subscription,
             dry_run=dry,
         )
-        with interruptible(work), progress("looking" if dry else "restored", topic) as show:
-            return work.run(show)
+        what = "looking" if dry else "restored"
+        ended: list[Undone] = []
+        with interruptible(work), progress(what, topic, lambda: result_of(ended[0])) as show:
+            ended.append(work.run(show))
+        return ended[0]
 
     if not dry_run and not yes:
         plan = run(dry=True)

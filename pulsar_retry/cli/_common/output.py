@@ -31,7 +31,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.ops.formatting import clean, words_of_age
+from pulsar_retry.ops.formatting import clean, one_line, words_of_age
 
 __all__ = [
     "ask",
@@ -61,7 +61,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
     Columns whose name begins with ``#`` contain numbers.
     """
-    texts = [["" if cell is None else clean(str(cell)) for cell in row] for row in rows]
+    texts = [["" if cell is None else one_line(str(cell)) for cell in row] for row in rows]
     names = [name.lstrip("#") for name in columns]
     if not sys.stdout.isatty():
         _plain(names, texts)
@@ -90,13 +90,14 @@ class _Rate(ProgressColumn):
 
 @contextlib.contextmanager
 def progress(
-    what: str, topic: str | None = None
+    what: str, topic: str | None = None, result: Callable[[], str] = lambda: "ok"
 ) -> Iterator[Callable[[float, float | None], None]]:
     """Yield a function that shows progress on standard error: what is done, and the total.
 
     The rate, and the time that is left if the total is known, are shown, too. If standard error is
     not a terminal, a verb that changes a *topic* writes lines for a log: when it begins, every ten
-    seconds, and when it ends. Other verbs write nothing there.
+    seconds, and when it ends, with the *result* if no error was raised. Other verbs write nothing
+    there.
     """
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
@@ -104,7 +105,7 @@ def progress(
         if topic is None or form == "off":
             yield lambda _done, _total: None
         else:
-            with _VerbLog(what, topic, as_json=form == "json") as log:
+            with _VerbLog(what, topic, result, as_json=form == "json") as log:
                 yield log.tell
         return
     columns = (
@@ -149,11 +150,11 @@ class _VerbLog:
     If the work fails before it has begun, there is no line.
     """
 
-    def __init__(self, what: str, topic: str, *, as_json: bool) -> None:
+    def __init__(self, what: str, topic: str, result: Callable[[], str], *, as_json: bool) -> None:
         context = click.get_current_context(silent=True)
         path = "" if context is None else context.command_path
         self._fields = {"verb": path.partition(" ")[2], "what": what, "topic": topic}
-        self._as_json = as_json
+        self._result, self._as_json = result, as_json
         self._began = self._next = time.monotonic()
         self._has_begun = False
         self._so_far: tuple[float, float | None] = (0, None)
@@ -166,7 +167,8 @@ class _VerbLog:
         if kind is not None and not self._has_begun:
             return  # the error is told anyway
         self._begin()
-        self._write("end", result="ok" if kind is None else kind.__name__, **self._counts())
+        result = self._result() if kind is None else kind.__name__
+        self._write("end", result=result, **self._counts())
 
     def tell(self, done: float, total: float | None) -> None:
         """Record what is done, and write a line if the last one is ten seconds old."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,16 +11,18 @@ from typing import Any, Protocol
 
 import click
 
+from pulsar_retry.cli._common.letters import show_groups
 from pulsar_retry.cli._common.operator import Operator
-from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json, table
+from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import Act
-from pulsar_retry.ops.formatting import short
 from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.policy.durations import seconds_of_text
+from pulsar_retry.replay.archiving.undoing import Undone
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import SAMPLE, STAYS, STOPPED, Redriven
+from pulsar_retry.replay.waiting.report import WaitingReport
 from pulsar_retry.wire.names import TopicName
 
 __all__ = [
@@ -28,6 +31,7 @@ __all__ = [
     "dead_letter_topics",
     "interruptible",
     "patience",
+    "result_of",
     "within_option",
 ]
 
@@ -169,14 +173,22 @@ def _counts(done: Redriven) -> dict[str, Any]:
 
 
 def _run(job: Redrive, what: str, total: int | None) -> Redriven:
-    with interruptible(job), progress(what, job.source) as show:
-        return job.run(
-            lambda so_far: (
+    ended: list[Redriven] = []
+    with interruptible(job), progress(what, job.source, lambda: result_of(ended[0])) as show:
+
+        def tell(so_far: Redriven) -> None:
+            if so_far.dry_run:
                 show(so_far.read, so_far.backlog)
-                if so_far.dry_run
-                else show(so_far.redriven, total)
-            )
-        )
+            else:
+                show(so_far.redriven, total)
+
+        ended.append(job.run(tell))
+    return ended[0]
+
+
+def result_of(done: Redriven | Undone | WaitingReport) -> str:
+    """Return a result in a word, for a log."""
+    return "ok" if done.is_complete else getattr(done, "stopped", None) or "incomplete"
 
 
 @contextlib.contextmanager
@@ -210,7 +222,7 @@ def _show(done: Redriven, word: str, *, several: bool, diffs: int) -> None:
     least = "at least " if done.at_least else ""
     click.echo(f"{least}{done.redriven} {verb}{resumed}, {done.seconds:.1f} s")
     for topic, count in done.targets.items():
-        click.echo(f"  {count} to {topic}")
+        click.echo(f"  {count} to {clean(topic)}")
     if done.edit:
         would = "would be changed" if done.dry_run else "changed"
         click.echo(f"  {done.edited} {would} by {done.edit}")
@@ -227,7 +239,7 @@ def _show(done: Redriven, word: str, *, several: bool, diffs: int) -> None:
     elif done.stopped:
         click.echo(STOPPED[done.stopped])
     if done.edited and not done.dry_run:
-        click.echo(f"To undo it: pulsar-retry dlq undo {done.source} {done.job}")
+        click.echo(f"To undo it: pulsar-retry dlq undo {shlex.quote(done.source)} {done.job}")
 
 
 def _show_plan(done: Redriven, diffs: int) -> None:
@@ -237,9 +249,5 @@ def _show_plan(done: Redriven, diffs: int) -> None:
         click.echo(clean(diff.text))
         click.echo()
     if done.groups:
-        rows = [
-            (each.count, each.reason, each.error, each.fingerprint, short(each.message))
-            for each in done.groups
-        ]
-        table(["#letters", "reason", "error", "fingerprint", "sample message"], rows)
+        show_groups(done.groups)
         click.echo()

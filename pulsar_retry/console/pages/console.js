@@ -6,12 +6,10 @@ const all = (selector, within = document) => [...within.querySelectorAll(selecto
 
 // -- live parts: they are replaced in place, so scrolling, focus and selection stay ---------------
 
+// Browsers have six connections for all tabs of a site: only a tab that is seen keeps one.
 function listen(url) {
-  const source = new EventSource(url);
-  const live = one("#live");
-  let pending = false, busy = false;
-  source.onopen = () => { live.hidden = false; };
-  source.onerror = () => { live.hidden = true; };
+  const address = new URL(url, location.href), live = one("#live");
+  let source = null, pending = false, busy = false;
   const update = async () => {
     if (busy) { pending = true; return; }
     busy = true;
@@ -24,7 +22,21 @@ function listen(url) {
     busy = false;
     if (pending) { pending = false; setTimeout(update, 500); }
   };
-  source.addEventListener("changed", update);
+  const turn = () => {
+    source?.close();
+    source = null;
+    live.hidden = true;
+    if (document.hidden) return;
+    source = new EventSource(address);
+    source.onopen = () => { live.hidden = false; };
+    source.onerror = () => { live.hidden = true; };
+    source.addEventListener("changed", (event) => {
+      address.searchParams.set("since", event.data);  // a tab that is seen again goes on from here
+      update();
+    });
+  };
+  document.addEventListener("visibilitychange", turn);
+  turn();
 }
 
 function replace(found) {

@@ -77,12 +77,14 @@ class IndexProgress:
         share: The part of the topic that was read, from 0 to 1.
         is_whole: Whether all are that were there a moment ago.
         age: The seconds since the topic was compared with the index; None: never.
+        unreadable: How many entries wait that cannot be read: they are encrypted, or incomplete.
     """
 
     known: int
     share: float
     is_whole: bool
     age: float | None = None
+    unreadable: int = 0
 
 
 class LetterIndex:

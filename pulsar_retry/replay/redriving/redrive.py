@@ -30,7 +30,12 @@ from pulsar_retry.replay.publishing import hand_off_of
 from pulsar_retry.replay.redriving.editor import LetterEditor, archived_by
 from pulsar_retry.replay.redriving.judge import LetterJudge, RedriveJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
-from pulsar_retry.replay.redriving.report import Redriven, first_of_each
+from pulsar_retry.replay.redriving.report import (
+    UNREADABLE,
+    WHY_UNREADABLE,
+    Redriven,
+    first_of_each,
+)
 from pulsar_retry.replay.redriving.run import RedriveWork, Run
 from pulsar_retry.replay.redriving.source import (
     SUBSCRIPTION,
@@ -42,7 +47,7 @@ from pulsar_retry.replay.redriving.source import (
     find_subscription,
     keeping_subscription,
 )
-from pulsar_retry.replay.redriving.survey import Failures, survey_redrive
+from pulsar_retry.replay.redriving.survey import Failures, count_unreadable, survey_redrive
 from pulsar_retry.replay.redriving.targets import RETRY, RedriveTargets, checked_target
 from pulsar_retry.replay.schemas import LetterCodecs
 from pulsar_retry.replay.subscription import Subscription
@@ -318,6 +323,11 @@ class Redrive:
             run = Run(work, self._cancelled)
             run.run()
             store.save(run.remains())
+            if run.stopped is None:
+                missed = count_unreadable(admin, client, through, checkpoint.ends, run.has_seen)
+                if missed:
+                    run.left[UNREADABLE] += missed
+                    run.problems[WHY_UNREADABLE] = None
             return report(run)
 
     def _report(
@@ -407,7 +417,15 @@ def _has_passed(admin: AdminClient, topic: str, subscription: str, checkpoint: C
         raise RedriveError(f"the subscription {subscription} of {topic} no longer exists")
     ledger, entry = map(int, cursor["readPosition"].split(":"))
     end = checkpoint.ends[topic]
-    return (ledger, entry) > (end.ledger, end.entry)
+    has_passed = (ledger, entry) > (end.ledger, end.entry)
+    if not has_passed:
+        consumers = admin.topics.stats(topic)["subscriptions"][subscription]["consumers"]
+        if any(each["availablePermits"] <= 0 for each in consumers):
+            # pulsar-client has nothing for us, and asks for no more.
+            raise RedriveError(
+                f"{topic}: too many letters before the others cannot be read: {WHY_UNREADABLE}"
+            )
+    return has_passed
 
 
 def _ratio(value: float | None, pace: RedriveRate) -> float | None:

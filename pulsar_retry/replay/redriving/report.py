@@ -39,6 +39,11 @@ STAYS = {
     LEFT_BY_EDIT: "left by the edit",
     EDIT_REFUSED: "their edit failed",
 }
+#: The problem of letters that pulsar-client does not deliver.
+WHY_UNREADABLE = (
+    "some letters are encrypted or incomplete; publish encrypted ones again from a consumer that "
+    "has the keys"
+)
 #: A dry run has not read all letters in its time.
 SAMPLE = "sample"
 #: Why a redrive ended early, in words.

@@ -24,6 +24,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.letters.letter import Letter
+from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.redriving.editor import EditedLetter
 from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
@@ -37,6 +38,8 @@ _TICK = 0.5
 _PAUSE, _PATIENCE = 0.5, 60.0
 #: Milliseconds to wait for a letter, and seconds without one after which the broker is asked.
 _WAIT_MS, _LULL = 200, 1.0
+#: The bits of a ledger and of an entry in the number of a letter.
+_LEDGER, _ENTRY = (1 << 63) - 1, (1 << 40) - 1
 #: How many letters may wait for another try.
 _MAX_RETURNED = 1000
 #: With fewer letters than this, the failure ratio is not meaningful.
@@ -206,6 +209,10 @@ class Run:
         begun = self._work.checkpoint
         exact = begun.exact and not self._work.hand_off.flights
         return attrs.evolve(begun, redriven=self.redriven, exact=exact)
+
+    def has_seen(self) -> set[EntryPlace]:
+        """Return the places of the letters that were delivered; ledgers have unique numbers."""
+        return {EntryPlace(each >> 64 & _LEDGER, each >> 24 & _ENTRY) for each in self._seen}
 
     # -- reading ----------------------------------------------------------------------------------
 

@@ -6,15 +6,26 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
+import _pulsar
+import attrs
 import pulsar
 
 from pulsar_retry.admin.client import AdminClient
-from pulsar_retry.replay.reading import read_letters, reader_of
+from pulsar_retry.admin.position import Position
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
+from pulsar_retry.replay.reading import read_after, read_letters, reader_of
 from pulsar_retry.replay.redriving.judge import LetterJudge
-from pulsar_retry.replay.redriving.report import SAMPLE, Groups, Redriven, first_of_each
+from pulsar_retry.replay.redriving.report import (
+    SAMPLE,
+    UNREADABLE,
+    WHY_UNREADABLE,
+    Groups,
+    Redriven,
+    first_of_each,
+)
 from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.properties import REDRIVE_ID
@@ -55,7 +66,11 @@ def survey_redrive(
             groups=groups.all(),
         )
 
-    for each in read_letters(client, admin, partitions, subscription):
+    def unreadable(_topic: str, _place: object) -> None:
+        left[UNREADABLE] += 1
+        judge.problems[WHY_UNREADABLE] = None
+
+    for each in read_letters(client, admin, partitions, subscription, unreadable):
         verdict = judge.judge(each.raw, str(each.position))
         if isinstance(verdict, str):
             left[verdict] += 1
@@ -76,6 +91,43 @@ def survey_redrive(
             next_tick = now + _TICK
             tell(report())
     return report()
+
+
+def count_unreadable(
+    admin: AdminClient,
+    client: pulsar.Client,
+    subscription: str,
+    ends: Mapping[str, Position],
+    seen: Callable[[], Container[EntryPlace]],
+) -> int:
+    """Return how many entries of a redrive that is done are left because they cannot be read.
+
+    Args:
+        admin: Gives the current state of the partitions.
+        client: Reads, if there are entries that the redrive has not seen.
+        subscription: The subscription of the redrive.
+        ends: The last letter of each partition.
+        seen: Returns the entries that the redrive has seen.
+    """
+    found: list[EntryPlace] = []
+    for topic, end in ends.items():
+        stats = admin.topics.internal_stats(topic)
+        log = attrs.evolve(Log.read(stats), last=EntryPlace(end.ledger, end.entry))
+        cursor = cursor_of(stats, subscription)
+        if cursor is None:
+            continue
+        acks = AckState.read(cursor, log)
+        unseen = [each for each in acks.unacknowledged(log) if each <= log.last]
+        if unseen:
+            known = seen()
+            unseen = [each for each in unseen if each not in known]
+        if unseen:  # chunks of a letter, or what cannot be read
+            before = EntryPlace(unseen[0].ledger, unseen[0].entry - 1)
+            missed: list[EntryPlace] = []
+            for _ in read_after(client, admin, topic, before, log, skipped=missed.append):
+                pass
+            found += set(missed) & set(unseen)
+    return len(found)
 
 
 class Failures:
@@ -100,7 +152,10 @@ class Failures:
         """Return how many letters of the redrive are dead again by now."""
         for reader in self._readers:
             while reader.has_message_available():
-                raw = reader.read_next(_PATIENCE_MS)
+                try:
+                    raw = reader.read_next(_PATIENCE_MS)
+                except _pulsar.Timeout:  # the last one cannot be decrypted
+                    break
                 with contextlib.suppress(UnicodeDecodeError):
                     self._count += raw.properties().get(REDRIVE_ID) == self._job
         return self._count

@@ -16,7 +16,7 @@ from pulsar_retry.client import Client
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.publishing import AcknowledgedLater, hand_off_of
-from pulsar_retry.replay.reading import reader_of
+from pulsar_retry.replay.reading import first_of, reader_of
 from pulsar_retry.replay.seeking.letters import OpenLetter, anew
 from pulsar_retry.replay.seeking.survey import Surveyed
 from pulsar_retry.replay.subscription import Subscription
@@ -37,15 +37,20 @@ def entry_place_of(raw: Any) -> EntryPlace:
 
 
 def read_unacknowledged(
-    client: pulsar.Client, seen: Surveyed, places: Collection[EntryPlace] | None = None
+    client: pulsar.Client,
+    seen: Surveyed,
+    places: Collection[EntryPlace] | None = None,
+    skipped: Callable[[EntryPlace], object] = lambda _place: None,
 ) -> Iterator[Any]:
     """Yield the raw messages of a partition that were unacknowledged in the survey *seen*.
 
-    With *places*, yield the messages at these places instead, acknowledged or not.
+    With *places*, yield the messages at these places instead, acknowledged or not. *skipped* is
+    called at the end with the places of those that cannot be read, as in `read_after`.
     """
     left = set(seen.acks.unacknowledged(seen.log) if places is None else places)
     if not left:
         return
+    missed = set(left)
     first, last = min(left), max(left)
     start = pulsar.MessageId(-1, first.ledger, first.entry - 1, -1)
     with reader_of(client, seen.topic, start) as reader:
@@ -53,11 +58,16 @@ def read_unacknowledged(
             try:
                 raw = reader.read_next(_WAIT_MS)
             except _pulsar.Timeout:
-                return  # the rest is a chunk of an incomplete message
+                break  # the rest cannot be read
             if (place := entry_place_of(raw)) > last:
-                return
+                break
             if place in left:
+                missed.discard(place)
+                if (begin := first_of(raw, place)) != place:
+                    missed -= {each for each in missed if begin <= each <= place}
                 yield raw
+    for each in missed:
+        skipped(each)
 
 
 def read_open_letters(

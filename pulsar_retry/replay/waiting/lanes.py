@@ -91,7 +91,7 @@ class HeldKeys:
         return [each for found, each in self._entries() if found == key]
 
     def order(self, key: str, action: Action) -> bool:
-        """LaneOrder something for the first message of a key.
+        """Order something for the first message of a key.
 
         Returns:
             Whether a subscriber has taken the order. If not, the next one that handles the key

@@ -20,6 +20,8 @@ class WaitingReport:
         dry_run: Whether nothing was changed.
         count: How many letters were cancelled or expedited, or would be.
         left: How many letters stay as they are.
+        unreadable: How many others cannot be read, and so stay, too: they are encrypted, or
+            incomplete.
         due: How many of *count* were due already, so that a consumer may have had them.
         handled: How many were acknowledged by a consumer in the meantime, before the command could.
         moved: How many other letters were published again with the rest of their delay, because the
@@ -38,6 +40,7 @@ class WaitingReport:
     dry_run: bool = False
     count: int = 0
     left: int = 0
+    unreadable: int = 0
     due: int = 0
     handled: int = 0
     moved: int = 0
@@ -46,6 +49,11 @@ class WaitingReport:
     groups: tuple[Group, ...] = ()
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no letter stays that may have been meant."""
+        return not self.unreadable
 
     def facts(self) -> dict[str, Any]:
         """Return the report as JSON-compatible values."""

@@ -25,6 +25,7 @@ from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.publishing import AcknowledgedLater, hand_off_of
+from pulsar_retry.replay.reading import SOME_CANNOT_BE_READ
 from pulsar_retry.replay.redriving.judge import is_meant
 from pulsar_retry.replay.redriving.report import Groups
 from pulsar_retry.replay.redriving.source import (
@@ -81,12 +82,14 @@ class _Found:
         meant: The places of the letters that are meant, with their due times.
         others: The places of the other letters.
         copies: The places of letters that an earlier command has published again.
+        unreadable: The places of letters that cannot be read.
     """
 
     seen: Surveyed
     meant: dict[EntryPlace, int] = attrs.field(factory=dict)
     others: set[EntryPlace] = attrs.field(factory=set)
     copies: set[str] = attrs.field(factory=set)
+    unreadable: set[EntryPlace] = attrs.field(factory=set)
 
 
 class WaitingLetters:
@@ -237,7 +240,7 @@ class WaitingLetters:
         total = sum(each.seen.acks.backlog(each.seen.log) for each in found)
         read = count = 0
         for each in found:
-            for raw in read_unacknowledged(client, each.seen):
+            for raw in read_unacknowledged(client, each.seen, skipped=each.unreadable.add):
                 read += 1
                 if read % _AT_ONCE == 0:
                     tell(read, total)
@@ -271,11 +274,15 @@ class WaitingLetters:
         self, subscription: str, found: list[_Found], groups: Groups, **more: Any
     ) -> WaitingReport:
         soon = time.time() * 1000 + _EARLY_MS
+        unreadable = sum(len(each.unreadable) for each in found)
+        text = SOME_CANNOT_BE_READ.format(count=unreadable)
         return WaitingReport(
             topic=self.topic,
             subscription=subscription,
             count=sum(len(each.meant) for each in found),
             left=sum(len(each.others) for each in found),
+            unreadable=unreadable,
+            warnings=(text,) if unreadable else (),
             due=sum(due <= soon for each in found for due in each.meant.values()),
             groups=groups.all(),
             **more,
@@ -390,7 +397,7 @@ def _settled(
     """Unload the topic, and say what is not certain."""
     touched = [each.seen.topic for each in found if each.meant]
     consumers = {each: consumers_of(admin, each, done.subscription)[0] for each in touched}
-    warnings = []
+    warnings = list(done.warnings)
     unloaded = False
     if unload:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import json
 import re
 import time
@@ -11,6 +13,7 @@ import pulsar
 
 import pulsar_retry as pr
 from support.console import Served
+from support.encrypting import key_files
 from support.reading import SUBSCRIPTION, eventually
 from support.replay.redriving import received
 
@@ -59,6 +62,19 @@ def test_pages_follow_arrivals_and_acknowledgements(console, dead) -> None:
     console.shows("5 letters", "/topic", name=dead.dlq)
 
 
+def test_letters_that_cannot_be_read_are_counted(console, dead, namespace, tmp_path) -> None:
+    """An encrypted one, of which the console has no key, hides no other one."""
+    dead.create("keep", partitions=2)
+    dead.fill(4)
+    keys = pulsar.CryptoKeyReader(*key_files(tmp_path))
+    producer = dead.client.create_producer(dead.dlq, encryption_key="k", crypto_key_reader=keys)
+    producer.send(b"secret")
+    producer.close()
+    page = console.shows("1 letter cannot be read here", "/topic", name=dead.dlq)
+    assert "4 letters, the oldest first" in page
+    console.shows('<td class="number">5', "/", namespace=namespace)
+
+
 def test_paging_search_and_export_of_many(console, dead) -> None:
     """Past the first 50; each letter is on one page; a search reads payloads."""
     dead.create("keep")
@@ -86,6 +102,13 @@ def test_paging_search_and_export_of_many(console, dead) -> None:
     lines = console.get("/export", name=dead.dlq, reason="odd").splitlines()
     assert 61 == len(lines)
     assert "“Košice” 99" == json.loads(lines[-1])["payload"]
+    dead.send(b"=1+1", dead.properties(5))
+    table = console.client.get(
+        "/export", params={"name": dead.dlq, "reason": "odd", "format": "csv"}
+    )
+    assert table.headers["content-disposition"].endswith('-DLQ.csv"')
+    rows = list(csv.DictReader(io.StringIO(table.text, newline="")))
+    assert ["“Košice” 99", "'=1+1"] == [each["payload"] for each in rows[60:]]
     assert "export" in console.get("/audit")
 
 
@@ -191,9 +214,11 @@ def test_a_payload_is_edited_by_hand(console, dead) -> None:
     consumer = dead.subscribe()
     long = "x" * 3000
     dead.send(b'{"amount":-3,"note":"a\\u202eb%s"}' % long.encode(), dead.properties(1))
-    dead.send(b"plain", dead.properties(3))
-    page = console.shows("2 letters", "/topic", name=dead.dlq)
-    first, second = re.findall('name="id" value="([^"]+)"', page)
+    plain = "\n <naïve>\n\tend ".encode()
+    dead.send(plain, dead.properties(3))
+    dead.send(b"a\r\nb", dead.properties(5))
+    page = console.shows("3 letters", "/topic", name=dead.dlq)
+    first, second, third = re.findall('name="id" value="([^"]+)"', page)
     form = {"name": dead.dlq, "verb": "redrive"}
     page = console.get("/act", **form, id=first, edit="yes")
     shown = re.search('<textarea name="payload"[^>]*>([^<]*)</textarea>', page)
@@ -201,8 +226,8 @@ def test_a_payload_is_edited_by_hand(console, dead) -> None:
     text = html.unescape(shown[1])
     assert {"amount": -3, "note": f"a\u202eb{long}"} == json.loads(text)
     assert "\\u202e" in text
-    assert "cannot be edited by hand" in console.get("/act", **form, id=second, edit="yes")
-    for wrong in ({"id": first, "payload": "{"}, {"id": second, "payload": "{}"}):
+    assert "cannot be edited by hand" in console.get("/act", **form, id=third, edit="yes")
+    for wrong in ({"id": first, "payload": "{"}, {"id": third, "payload": "{}"}):
         assert 400 == console.post("/act/look", **form, **wrong).status_code
     _, plan = console.look(**form, id=first, payload=text.replace("\n", "\r\n"))
     assert "would be edited" not in plan
@@ -215,6 +240,21 @@ def test_a_payload_is_edited_by_hand(console, dead) -> None:
     assert "<strong>1</strong> are edited; their originals are in the archive" in done
     assert {"amount": 3, "note": f"a\u202eb{long}"} == json.loads(received(consumer, 1)[0].data())
     assert "verb=undo" in done
+
+    page = console.get("/act", **form, id=second, edit="yes")
+    shown = re.search('<textarea name="payload"[^>]*>\n([^<]*)</textarea>', page)
+    assert shown
+    typed = html.unescape(shown[1]).replace("\n", "\r\n")  # as a browser sends it
+    assert plain == html.unescape(shown[1]).encode()
+    assert "would be edited" not in console.look(**form, id=second, payload=typed)[1]
+    wrong = console.post("/act/look", **form, id=second, payload="x", patch='{"a": 1}')
+    assert 400 == wrong.status_code
+    plan, page = console.look(**form, id=second, payload=f"{typed}\r\n= more ")
+    change = re.search('href="([^"]+)">Change', page)
+    assert change
+    assert "\n= more </textarea>" in console.get(html.unescape(change[1]))
+    assert "edited" in console.ended(console.post("/act/confirm", plan=plan))
+    assert [plain + b"\n= more "] == [each.data() for each in received(consumer, 1)]
 
 
 def test_waiting_letters_are_cancelled_and_made_due(console, dead, topic, client) -> None:

@@ -53,6 +53,21 @@ def test_the_verb_has_these_options(command):
     assert used <= known | {"--help"}
 
 
+def test_each_verb_has_json():
+    """Also if it prints no data: its errors are JSON then."""
+    found, groups = {}, [("", _root)]
+    while groups:
+        path, group = groups.pop()
+        for name in group.list_commands(click.Context(group)):
+            verb = group.get_command(click.Context(group), name)
+            if isinstance(verb, click.Group):
+                groups.append((f"{path} {name}", verb))
+            else:
+                found[f"{path} {name}"] = {option for each in verb.params for option in each.opts}
+    assert [] == [name for name, options in found.items() if "--json" not in options]
+    assert len(found) > 20
+
+
 def test_there_are_commands():
     """The patterns above still find what they are for."""
     assert len(commands()) > 20

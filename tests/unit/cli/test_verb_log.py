@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -11,7 +13,8 @@ from click.testing import CliRunner, Result
 
 import pulsar_retry as pr
 from pulsar_retry import cli
-from pulsar_retry.cli._common import output
+from pulsar_retry.cli._common import output, redriving
+from pulsar_retry.replay.redriving.report import Redriven
 
 
 @click.command()
@@ -53,6 +56,15 @@ def test_lines_with_fields() -> None:
 def test_a_verb_that_fails() -> None:
     """The last line says so, and how far it came."""
     assert re.search(r"event=end .* result=RedriveError done=1 total=3 ", lines("--fails")[2])
+
+
+def test_a_verb_that_leaves_letters() -> None:
+    """The last line does not say that all is well."""
+    done = Redriven(source="a-DLQ", job="1", dry_run=False, stopped="cancelled")
+    job: Any = SimpleNamespace(source=done.source, run=lambda _tell: done, cancel=int)
+    command = click.Command("moves", callback=lambda: redriving._run(job, "redriven", None))
+    end = CliRunner().invoke(command, []).stderr.splitlines()[-1]
+    assert "result=cancelled" in end
 
 
 def test_work_that_does_not_begin() -> None:

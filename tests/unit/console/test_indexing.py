@@ -11,6 +11,7 @@ from typing import Any
 import pulsar
 import pytest
 
+from pulsar_retry.admin.position import Position
 from pulsar_retry.console import indexing
 from pulsar_retry.console.indexing import Indexer
 from pulsar_retry.console.store.database import MEMORY, Database
@@ -37,9 +38,10 @@ class Topic:
     def __init__(self, monkeypatch: Any, database: Database) -> None:
         self.index, self.history = LetterIndex(database), History(database)
         self.ledger, self.entries = 7, 5
+        self.unreadable: set[int] = set()
         self.acks = AckState(EntryPlace(7, -1))
         monkeypatch.setattr(indexing._Seen, "of", lambda *_: self.seen)
-        monkeypatch.setattr(indexing, "_after", self.after)
+        monkeypatch.setattr(indexing, "read_after", self.after)
         self.start()
 
     @property
@@ -48,10 +50,14 @@ class Topic:
         log = Log(((self.ledger, self.entries),), EntryPlace(self.ledger, self.entries - 1))
         return indexing._Seen(log, self.acks)
 
-    def after(self, _client: Any, _partition: str, reached: EntryPlace, _last: Any) -> Any:
-        """Yield letters."""
-        places = [(self.ledger, each) for each in range(self.entries)]
-        return (Raw(*each) for each in places if each > reached)
+    def after(self, *arguments: Any, skipped: Any) -> Any:
+        """Yield letters that can be read."""
+        *_, reached, _log = arguments
+        for place in [EntryPlace(self.ledger, each) for each in range(self.entries)]:
+            if place > reached and place.entry in self.unreadable:
+                skipped(place)
+            elif place > reached:
+                yield Raw(*place), Position(*place)
 
     def start(self) -> None:
         """Start the console anew, with the same store."""
@@ -76,6 +82,18 @@ def topic(monkeypatch) -> Iterator[Topic]:
     """Give a topic with five letters."""
     with contextlib.closing(Database(MEMORY)) as database:
         yield Topic(monkeypatch, database)
+
+
+def test_what_cannot_be_read_counts_while_it_waits(topic) -> None:
+    """Also after a restart, which reads the topic again, and until it is acknowledged."""
+    topic.unreadable = {1, 4}
+    for _ in range(2):
+        assert ["7:0", "7:2", "7:3"] == topic.follow()
+        assert 2 == topic.indexer._left_out([DLQ])
+        topic.start()
+    topic.acks = AckState(EntryPlace(7, 1))
+    assert ["7:2", "7:3"] == topic.follow()
+    assert 1 == topic.indexer._left_out([DLQ])
 
 
 @pytest.mark.parametrize("restarts", [False, True])

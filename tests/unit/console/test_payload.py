@@ -16,7 +16,9 @@ from pulsar_retry.console.payload import (
     as_json,
     displayed,
     editable,
+    editable_text,
     patch_of,
+    text_of,
 )
 from pulsar_retry.errors import ConfigError
 
@@ -122,6 +124,17 @@ def test_what_is_edited_by_hand_is_the_payload(value) -> None:
         operation["value"],
     )
     assert not set(text) & {"\u202e", "\x00", "\r"}
+
+
+@given(st.text())
+def test_text_that_is_edited_by_hand(text) -> None:
+    """What a form sends back is no edit, if nobody has changed it."""
+    shown = editable_text(text.encode("utf-8", "replace"))
+    if shown is not None:
+        assert "" == text_of(shown.replace("\n", "\r\n"), shown)
+        assert f"{shown}x" == text_of(f"{shown}x", shown)
+    for payload in (b"\xff", b"a\r\nb", b"\x1b", "a\u202eb".encode(), b"x" * 20_000, None):
+        assert editable_text(payload) is None
 
 
 def test_what_cannot_be_edited_by_hand() -> None:

@@ -31,8 +31,8 @@ def watcher() -> Iterator[Watcher]:
         made.stop()
 
 
-def test_one_namespace_that_works_hides_no_other(watcher, monkeypatch) -> None:
-    """The overview says what it does not see."""
+def test_one_namespace_that_works_hides_no_other(watcher, monkeypatch, caplog) -> None:
+    """The overview says what it does not see; the log says it once a minute."""
     fails = {"shop/a"}
 
     def ask(namespace: str) -> tuple[Any, ...]:
@@ -42,7 +42,9 @@ def test_one_namespace_that_works_hides_no_other(watcher, monkeypatch) -> None:
 
     monkeypatch.setattr(watcher, "_ask", ask)
     watcher.poll()
+    watcher.poll()
     assert "shop/a" in watcher.problem
+    assert 1 == sum("shop/a" in each for each in caplog.messages)
     fails.clear()
     watcher.poll()
     assert "" == watcher.problem

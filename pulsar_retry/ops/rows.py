@@ -1,0 +1,54 @@
+"""Dead letters as the rows of a table, whose columns are the same for CSV and Parquet. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+#: The columns with times, texts and numbers, and those that only letters with a schema have.
+TIMES = ("published", "event_time", "failed")
+TEXTS = (
+    *("topic", "message_id", "key", "reason", "error", "message", "traceback", "fingerprint"),
+    *("stage", "origin_topic", "subscription", "origin_message_id", "properties"),
+)
+NUMBERS = ("attempt", "redrives")
+DECODED = ("schema", "value", "problem")
+
+_COLUMNS = (*TIMES, *TEXTS, *NUMBERS, "payload", "payload_base64", *DECODED)
+#: What a spreadsheet takes for a formula, and what of that is only a number.
+_FORMULA = re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+
+def texts_of(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is JSON in a cell of a table."""
+    names = facts.keys() & {"properties", "value"}
+    return {name: json.dumps(facts[name], ensure_ascii=False) for name in names}
+
+
+def as_csv(letters: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a CSV file, the names of the columns first.
+
+    A text that a spreadsheet would take for a formula has ``'`` in front of it.
+
+    Args:
+        letters: The values of letters, as `ops.showing.facts_of` returns them.
+    """
+    line = io.StringIO()
+    writer = csv.DictWriter(line, _COLUMNS)
+    writer.writeheader()
+    for each in letters:
+        yield line.getvalue()
+        line.seek(0)
+        line.truncate()
+        writer.writerow({name: _inert(cell) for name, cell in {**each, **texts_of(each)}.items()})
+    yield line.getvalue()
+
+
+def _inert(cell: Any) -> Any:
+    is_formula = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell

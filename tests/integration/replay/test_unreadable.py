@@ -1,0 +1,89 @@
+"""Letters that a command cannot read: encrypted ones, of whose keys it has none."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pulsar
+import pytest
+
+from pulsar_retry.errors import PulsarRetryError, RedriveError
+from pulsar_retry.ops.browse import look_into
+from pulsar_retry.replay.filter import Filter
+from support.encrypting import key_files
+from support.replay.redriving import received
+
+
+@pytest.fixture
+def encrypted(dead, tmp_path):
+    """Return a function that publishes encrypted letters, and returns the id of the last one."""
+    keys = pulsar.CryptoKeyReader(*key_files(tmp_path))
+
+    def publish(count: int, topic: str = dead.dlq, **options) -> str:
+        options = {"batching_enabled": False, "max_pending_messages": 0} | options
+        producer = dead.client.create_producer(
+            topic, encryption_key="key", crypto_key_reader=keys, **options
+        )
+        for _ in range(count - 1):
+            producer.send_async(b"secret", None, properties=dead.properties(1))
+        found = producer.send(b"secret", properties=dead.properties(1))
+        producer.close()
+        return f"{found.ledger_id()}:{found.entry_id()}"
+
+    return publish
+
+
+def test_they_hide_no_other_letter_and_are_counted(dead, encrypted) -> None:
+    """In front of others, between them and at the end, and beside letters in chunks."""
+    consumer = dead.subscribe()
+    dead.create("keep")
+    encrypted(2)
+    dead.send(bytes(6_000_000), dead.properties(0))
+    encrypted(1, compression_type=pulsar.CompressionType.ZSTD)
+    dead.fill(2)
+    last = encrypted(1)
+
+    with look_into(dead.cluster, dead.dlq, None) as found:
+        seen = found.grouped(Filter())
+        assert (3, 4) == (sum(each.count for each in seen.groups), seen.unreadable)
+        with pytest.raises(PulsarRetryError, match="encrypted"):
+            found.letter(last)
+    looked = dead.redrive(dry_run=True).run()
+    assert (3, {"unreadable": 4}) == (looked.redriven, looked.left)
+    done = dead.redrive().run()
+    assert (3, {"unreadable": 4}) == (done.redriven, done.left)
+    assert not done.is_complete
+    assert "encrypted" in done.problems[0]
+    received(consumer, 3)
+    assert 4 == dead.backlog()
+
+
+def test_too_many_end_a_redrive(dead, encrypted) -> None:
+    """It would wait for ever, because pulsar-client asks for no more than it may hold."""
+    dead.subscribe()
+    dead.create("keep")
+    encrypted(1010)
+    dead.fill(1)
+
+    with pytest.raises(RedriveError, match="encrypted"):
+        dead.redrive().run()
+    assert 1011 == dead.backlog()
+
+
+def test_they_are_not_cancelled_without_a_word(dead, encrypted, run, client) -> None:
+    """The command says that they stay, and fails."""
+    dead.subscribe()
+    encrypted(1, dead.retry)
+    waiting = dead.properties(1, DELAY_TIME="3600000")
+    client.create_producer(dead.retry).send(
+        bytes(10), properties=waiting, deliver_after=timedelta(hours=1)
+    )
+    encrypted(2, dead.retry)
+
+    code, shown, errors = run("retry", "show", dead.retry)
+    assert (0, True) == (code, "1 letters, 0 of them due" in shown)
+    assert "3 letters cannot be read" in errors
+    code, shown, errors = run("retry", "cancel", dead.retry, "--all", "--yes")
+    assert (1, True) == (code, "1 cancelled, 0 stay" in shown)
+    assert "3 letters cannot be read, and stay" in errors
+    assert "result=incomplete" in errors

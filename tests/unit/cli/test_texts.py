@@ -1,0 +1,39 @@
+"""The texts that verbs print of letters, which anybody may have written."""
+
+from __future__ import annotations
+
+from pulsar_retry.cli._common.letters import full, line, show_groups
+from pulsar_retry.cli._common.output import table
+from pulsar_retry.replay.redriving.report import Group
+
+FORGED = "late\nproperty tenant = 7\r\x1b[2J"
+FACTS = {
+    "published": "2026-03-01T12:00:00+00:00",
+    "message_id": "86:1:-1",
+    "key": FORGED,
+    "reason": FORGED,
+    "error": None,
+    "message": FORGED,
+    "traceback": None,
+    "properties": {FORGED: FORGED},
+    "payload": "tea",
+}
+
+
+def test_a_letter_cannot_add_lines_of_its_own() -> None:
+    """A line break in a value is followed by spaces, and on one line there is none."""
+    begins = [each.split(" ")[0] for each in full(FACTS).splitlines()]
+    names = {"", "published", "message_id", "key", "reason", "message", "property"}
+    assert names | {"payload:", "tea"} == set(begins)
+    assert 1 == begins.count("property")
+    assert 1 == len(line(FACTS).splitlines())
+
+
+def test_a_row_is_one_line_and_not_endless(capsys) -> None:
+    """Also if a reason has several lines, or thousands of characters."""
+    groups = [Group(FORGED, "E" * 5000, "f" * 5000, FORGED, 2, ("1:1",))]
+    show_groups(groups)
+    table(["any"], [(FORGED,)])
+    _, row, _, other = capsys.readouterr().out.splitlines()
+    assert len(row) < 300
+    assert "\x1b" not in other
