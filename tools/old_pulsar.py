@@ -5,8 +5,8 @@ runs the command with its addresses in PULSAR_SERVICE_URL and PULSAR_ADMIN_URL; 
 command's. Maven resolves the jars once, into the cache. Where the release or a Java cannot be had,
 the script says "skipped, because …", and ends with 0.
 
-These releases are not for `pulsar_retry.standalone`: they keep metadata in ZooKeeper, and were made
-for Java 8 and 11. They run on Java 17, too, with the internals that `java_options` opens.
+These releases have no lock file in `pulsar_retry.standalone`. They were made for Java 8, 11 or 17;
+all run on Java 17, with the internals that `java_options` opens.
 """
 
 from __future__ import annotations
@@ -39,21 +39,23 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
       <artifactId>pulsar-broker</artifactId>
       <version>{version}</version>
       <exclusions>
-        <exclusion><groupId>org.apache.pulsar</groupId><artifactId>jetcd-core-shaded</artifactId></exclusion>
+        <exclusion><groupId>org.apache.pulsar</groupId><artifactId>jetcd-core-shaded</artifactId></exclusion>{without}
       </exclusions>
     </dependency>
   </dependencies>
 </project>
 """
+
+#: For metadata in etcd and functions on Kubernetes, which a standalone does not need, 3.0 and later
+#: ask for versions of gRPC that contradict each other.
+_SINCE_3 = "".join(
+    f"<exclusion><groupId>{group}</groupId><artifactId>*</artifactId></exclusion>"
+    for group in ("io.etcd", "io.grpc", "io.kubernetes")
+)
 _GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 
-#: What is different from Pulsar's defaults, beside what one process needs: a broker that keeps
-#: topics, and exact delays.
-_SETTINGS = {
-    key: value
-    for key, value in BROKER_SETTINGS.items()
-    if key not in {"diskUsageLwmThreshold", "loadBalancerEnabled"}
-}
+#: What 2.7 and 2.9 do not start with.
+_UNKNOWN_BEFORE_2_10 = {"diskUsageLwmThreshold", "loadBalancerEnabled"}
 
 #: Seconds that a start may take.
 _PATIENCE = 180.0
@@ -61,6 +63,10 @@ _PATIENCE = 180.0
 
 class CannotBeHadError(Exception):
     """The release, or what it needs, is not to be had here."""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def jars(version: str) -> Path:
@@ -71,7 +77,8 @@ def jars(version: str) -> Path:
             raise CannotBeHadError("there is no Maven on PATH")
         with tempfile.TemporaryDirectory() as temporary:
             pom, target = Path(temporary, "pom.xml"), Path(temporary, "jars")
-            pom.write_text(_POM.format(version=version), "ascii")
+            without = _SINCE_3 if _numbers(version) >= (3,) else ""
+            pom.write_text(_POM.format(version=version, without=without), "ascii")
             command = ["mvn", "--batch-mode", "--quiet", "--file", str(pom), _GOAL]
             command += ["-DincludeScope=runtime", f"-DoutputDirectory={target}"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -94,15 +101,25 @@ def run(version: str, command: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="old-pulsar-") as name:
         folder = Path(name)
         conf = folder / "standalone.conf"
-        settings = _SETTINGS | own_settings(broker, web)
-        settings |= {"zookeeperServers": f"127.0.0.1:{keeper}"}
-        settings |= {"configurationStoreServers": f"127.0.0.1:{keeper}"}
+        # Pulsar's defaults, but for what one process needs: topics are kept, and delays are exact.
+        settings = BROKER_SETTINGS | own_settings(broker, web)
+        if _numbers(version) < (2, 10):
+            for key in _UNKNOWN_BEFORE_2_10:
+                del settings[key]
+        in_zookeeper = _numbers(version) < (2, 11)
+        if in_zookeeper:
+            settings |= {"zookeeperServers": f"127.0.0.1:{keeper}"}
+            settings |= {"configurationStoreServers": f"127.0.0.1:{keeper}"}
         conf.write_text(format_conf(settings), "ascii")
         program = [
             *(str(java.executable), *java_options(java, "768m", "768m", fast_start=True)),
             *("-cp", f"{classes}/*", "org.apache.pulsar.PulsarStandaloneStarter"),
             *("--config", str(conf), "--num-bookies", "1", "--wipe-data"),
-            *("--zookeeper-dir", str(folder / "zookeeper"), "--zookeeper-port", str(keeper)),
+            *(
+                ("--zookeeper-dir", str(folder / "zookeeper"), "--zookeeper-port", str(keeper))
+                if in_zookeeper
+                else ("--metadata-dir", str(folder / "metadata"))
+            ),
             *("--bookkeeper-dir", str(folder / "bookies"), "--bookkeeper-port", str(bookie)),
             *("--no-functions-worker", "--no-stream-storage"),
         ]

@@ -48,8 +48,10 @@ def notes(tag: str) -> str:
     """Return what the changelog says about the version of *tag*, such as ``v0.2.0``.
 
     Raises:
-        SystemExit: it is not the version of the package, or the changelog has no dated part of it.
+        SystemExit: it is not the version of the package, or the changelog has no dated part of it,
+            or the hosted CI runs in a repository to which the package's addresses do not lead.
     """
+    _check_repository(os.environ.get("GITHUB_REPOSITORY"))
     version = tag.removeprefix("v")
     if version != _version():
         sys.exit(f"error: {tag} is tagged, but pulsar_retry/_version.py says {_version()}")
@@ -81,6 +83,13 @@ def main(folder: Path) -> None:
         for path in (sdist, pure):
             (folder / path.name).write_bytes(path.read_bytes())
             print(f"to publish: {folder / path.name}")
+
+
+def _check_repository(name: str | None) -> None:
+    """End the program if package indexes would send users to another repository than *name*."""
+    addresses = (ROOT / "setup.cfg").read_text(encoding="utf-8")
+    if name and f"Homepage = https://github.com/{name}\n" not in addresses:
+        sys.exit(f"error: the addresses in setup.cfg and setup.py are not those of {name}")
 
 
 def _version() -> str:

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import pulsar
 
 if TYPE_CHECKING:  # the module needs the packages of an extra
     from pulsar_retry.observe.spans import Spans
@@ -58,7 +59,7 @@ def _propagation() -> tuple[Callable[[], object], Callable[[dict[str, str]], Non
 
 
 @contextlib.contextmanager
-def process_span(message: Any, subscription: str | None = None) -> Iterator[Any]:
+def process_span(message: pulsar.Message, subscription: str | None = None) -> Iterator[Any]:
     """Make a span for one attempt at *message*; it is current within the ``with`` block.
 
     Use it in your own loops with `Consumer` or `Client.pull`. A `Subscriber` and a dispatcher make

@@ -43,7 +43,8 @@ class Cluster:
     """
 
     service_url: str = attrs.field(default="pulsar://localhost:6650", kw_only=False)
-    _admin_url: str | None = None
+    # Type checkers other than mypy do not know that attrs drops the underscore.
+    _admin_url: str | None = attrs.field(default=None, alias="admin_url")
     token: str | Callable[[], str | None] | None = attrs.field(default=None, repr=False)
     token_file: str | None = None
     tls_trust_certs_file: str | None = None

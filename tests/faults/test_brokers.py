@@ -55,7 +55,9 @@ def test_a_thousand_delayed_letters_and_a_restart(own_stage, own_broker, fault):
     publish(own_stage.client, own_stage.topic, own_stage.ledger, count)
     with own_stage.working(retry_many, delay=delay):
         eventually(lambda: own_stage.ledger.account().retried >= count, within=60)
-        eventually(lambda: own_stage.admin.backlog(own_stage.topic, SUBSCRIPTION) == 0)
+        eventually(lambda: own_stage.admin.backlog(own_stage.topic, SUBSCRIPTION) == 0, within=60)
+        # On a busy machine the first letters are due already.
+        handled = own_stage.ledger.account().deliveries - count
         fault.is_over()
         own_broker.restart()
 
@@ -63,7 +65,7 @@ def test_a_thousand_delayed_letters_and_a_restart(own_stage, own_broker, fault):
         f"broker restarted while {count} letters wait {delay:g} s",
         "The letters are delivered when they are due",
         own_stage.account(),
-        bound=count // 10,
+        bound=count // 10 + handled,
         why=NOT_STORED,
     )
 

@@ -12,8 +12,8 @@ SINCE_3_13 = pytest.mark.skipif(
     not hasattr(_pulsar.Message, "has_null_value"), reason="pulsar-client 3.13 can do this"
 )
 
-#: `tools/old_pulsar.py` runs 2.7.2 and 2.9.1.
+#: `tools/old_pulsar.py` runs 2.7.2 to 3.2.0.
 NOT_ON_AN_OLD_PULSAR = pytest.mark.skipif(
-    "OLD_PULSAR" in os.environ,
-    reason="skipped, because Pulsar 2.9 counts what a closed consumer had as redelivered",
+    os.environ.get("OLD_PULSAR", "").startswith("2."),
+    reason="skipped, because Pulsar 2 counts what a closed consumer had as redelivered",
 )

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
+from datetime import timedelta
 
 import pulsar
 from pulsar.schema import Integer, JsonSchema, Record
 
 import pulsar_retry as pr
+from pulsar_retry.replay import Cluster, Subscription, seek
 
 URL = "pulsar://localhost:6650"
 
@@ -46,7 +48,9 @@ def consume(client: pr.Client) -> bytes:
         ),
     )
     message = consumer.receive(timeout_millis=1000)
-    consumer.reconsume_later(message, delay=10)
+    order: Order = message.value()
+    with pr.process_span(message):
+        consumer.reconsume_later(message, delay=10 + order.number)
     for each in consumer.batch_receive():
         consumer.acknowledge(each.message_id())
     return message.data()
@@ -77,6 +81,12 @@ def letters(client: pr.Client) -> list[str | None]:
     while reader.has_message_available():
         found.append(pr.DeadLetter.of(reader.read_next(1000)).failure.reason)
     return found
+
+
+def go_back() -> int:
+    """Deliver the last two hours again."""
+    cluster = Cluster(URL, admin_url="http://localhost:8080")
+    return seek(Subscription(cluster, "orders", "billing"), timedelta(hours=2)).replayed
 
 
 def receive_push(headers: Mapping[str, str]) -> object:

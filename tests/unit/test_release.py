@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,13 +13,14 @@ import pulsar_retry
 ROOT = Path(__file__).parents[2]
 
 
-def notes(tag: str) -> subprocess.CompletedProcess[str]:
-    """Run the program that prints the notes of a release."""
+def notes(tag: str, repository: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the program that prints the notes of a release, as the hosted CI of *repository*."""
     return subprocess.run(
         [sys.executable, str(ROOT / "tools" / "release.py"), "--notes", tag],
         capture_output=True,
         encoding="utf-8",
         check=False,
+        env=os.environ | {"GITHUB_REPOSITORY": repository},
     )
 
 
@@ -38,6 +40,16 @@ def test_a_tag_of_another_version_is_refused():
 
     assert done.returncode == 1
     assert "_version.py says" in done.stderr
+
+
+def test_only_the_repository_that_the_package_names_releases_it():
+    """Otherwise the package index would send users to a repository of somebody else."""
+    tag = f"v{pulsar_retry.__version__}"
+
+    assert notes(tag, "pulsar-retry/pulsar-retry").returncode == 0
+    done = notes(tag, "somebody/pulsar-retry")
+    assert done.returncode == 1
+    assert "setup.cfg" in done.stderr
 
 
 def test_the_changelog_has_an_address_for_each_version():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,19 +112,26 @@ class MadeUp(LetterBrowser):
         )
 
 
-def console(access: Access) -> Console:
+@pytest.fixture
+def database() -> Iterator[Database]:
+    """Give what a console remembers."""
+    with contextlib.closing(Database(MEMORY)) as database:
+        yield database
+
+
+def console(access: Access, database: Database) -> Console:
     """Return a console of letters that are made up."""
     cluster = Cluster("pulsar://127.0.0.1:1", admin_url="http://127.0.0.1:1")
     options = ConsoleOptions(namespaces=["public/default"])
-    made = assembled(cluster, access, options, Database(MEMORY))
+    made = assembled(cluster, access, options, database)
     made.desk.__class__ = MadeUp
     return made
 
 
 @pytest.fixture
-def local() -> Console:
+def local(database) -> Console:
     """Return a console on loopback, without a token."""
-    return console(Access("127.0.0.1"))
+    return console(Access("127.0.0.1"), database)
 
 
 @pytest.fixture
@@ -133,9 +141,9 @@ def browser(local) -> TestClient:
 
 
 @pytest.fixture
-def locked() -> TestClient:
+def locked(database) -> TestClient:
     """Return what asks a console that wants a token."""
-    app = console(Access("10.0.0.1", token=TOKEN)).app()
+    app = console(Access("10.0.0.1", token=TOKEN), database).app()
     return TestClient(app, base_url="http://dlq.example", follow_redirects=False)
 
 
@@ -397,10 +405,10 @@ def test_a_payload_in_each_form(browser, local, payload, form, text) -> None:
     assert text in answer.text
 
 
-def test_viewers_read_and_change_nothing() -> None:
+def test_viewers_read_and_change_nothing(database) -> None:
     """Whatever they send; and they do not see the buttons."""
     access = Access("10.0.0.1", token=TOKEN, viewer_token=VIEWERS)
-    app = console(access).app()
+    app = console(access, database).app()
     client = TestClient(app, base_url="http://dlq.example", follow_redirects=False)
     assert 303 == log_in(client, VIEWERS).status_code
     page = client.get(f"/topic?name={DLQ}").text
@@ -426,9 +434,9 @@ def test_a_program_marks_a_deployment_with_a_token(locked) -> None:
     assert 401 == locked.post("/marks", data={"mark": "x"}, headers=wrong).status_code
 
 
-def test_a_full_disk_is_told_and_lets_users_in() -> None:
+def test_a_full_disk_is_told_and_lets_users_in(database) -> None:
     """Otherwise nobody could look what is wrong."""
-    made = console(Access("10.0.0.1", token=TOKEN))
+    made = console(Access("10.0.0.1", token=TOKEN), database)
     client = TestClient(made.app(), base_url="http://dlq.example", follow_redirects=False)
     writer = made.records._database._writer
     (pages,) = writer.execute("PRAGMA page_count").fetchone()
