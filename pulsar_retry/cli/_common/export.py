@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
-from pulsar_retry.ops.rows import DECODED, NUMBERS, TEXTS, TIMES, as_csv, texts_of
 from pulsar_retry.replay.reading import LetterInPlace
 from pulsar_retry.runtime.upstream import has_null_value
+from pulsar_retry.wire.payloads.rows import DECODED, NUMBERS, TEXTS, TIMES, as_csv, texts_of
 
 __all__ = ["Export"]
 
