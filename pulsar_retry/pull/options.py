@@ -91,6 +91,9 @@ class Options:
     letter_encryption_key: str | None = None
     plain_letters: bool = False
     hooks: Hooks | None = None
+    #: A consumer sets these two: who takes its messages, and further arguments of `subscribe`.
+    callers: Callers | None = None
+    more: Mapping[str, Any] = attrs.Factory(dict)
     #: A dispatcher sets these two: a control that holds messages back, and a context manager that
     #: the event loop of the workers enters.
     admission: AdmissionControl | None = None
@@ -113,11 +116,11 @@ def checked_options(**arguments: Any) -> Options:
     Raises:
         ConfigError: an argument is invalid.
     """
-    for name in ("topic", "subscription"):
-        value = arguments[name]
-        listed = name == "topic" and isinstance(value, list) and value
-        if not listed:
-            not_blank(name, value, "a name that is not blank")
+    accepted, topic = "a name that is not blank", arguments["topic"]
+    is_listed = isinstance(topic, list) and topic
+    if not is_listed and arguments.get("ordering") != DURABLE:  # `_check_durable` says why
+        not_blank("topic", topic, accepted)
+    not_blank("subscription", arguments["subscription"], accepted)
     for name, kind, optional in _KINDS:
         value = arguments.get(name)
         if name in arguments and not isinstance(value, kind) and not (optional and value is None):
