@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any, Literal
@@ -9,6 +10,8 @@ from typing import Any, Literal
 import pulsar
 
 from pulsar_retry.consumer import client as consumer_client
+from pulsar_retry.consumer.arguments import DURABLE, OnExhausted, Ordering
+from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks
@@ -18,11 +21,10 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery
+from pulsar_retry.pull.durable.consumer import DurableConsumer
 from pulsar_retry.pull.durable.subscriber import DurableSubscriber
 from pulsar_retry.pull.options import (
-    OnExhausted,
     Options,
-    Ordering,
     Redelivery,
     Workers,
     checked_options,
@@ -43,6 +45,7 @@ from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
 
 _BYTES = pulsar.schema.BytesSchema()
+_SUBSCRIBE = inspect.signature(consumer_client.Client.subscribe)
 _EARLIEST = pulsar.InitialPosition.Earliest
 _FLOW_CONTROL, _LEASE, _LANES, _BUDGET = FlowControl(), Lease(), Lanes(), RetryBudget()
 
@@ -72,6 +75,14 @@ class Client(consumer_client.Client):
     @retry_policy.setter
     def retry_policy(self, policy: RetryPolicy | None) -> None:
         self._retry_policy = checked_policy(policy)
+
+    @consumer_client.as_original(consumer_client.Client.subscribe)
+    def subscribe(self, *args: Any, **kwargs: Any) -> Consumer:  # noqa: D102 - wrapped
+        if kwargs.get("ordering") != DURABLE:
+            return super().subscribe(*args, **kwargs)
+        bound = _SUBSCRIBE.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        return DurableConsumer(self, bound.arguments)
 
     def subscriber(
         self,

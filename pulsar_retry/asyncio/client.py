@@ -221,6 +221,9 @@ class Client(Closing, pulsar.asyncio.Client):
         """
         arguments = {name: value for name, value in locals().items() if name != "self"}
         arguments.update(arguments.pop("newer"))
+        if (ordering := arguments.pop("ordering", None)) is not None:
+            accepted = "None here: use subscriber(), or the subscribe() of pulsar_retry.Client"
+            raise ConfigError.bad("ordering", ordering, accepted)
         if arguments.pop("is_pattern_topic"):
             if not isinstance(topic, str):
                 raise ConfigError.bad("topic", topic, "a str, because is_pattern_topic is True")

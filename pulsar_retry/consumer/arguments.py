@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import attrs
 import pulsar
@@ -18,6 +20,12 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.letter_producers import LetterProducerOptions, ProducerOptions
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName, first_topic
+
+#: Whether messages of a key stay in order also across processes.
+Ordering = Literal["durable"]
+DURABLE: Ordering = "durable"
+#: What happens to the first message of a held key when its attempts are used up.
+OnExhausted = Literal["release", "park"]
 
 #: The types on which the broker delays messages and counts redeliveries.
 SHARED_TYPES = frozenset({pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared})
@@ -207,3 +215,31 @@ def _nack_backoff(delay_ms: Any, backoff: Backoff | None) -> Backoff:
             "negative_ack_backoff", backoff, "a backoff such as Exponential(10, 600)"
         )
     return backoff
+
+
+def check_ordering(ordering: object, on_exhausted: object) -> None:
+    """Check that a consumer without durable lanes has no arguments of theirs.
+
+    Raises:
+        ConfigError: it has.
+    """
+    if ordering is not None:  # `pulsar_retry.Client` has looked for "durable" before
+        raise ConfigError.bad("ordering", ordering, f'"{DURABLE}" or None')
+    if on_exhausted != "release":
+        accepted = f'"release", because ordering is not "{DURABLE}"'
+        raise ConfigError.bad("on_exhausted", on_exhausted, accepted)
+
+
+def check_newer(arguments: Mapping[str, Any]) -> None:
+    """Check arguments of `Client.subscribe` that its signature does not list.
+
+    Raises:
+        TypeError: the installed pulsar-client has no such argument.
+    """
+    known = inspect.signature(pulsar.Client.subscribe).parameters if arguments else {}
+    for name in arguments:
+        if name not in known:
+            raise TypeError(
+                f"subscribe() got an unexpected keyword argument {name!r}, which pulsar-client "
+                f"{pulsar.__version__} does not have either"
+            )

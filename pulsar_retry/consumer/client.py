@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Never, ParamSpec, Self, TypeVar, cast
@@ -17,7 +17,13 @@ from typing import Any, Never, ParamSpec, Self, TypeVar, cast
 import _pulsar
 import pulsar
 
-from pulsar_retry.consumer.arguments import make_plan
+from pulsar_retry.consumer.arguments import (
+    OnExhausted,
+    Ordering,
+    check_newer,
+    check_ordering,
+    make_plan,
+)
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handoff.handoff import NewMessage
@@ -51,7 +57,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _as(original: Callable[P, R]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+def as_original(original: Callable[P, R]) -> Callable[[Callable[..., R]], Callable[P, R]]:
     """Give a method the name, docstring and signature of *original*."""
     return cast("Callable[[Callable[..., R]], Callable[P, R]]", wraps(original))
 
@@ -92,7 +98,7 @@ class Client(pulsar.Client):
 
     # The methods below accept what the installed pulsar-client accepts, with the same signatures.
 
-    @_as(pulsar.Client.__init__)
+    @as_original(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         arguments = _SIGNATURE.bind(self, *args, **kwargs).arguments
         logger = arguments.get("logger")
@@ -127,7 +133,7 @@ class Client(pulsar.Client):
     def _awaiting_contact(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._contact is None else self._contact.awaited()
 
-    @_as(pulsar.Client.create_producer)
+    @as_original(pulsar.Client.create_producer)
     def create_producer(self, *args: Any, **kwargs: Any) -> pulsar.Producer:  # noqa: D102 - wrapped
         with self._awaiting_contact():
             producer = super().create_producer(*args, **kwargs)
@@ -135,14 +141,14 @@ class Client(pulsar.Client):
         fork.guard(producer, "_client", "_producer")
         return producer
 
-    @_as(pulsar.Client.create_reader)
+    @as_original(pulsar.Client.create_reader)
     def create_reader(self, *args: Any, **kwargs: Any) -> pulsar.Reader:  # noqa: D102 - wrapped
         with self._awaiting_contact():
             reader = super().create_reader(*args, **kwargs)
         fork.guard(reader, "_reader")
         return reader
 
-    @_as(pulsar.Client.create_table_view)
+    @as_original(pulsar.Client.create_table_view)
     def create_table_view(self, *args: Any, **kwargs: Any) -> pulsar.TableView:  # noqa: D102 - wrapped
         with self._awaiting_contact():
             view = super().create_table_view(*args, **kwargs)
@@ -190,6 +196,8 @@ class Client(pulsar.Client):
         max_unacked_messages: int = DEFAULT_LIMIT,
         letter_encryption_key: str | None = None,
         plain_letters: bool = False,
+        ordering: Ordering | None = None,
+        on_exhausted: OnExhausted = "release",
         **newer: Never,
     ) -> Consumer:
         """Subscribe to a topic, as `pulsar.Client.subscribe` does, with support for letters.
@@ -283,6 +291,12 @@ class Client(pulsar.Client):
                 *crypto_key_reader* supplies the public key. If there are letters and a key reader,
                 either this argument or *plain_letters* is required.
             plain_letters: Publish the letters unencrypted, although messages are decrypted.
+            ordering: ``"durable"`` keeps later messages of a key back while one is retried, also
+                across processes (docs/durable-lanes.md). It includes *enable_retry*, and needs one
+                topic and Key_Shared.
+            on_exhausted: With durable ordering, what happens when the retries of a key's first
+                message are used up. ``"release"`` dead-letters it. ``"park"`` holds the key until
+                an operator releases it.
             **newer: Arguments of a newer pulsar-client that this signature does not list. They are
                 passed on for each topic.
 
@@ -295,6 +309,7 @@ class Client(pulsar.Client):
             pulsar.PulsarException: the broker refused a subscription, or the look-up of old-style
                 letter topics. Everything that was open is closed again.
         """
+        check_ordering(ordering, on_exhausted)
         plan = make_plan(
             topic=topic,
             subscription=subscription_name,
@@ -442,21 +457,6 @@ def clock_of(client: Client) -> Clock:
 def timer_of(client: Client) -> Timer:
     """Return the timer of *client*: there is one per client, and so one thread per client."""
     return client._timer  # noqa: SLF001 - likewise
-
-
-def check_newer(arguments: Mapping[str, Any]) -> None:
-    """Check arguments of `Client.subscribe` that its signature does not list.
-
-    Raises:
-        TypeError: the installed pulsar-client has no such argument.
-    """
-    known = inspect.signature(pulsar.Client.subscribe).parameters if arguments else {}
-    for name in arguments:
-        if name not in known:
-            raise TypeError(
-                f"subscribe() got an unexpected keyword argument {name!r}, which pulsar-client "
-                f"{pulsar.__version__} does not have either"
-            )
 
 
 def _shut_down(pid: int, raws: list[Any], timer: Timer) -> None:

@@ -114,9 +114,12 @@ class Handover:
     def cut(self) -> frozenset[bool]:
         """Return which raw consumers have no connection: True stands for the retry topic's."""
         sources = self._in_hand.sources
-        return frozenset(
+        cut = frozenset(
             bool(place) for place, each in enumerate(sources) if not each.raw.is_connected()
         )
+        if cut:  # what pulsar-client has fetched by this connection is delivered again
+            self._receiving.distrust()
+        return cut
 
     def comes_by_itself(self, message: Any, cut: frozenset[bool]) -> bool:
         """Tell whether *message* will certainly be redelivered without a request.

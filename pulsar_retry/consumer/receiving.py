@@ -232,6 +232,11 @@ class Receiving:
             self.inbox.look_if_due(now)
         return now < self.trusted_until
 
+    def distrust(self) -> None:
+        """Check the connection before the next message: it was found to be lost."""
+        if not self.is_plain:
+            self.trusted_until = 0.0
+
     def _is_lost_letter(self, raw: Any, letters: ReceivedLetters) -> bool:
         """Tell whether the connection that delivered the letter *raw* is gone.
 

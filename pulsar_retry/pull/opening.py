@@ -126,6 +126,7 @@ def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerT
         letter_encryption_key=options.letter_encryption_key,
         plain_letters=options.plain_letters,
         hooks=options.hooks,
+        **options.more,
     )
 
 

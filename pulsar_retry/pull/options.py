@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.arguments import letter_producers
+from pulsar_retry.consumer.arguments import DURABLE, OnExhausted, Ordering, letter_producers
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
@@ -29,6 +29,7 @@ from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
 from pulsar_retry.pull.rules.quarantine import Quarantine
+from pulsar_retry.pull.workers.callers import Callers
 from pulsar_retry.pull.workers.returned import is_lazy
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
@@ -40,11 +41,6 @@ if TYPE_CHECKING:
 #: Where handlers run.
 Workers = Literal["threads", "processes"]
 Redelivery = Literal["letters", "nack"]
-#: Whether messages of a key stay in order also across processes.
-Ordering = Literal["durable"]
-DURABLE: Ordering = "durable"
-#: What happens to the first message of a held key when its attempts are used up.
-OnExhausted = Literal["release", "park"]
 AUTO: Literal["auto"] = "auto"
 
 #: The limit of ``concurrency="auto"``, unless ``max_concurrency`` is given.
@@ -95,6 +91,9 @@ class Options:
     #: the event loop of the workers enters.
     admission: AdmissionControl | None = None
     around: AbstractAsyncContextManager[object] | None = None
+    #: A consumer sets these two: who takes its messages, and further arguments of `subscribe`.
+    callers: Callers | None = None
+    more: Mapping[str, Any] = attrs.Factory(dict)
     #: The letters' topics, if the topic is the stream of durable lanes, which has none of its own.
     letter_topics: LetterTopics | None = None
     #: The event loop for ``async def`` handlers. If it is None, they get a loop of their own.
@@ -113,11 +112,11 @@ def checked_options(**arguments: Any) -> Options:
     Raises:
         ConfigError: an argument is invalid.
     """
-    for name in ("topic", "subscription"):
-        value = arguments[name]
-        listed = name == "topic" and isinstance(value, list) and value
-        if not listed:
-            not_blank(name, value, "a name that is not blank")
+    accepted, topic = "a name that is not blank", arguments["topic"]
+    is_listed = isinstance(topic, list) and topic
+    if not is_listed and arguments.get("ordering") != DURABLE:  # `_check_durable` says why
+        not_blank("topic", topic, accepted)
+    not_blank("subscription", arguments["subscription"], accepted)
     for name, kind, optional in _KINDS:
         value = arguments.get(name)
         if name in arguments and not isinstance(value, kind) and not (optional and value is None):
@@ -166,7 +165,8 @@ def _check_durable(arguments: dict[str, Any]) -> pulsar.ConsumerType:
     because = f'because ordering is "{DURABLE}"'
     topic, kind = arguments["topic"], arguments.get("consumer_type")
     if not isinstance(topic, str) or topic.startswith("non-persistent://"):
-        raise ConfigError.bad("topic", topic, f"one persistent topic, {because}")
+        why = "the stream, in which held keys wait, belongs to one topic; subscribe to each alone"
+        raise ConfigError.bad("topic", topic, f"the name of one persistent topic, {because}: {why}")
     if kind not in {None, pulsar.ConsumerType.KeyShared}:
         raise ConfigError.bad("consumer_type", kind, f"Key_Shared or None, {because}")
     if arguments.get("redelivery", "letters") != "letters":

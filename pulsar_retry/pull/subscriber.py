@@ -19,7 +19,7 @@ from pulsar_retry.observe.watch import Watch, topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
-from pulsar_retry.pull.crew import Crew
+from pulsar_retry.pull.crew import Crew, crew_of
 from pulsar_retry.pull.engine.gauges import Gauges
 from pulsar_retry.pull.engine.holding import Holding
 from pulsar_retry.pull.engine.ordered import OrderedLanes
@@ -35,6 +35,7 @@ from pulsar_retry.pull.options import Options, effective, origins
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, StopRequest, checked_mode
 from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.signals import Requests, awaiting_signals
+from pulsar_retry.pull.workers.callers import CallerCrew
 
 if TYPE_CHECKING:
     import asyncio
@@ -78,7 +79,7 @@ class Subscriber:
         self._work_queue = WorkQueue(clock)
         self._ward = Ward()
         self._settler: Settler | None = None
-        self._crew: Crew | None = None
+        self._crew: Crew | CallerCrew | None = None
         self._supervisor: Supervisor | None = None
         self._consumer: Consumer | None = None
         self._safe_breaker: ThreadSafeBreaker | None = None
@@ -424,7 +425,7 @@ class Subscriber:
             self._settler = settler
         lost = lambda: self._ask("abandon", 0)  # noqa: E731
         shared: dict[str, Any] = {"claims": claims, "lanes": lanes, "ward": self._ward}
-        crew = self._crew = Crew(options, work_queue, settler, clock, lost=lost, **shared)
+        crew = self._crew = crew_of(options, work_queue, settler, clock, lost=lost, **shared)
         self._supervisor = Supervisor(
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )

@@ -358,7 +358,8 @@ def attempt_of(message: WireMessage) -> int:
     It is 1 + the reconsume count + the broker's redelivery count. The reconsume count is stored in
     the message, so it is durable. The redelivery count is only in the broker's memory: it restarts
     when the topic is unloaded, the broker restarts, or the subscription's last consumer leaves. On
-    Exclusive and Failover subscriptions it is always 0.
+    Exclusive and Failover subscriptions it is always 0. A consumer with ``ordering="durable"`` adds
+    the retries in the stream, which the log of the lanes counts.
 
     Raises:
         ConfigError: *message* is not a message.
@@ -367,7 +368,8 @@ def attempt_of(message: WireMessage) -> int:
         properties, redeliveries = message.properties(), message.redelivery_count()
     except AttributeError:
         raise ConfigError.bad("message", message, _A_MESSAGE) from None
-    return 1 + reconsume_times(properties) + redeliveries
+    in_place: int = getattr(message, "_retries", 0)  # set by `Callers`
+    return 1 + reconsume_times(properties) + redeliveries + in_place
 
 
 def delivery_attempt(message: WireMessage, dead_letter_policy: object | None) -> int | None:

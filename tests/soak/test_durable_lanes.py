@@ -1,4 +1,4 @@
-"""Durable lanes at full size: `tox run -e soak -- -k durable`. It takes about six minutes.
+"""Durable lanes at full size: `tox run -e soak -- -k durable`. It takes about eight minutes.
 
 `tests/integration/pull/test_durable_lanes.py` is the same, smaller.
 """
@@ -33,9 +33,19 @@ MOST_GROWTH = 50 << 20
 class Run:
     """One run: its ledger, and the memory and the throughput."""
 
-    def __init__(self, broker: Any, folder: Path, *, failing: float, faults: int) -> None:
-        """Make one; *failing* seconds, and so many faults meanwhile."""
+    def __init__(
+        self,
+        broker: Any,
+        folder: Path,
+        *,
+        failing: float,
+        faults: int,
+        size: tuple[int, int, float] = (MESSAGES, KEYS, RATE),
+        kind: str = "subscriber",
+    ) -> None:
+        """Make one; *failing* seconds, so many faults meanwhile; messages, keys and their rate."""
         self.topic = f"persistent://public/default/lanes-{uuid.uuid4().hex}"
+        self.messages, self.size, self._kind = size[0], size, kind
         self.book = Book(folder)
         self._broker, self._folder = broker, folder
         self._failing, self._faults = failing, faults
@@ -45,19 +55,23 @@ class Run:
         """Publish everything, and wait until it is handled."""
         now = time.time()
         facts = (now + 10, now + 10 + self._failing, EVERY if self._failing else 0)
-        crowd = Crowd(self._broker.service_url, self.topic, self._folder, facts, admin.unload)
+        url = self._broker.service_url
+        crowd = Crowd(url, self.topic, self._folder, facts, admin.unload, self._kind)
         faults, done, last = crowd.faults(), 0, time.time()
         try:
             for _ in range(PROCESSES):
                 crowd.join()
-            load = threading.Thread(target=publish, args=(client, self.topic, MESSAGES, KEYS, RATE))
+            load = threading.Thread(target=publish, args=(client, self.topic, *self.size))
             load.start()
             handled = 0
-            while handled < MESSAGES and time.time() < last + 60:
+            while handled < self.messages and time.time() < last + 60:
                 before, handled = handled, self.book.look()
                 last = time.time() if handled > before else last
                 crowd.measure()
-                if done < self._faults and handled > (done + 1) * 0.8 * MESSAGES / self._faults:
+                if (
+                    done < self._faults
+                    and handled > (done + 1) * 0.8 * self.messages / self._faults
+                ):
                     next(faults)()
                     done += 1
                 time.sleep(0.2)
@@ -86,13 +100,33 @@ def test_durable_lanes(broker: Any, admin: Any, tmp_path: Path) -> None:
             began = time.time()
             run.drive(client, admin)
             rates.append(run.rate())
-            print(  # noqa: T201 - the figures
-                f"\n{name}: {len(run.book.successes):,} of {MESSAGES:,} handled, "
-                f"{len(run.book.inversions())} inversions, {run.book.attempts:,} attempts, "
-                f"{run.book.diverted:,} of them in the stream, memory +{run.growth >> 20} MiB, "
-                f"healthy keys {rates[-1]:,.0f}/s, {time.time() - began:.0f} s"
-            )
+            figures(name, run, time.time() - began)
             assert len(run.book.successes) == MESSAGES
             assert not run.book.inversions()
             assert run.growth <= MOST_GROWTH
     print(f"healthy keys: {rates[0] / rates[1]:.2f} of the run without failures")  # noqa: T201
+
+
+@pytest.mark.timeout(600)
+def test_durable_consumers(broker: Any, admin: Any, tmp_path: Path) -> None:
+    """Consumers with their own receive loops are the same, with fewer messages."""
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    size, faults = (30_000, 200, 600.0), 12
+    run = Run(broker, tmp_path, failing=25, faults=faults, size=size, kind="consumer")
+    began = time.time()
+    with pr.Client(broker.service_url, logger=logger) as client:
+        run.drive(client, admin)
+    figures("consumers", run, time.time() - began)
+    assert len(run.book.successes) == run.messages
+    assert not run.book.inversions()
+    assert run.growth <= MOST_GROWTH
+
+
+def figures(name: str, run: Run, seconds: float) -> None:
+    """Print what was measured."""
+    print(  # noqa: T201 - the figures
+        f"\n{name}: {len(run.book.successes):,} of {run.messages:,} handled, "
+        f"{len(run.book.inversions())} inversions, {run.book.attempts:,} attempts, "
+        f"{run.book.diverted:,} of them in the stream, memory +{run.growth >> 20} MiB, "
+        f"healthy keys {run.rate():,.0f}/s, {seconds:.0f} s"
+    )

@@ -56,6 +56,12 @@ def consume(client: pr.Client) -> bytes:
     return message.data()
 
 
+def consume_in_order(client: pr.Client) -> pr.Consumer:
+    """The same, with the order of each key."""
+    kind = pulsar.ConsumerType.KeyShared
+    return client.subscribe("orders", "billing", kind, ordering="durable", on_exhausted="park")
+
+
 def work(client: pr.Client) -> int:
     """Let a subscriber do the same."""
     subscriber = client.subscriber(

@@ -20,7 +20,7 @@ PUBLIC = [(name, getattr(pr, name)) for name in pr.__all__ if not name.startswit
 CLASSES = [kind for _, kind in PUBLIC if inspect.isclass(kind)]
 
 #: These take what the installed pulsar-client takes, whatever that is, under its signatures.
-WRAPPED = {"Client", "Client.create_producer", "Client.create_reader"}
+WRAPPED = {"Client", "Client.create_producer", "Client.create_reader", "Client.subscribe"}
 
 
 def own_members(kind: type) -> Iterator[tuple[str, Any]]:
@@ -157,6 +157,8 @@ def test_what_subscribe_adds_is_keyword_only_with_a_default() -> None:
         "hooks",
         "letter_encryption_key",
         "plain_letters",
+        "ordering",
+        "on_exhausted",
     } == set(added)
     assert {inspect.Parameter.KEYWORD_ONLY} == {each.kind for each in added.values()}
     assert inspect.Parameter.empty not in [each.default for each in added.values()]

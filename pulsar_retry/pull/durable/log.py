@@ -25,8 +25,9 @@ _log = logging.getLogger("pulsar_retry")
 #: The subscription that keeps the log, as that of dead letters.
 SUBSCRIPTION = "pulsar-retry"
 
-#: Seconds between two looks at the end of the log: while messages wait for it, and otherwise.
-_PAUSE, _IDLE_PAUSE = 0.002, 0.1
+#: Seconds between two looks at the end of the log: while messages wait for it, while keys are held,
+#: and otherwise. A message that is received ends such a pause.
+_PAUSE, _IDLE_PAUSE, _QUIET_PAUSE = 0.002, 0.1, 5.0
 
 #: Seconds before another attempt, if the log cannot be read or written.
 _TROUBLE_PAUSE = 0.5
@@ -64,6 +65,7 @@ class ClaimLog:
         self._limiter = LogLimiter(now=clock.monotonic)
         self._condition = clock.condition()
         self._idle_pause = clock.interval(_IDLE_PAUSE)
+        self._quiet_pause = clock.interval(_QUIET_PAUSE)
         self._begun = 0
         self._wanted = 0
         self._is_closed = False
@@ -125,11 +127,18 @@ class ClaimLog:
                 self._condition.notify_all()
         return self._begun + 1
 
+    def _pause(self) -> float:
+        """Return the seconds until the next look, if no message waits."""
+        with self.lock:
+            is_quiet = not (len(self.view) or self.view.orders or self._again or self.troubles)
+        return self._quiet_pause if is_quiet else self._idle_pause
+
     def _run(self) -> None:
         while True:
+            pause = self._pause()
             with self._condition:
                 if self._wanted <= self._begun and not self._is_closed:
-                    self._condition.wait(self._idle_pause)
+                    self._condition.wait(pause)
                 if self._is_closed:
                     return
                 self._begun += 1
@@ -207,6 +216,8 @@ class ClaimLog:
             with self.lock:
                 self._again_at = self._clock.monotonic() + _TROUBLE_PAUSE
                 self._again.append((record, removed, stored))
+            with self._condition:
+                self._condition.notify_all()
 
         try:
             payload = b"" if removed else encode(record)

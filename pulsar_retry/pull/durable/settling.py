@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
 
-from pulsar_retry.errors import AcknowledgeError
+from pulsar_retry.errors import AcknowledgeError, SettleError
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.observe.counting import ACKNOWLEDGED, SUPERSEDED
 from pulsar_retry.observe.failures import LogLimiter
@@ -20,7 +20,7 @@ from pulsar_retry.pull.durable.gate import Gate
 from pulsar_retry.pull.durable.stream import StreamKeeper
 from pulsar_retry.pull.engine.ending import failure_of
 from pulsar_retry.pull.engine.settler import FailureVerdict, Settler
-from pulsar_retry.pull.engine.work_queue import Work
+from pulsar_retry.pull.engine.work_queue import Item, Work
 from pulsar_retry.wire.properties import reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
@@ -55,8 +55,12 @@ class TopicSettler(Settler):
             return super()._carry_out(work, verdict, failure, keep=keep)
         if action is verdict.action:
             self._log.failed(work.message, action, failure, verdict.attempt)
+        diverted: Future[None] = Future()
+        diverted._condition = self._clock.condition()  # noqa: SLF001 - for virtual time
+        work.entry.diverted = diverted
+        diverted.set_running_or_notify_cancel()  # nobody can cancel it
         self.diverter.fail(work, action, failure, verdict.attempt - (not action.counted))
-        return None
+        return diverted
 
     def diverted(self, work: Work, error: BaseException | None, *, failed: bool) -> None:
         """Record that a message is in the stream, unless there is an *error*."""
@@ -66,7 +70,18 @@ class TopicSettler(Settler):
         if failed:
             self._count("retried")
         self._work_queue.settled(work)
+        _tell(work)
         self._next(work)
+
+    def not_settled(self, item: Item, error: BaseException) -> None:
+        """Record that a message could not be settled: it is redelivered."""
+        super().not_settled(item, error)
+        _tell(Work.of(item), error)
+
+    def let_go(self, work: Work, cut: frozenset[bool]) -> None:
+        """Forget a message that the broker delivers again."""
+        super().let_go(work, cut)
+        _tell(work, SettleError("its connection was lost, and it is delivered again"))
 
     def take_down(self) -> list[Work]:
         """Remove and return the messages that wait for the log."""
@@ -154,6 +169,17 @@ class StreamSettler(Settler):
     def take_down(self) -> list[Work]:
         """Remove and return the messages that wait for the log."""
         return self.gate.take_down()
+
+
+def _tell(work: Work, error: BaseException | None = None) -> None:
+    """Tell who waits for it what has become of a failed message."""
+    diverted = None if work.entry is None else work.entry.diverted
+    if diverted is None or diverted.done():
+        return
+    if error is None:
+        diverted.set_result(None)
+    else:
+        diverted.set_exception(error)
 
 
 def _is_exhausted(action: object) -> bool:

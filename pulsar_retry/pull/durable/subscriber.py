@@ -37,16 +37,41 @@ PARK = "park"
 _TIMES_MORE = 10
 
 
-class _StreamSubscriber(Subscriber):
+class _LaneSubscriber(Subscriber):
+    """What both have in common."""
+
+    _claim_log: ClaimLog
+
+    def _open(self) -> Opened | None:
+        if self._options.callers is None:
+            return super()._open()
+        try:
+            return self._subscribe()  # once: the caller waits
+        except Exception as error:
+            self._refusal = error
+            raise
+
+    def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:
+        """Return lanes that leave no message with the broker: it might come back too late."""
+        lanes = OrderedLanes(
+            attrs.evolve(self._options.lanes, overflow="block"),
+            self._work_queue,
+            handover,
+            kind,
+            self._clock,
+            leaves=False,
+        )
+        lanes.ticket = self._claim_log.ticket
+        return lanes
+
+
+class _StreamSubscriber(_LaneSubscriber):
     """Handles the messages of the stream, in order, and tries them again in place."""
 
     def __init__(self, client: Client, options: Options, log: ClaimLog) -> None:
         super().__init__(client, options)
         self._claim_log = log
         self._keeper: StreamKeeper | None = None
-
-    def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:
-        return _lanes_of(self, self._claim_log, handover, kind)
 
     def _settler_of(self, *arguments: Any, lanes: OrderedLanes | None, **named: Any) -> Settler:
         assert lanes is not None  # noqa: S101 - the type is Key_Shared
@@ -66,7 +91,7 @@ class _StreamSubscriber(Subscriber):
                 self._keeper.close()
 
 
-class DurableSubscriber(Subscriber):
+class DurableSubscriber(_LaneSubscriber):
     """A `Subscriber` whose lanes are durable (``ordering="durable"``).
 
     It handles the messages of the topic. Those that fail, and their successors, go to the stream of
@@ -85,9 +110,6 @@ class DurableSubscriber(Subscriber):
     def _subscribe(self) -> Opened:
         self._claim_log.open()
         return super()._subscribe()
-
-    def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:
-        return _lanes_of(self, self._claim_log, handover, kind)
 
     def _settler_of(self, *arguments: Any, lanes: OrderedLanes | None, **named: Any) -> Settler:
         assert lanes is not None  # noqa: S101 - the type is Key_Shared
@@ -201,22 +223,6 @@ class DurableSubscriber(Subscriber):
         (count, size), stream = super().in_hand, self._stream
         more, larger = (0, 0) if stream is None else stream.in_hand
         return count + more, size + larger
-
-
-def _lanes_of(
-    subscriber: Subscriber, log: ClaimLog, handover: Handover, kind: pulsar.ConsumerType
-) -> OrderedLanes:
-    """Return lanes that leave no message with the broker: it might come back too late."""
-    lanes = OrderedLanes(
-        attrs.evolve(subscriber._options.lanes, overflow="block"),
-        subscriber._work_queue,
-        handover,
-        kind,
-        subscriber._clock,
-        leaves=False,
-    )
-    lanes.ticket = log.ticket
-    return lanes
 
 
 def _quarantine_of(options: Options) -> Quarantine | None:

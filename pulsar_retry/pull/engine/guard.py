@@ -141,12 +141,13 @@ class HandlerGuard:
         return key, claims
 
     def _check(self, message: Any, claims: int) -> None:
+        crashes = worker_crashes_of(message)
         if self._quarantine.holds(
             claims=claims,
-            worker_crashes=worker_crashes_of(message),
+            worker_crashes=crashes,
             redeliveries=message.redelivery_count() if self._counts_redeliveries else 0,
         ):
-            raise CrashLoop
+            raise CrashLoop(crashes=max(claims, crashes))
 
     def _is_let_in(self, claims: int, wake: Callable[[], object]) -> bool:
         return self._ward.enter(alone=self._quarantine.is_suspect(claims), wake=wake)

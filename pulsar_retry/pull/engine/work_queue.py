@@ -12,6 +12,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ class LaneEntry:
         era: The era in which it was received (`OrderedLanes.begin_anew`).
         ticket: What has to be read before it may be handled (`OrderedLanes.ticket`).
         is_known: Whether it is known what the log says about it.
+        diverted: Completed when it is in the stream of its key, if it has failed (`TopicSettler`).
     """
 
     key: str
@@ -39,6 +41,7 @@ class LaneEntry:
     era: int = 0
     ticket: int = 0
     is_known: bool = False
+    diverted: Future[None] | None = None
 
 
 class Work(NamedTuple):

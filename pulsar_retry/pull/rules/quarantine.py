@@ -88,11 +88,16 @@ class CrashLoop(Reject):
         message: str = "",
         claims: Sequence[Record] = (),
         forget: Callable[[], object] = lambda: None,
+        *,
+        crashes: int = 0,
     ) -> None:
-        """Make the outcome; *claims* are those of dead processes for *message*."""
+        """Make the outcome; *claims* are those of dead processes for *message*.
+
+        Without them, *crashes* is how many processes have died; 0: that is not known.
+        """
         super().__init__(CRASH_LOOP)
         self.forget = forget
-        self.evidence: dict[str, str] = {}
+        self.evidence = {FAILURE_CRASHES: str(crashes)} if crashes else {}
         if claims:
             found = [each.evidence(message) for each in claims]
             self.evidence = {FAILURE_CRASHES: str(len(claims)), FAILURE_CLAIMS: json.dumps(found)}

@@ -55,6 +55,7 @@ class TestWorkerProcesses:
         (dead,) = dead_letters(1)
         failure = pr.DeadLetter.of(dead).failure
         assert ("crash-loop", b"killer") == (failure.reason, dead.data())
+        assert "3" == dead.properties()["FAILURE_CRASHES"]
 
     def test_outcomes_travel(self, start, publish, dead_letters):
         """Returned or raised."""

@@ -1,7 +1,7 @@
 """Subscribers with durable lanes in processes of their own, and faults, joins and kills of them.
 
-As a program it is one of these processes: URL, topic, ledger, the times between which keys fail,
-and which key out of how many fails.
+As a program it is one of these processes: URL, topic, ledger, whether it has a subscriber or a
+consumer, the times between which keys fail, and which key out of how many fails.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def key_of(number: int) -> str:
 
 
 class Process:
-    """A subscriber in a process of its own.
+    """A subscriber or a consumer in a process of its own.
 
     Attributes:
         process: The process.
         ledger: The file in which it notes what it handles.
     """
 
-    def __init__(self, url: str, topic: str, ledger: Path, *facts: float) -> None:
+    def __init__(self, url: str, topic: str, ledger: Path, kind: str, *facts: float) -> None:
         """Start it; for *facts*, see `main`."""
         self.ledger = ledger
         tests = str(Path(__file__).parents[2])
@@ -55,6 +55,7 @@ class Process:
                 url,
                 topic,
                 str(ledger),
+                kind,
                 *map(str, facts),
             ],
             env={
@@ -151,6 +152,7 @@ class Crowd:
         folder: Where the ledgers are.
         facts: See `main`.
         unload: Unloads a topic.
+        kind: What each process has: a ``subscriber`` or a ``consumer``.
     """
 
     url: str
@@ -158,6 +160,7 @@ class Crowd:
     folder: Path
     facts: tuple[float, ...]
     unload: Callable[[str], None]
+    kind: str = "subscriber"
     processes: list[Process] = attrs.field(factory=list)
     started: int = 0
     least: dict[int, int] = attrs.field(factory=dict)
@@ -167,7 +170,7 @@ class Crowd:
         """Start one more process."""
         self.started += 1
         ledger = self.folder / f"{self.started}.ledger"
-        self.processes.append(Process(self.url, self.topic, ledger, *self.facts))
+        self.processes.append(Process(self.url, self.topic, ledger, self.kind, *self.facts))
 
     def kill(self) -> None:
         """Kill the oldest process, and start another one."""
@@ -224,9 +227,32 @@ def publish(client: pr.Client, topic: str, messages: int, keys: int, rate: float
     producer.flush()
 
 
+def consume(client: pr.Client, topic: str, handle: Callable[[Any], None]) -> None:
+    """Receive until SIGTERM, and have what fails reconsumed."""
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    with client.subscribe(
+        topic,
+        SUBSCRIPTION,
+        pulsar.ConsumerType.KeyShared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        dead_letter_policy=pr.DeadLetterPolicy(10_000),
+        ordering="durable",
+    ) as consumer:
+        while not ended.is_set():
+            with contextlib.suppress(pulsar.Timeout):
+                message = consumer.receive(200)
+                try:
+                    handle(message)
+                except TimeoutError:
+                    consumer.reconsume_later_async(message, delay=PAUSE)
+                else:
+                    consumer.acknowledge(message)
+
+
 def main() -> None:
     """Handle messages until SIGTERM; each *every*-th key fails between two times."""
-    url, topic, path, since, until, every = sys.argv[1:]
+    url, topic, path, kind, since, until, every = sys.argv[1:]
     fails_since, fails_until, fails_every = float(since), float(until), int(float(every))
     lock = threading.Lock()
     with (
@@ -250,6 +276,9 @@ def main() -> None:
             if fails:
                 raise TimeoutError("no answer")
 
+        if kind == "consumer":
+            consume(client, topic, handle)
+            return
         policy = pr.RetryPolicy(max_attempts=10_000, backoff=pr.Fixed(PAUSE))
         client.subscriber(
             topic, SUBSCRIPTION, handle, retry_policy=policy, ordering="durable", concurrency=4

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pulsar
+import pytest
 
 from pulsar_retry.pull.durable.log import ClaimLog
-from pulsar_retry.wire.lanes import Head, decode
+from pulsar_retry.testing import MemoryBroker
+from pulsar_retry.wire.lanes import Head, LaneClaim, decode
 
 
 class Producer:
@@ -46,3 +48,37 @@ def test_what_is_written_again_replaces_nothing_newer() -> None:
     producer.end(pulsar.Result.Ok)
     assert not log.troubles
     assert {each.lane: each.attempts for each in producer.stored} == {"a": 3, "b": 2}
+
+
+def test_an_idle_log_is_rarely_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing is held; with a key that is held, what others write is seen soon."""
+    memory = MemoryBroker()
+    looks: list[float] = []
+    monkeypatch.setattr(memory.clock, "interval", lambda seconds: seconds)
+    read = ClaimLog._read
+    monkeypatch.setattr(ClaimLog, "_read", lambda log: (looks.append(1), read(log)))
+    log = ClaimLog(memory.client(), "log", memory.clock)
+    log.open()
+    memory.clock.advance(60)
+    assert 10 <= len(looks) <= 14
+    log.write(LaneClaim("a", "1", "me", 0.0))
+    memory.clock.advance(5)
+    looks.clear()
+    memory.clock.advance(6)
+    assert len(looks) >= 50
+    log.close()
+    memory.close()
+
+
+def test_a_message_ends_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the log was idle."""
+    memory = MemoryBroker()
+    monkeypatch.setattr(memory.clock, "interval", lambda seconds: seconds)
+    log = ClaimLog(memory.client(), "log", memory.clock)
+    log.open()
+    memory.clock.advance(58)
+    ticket = log.ticket()
+    memory.clock.advance(0.003)
+    assert log.passed >= ticket
+    log.close()
+    memory.close()

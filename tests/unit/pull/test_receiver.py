@@ -104,3 +104,18 @@ def test_nothing_is_received_after_the_end() -> None:
     receiver(work_queue, queue).run(lambda: True)
     work_queue.top_up()
     assert queue.left == 3
+
+
+def test_what_has_an_order_stays_if_only_letters_are_cut_off() -> None:
+    """The topic's messages would have to be asked for again, and come behind later ones."""
+    receives: Any = receiver(WorkQueue(), Queue(0))
+    let_go: list[frozenset[bool]] = []
+    receives._lanes = SimpleNamespace(
+        begin_anew=let_go.append, clear=lambda _: [], is_empty=False, tick=lambda **_: ([], 1.0)
+    )
+    receives._settler.take_down = list
+    receives._supervise = lambda _: None
+    for cut in ({True}, {True, False}, {False}, set(), {True}):
+        receives._handover.cut = lambda cut=cut: frozenset(cut)
+        receives.look()
+    assert let_go == [{True, False}]
