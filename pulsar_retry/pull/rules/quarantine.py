@@ -84,19 +84,14 @@ class CrashLoop(Reject):
     """
 
     def __init__(
-        self,
-        message: str = "",
-        claims: Sequence[Record] = (),
-        forget: Callable[[], object] = lambda: None,
-        *,
-        crashes: int = 0,
+        self, message: str = "", claims: Sequence[Record] = (), *, crashes: int = 0
     ) -> None:
         """Make the outcome; *claims* are those of dead processes for *message*.
 
         Without them, *crashes* is how many processes have died; 0: that is not known.
         """
         super().__init__(CRASH_LOOP)
-        self.forget = forget
+        self.forget: Callable[[], object] = lambda: None
         self.evidence = {FAILURE_CRASHES: str(crashes)} if crashes else {}
         if claims:
             found = [each.evidence(message) for each in claims]
