@@ -46,13 +46,17 @@ def show_all_processes(registry: CollectorRegistry) -> None:
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
 
 
+#: Held while the counts are copied. A fork waits for it: prometheus_client has a lock of its own,
+#: which a child would inherit as held for ever, and then not end.
+_copying = threading.Lock()
+
+
 class Mirror:
     """Copies the counts of this process into its files. Thread-safe."""
 
     def __init__(self, collector: LedgerCollector) -> None:
         self._collector = collector
         self._specs = {PREFIX + spec.name: spec for spec in METRICS}
-        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._pid = os.getpid()
         self._values: dict[_Key, Any] = {}
@@ -86,7 +90,7 @@ class Mirror:
 
     def copy(self) -> None:
         """Copy the counts since the last time."""
-        with self._lock:
+        with _copying:
             self._seen.clear()
             for family in self._collector.collect():
                 spec, before = self._specs[family.name], 0.0
@@ -143,10 +147,18 @@ def begin_copying() -> None:
             _mirror.start()
 
 
+def _finish_copy() -> None:
+    _copying.acquire()
+
+
+def _go_on() -> None:
+    _copying.release()
+
+
 def _forget() -> None:
-    global _mirror, _guard
-    _guard, _mirror = threading.Lock(), None
+    global _mirror, _guard, _copying
+    _guard, _copying, _mirror = threading.Lock(), threading.Lock(), None
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(before=_finish_copy, after_in_parent=_go_on, after_in_child=_forget)

@@ -134,6 +134,9 @@ class Database:
             raise ConfigError.bad(
                 "store", self.path, f"a file that can be written ({why})"
             ) from None
+        except ConfigError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close all connections."""

@@ -188,12 +188,14 @@ def test_a_store_is_of_one_console_and_of_its_owner(tmp_path) -> None:
 
 
 def test_a_store_of_a_later_release_is_refused(tmp_path) -> None:
-    """Nothing of it is changed."""
+    """Nothing of it is changed, and the later release can use it."""
     path = tmp_path / "console.db"
     with contextlib.closing(sqlite3.connect(path)) as later:
         later.execute("PRAGMA user_version = 99")
     with pytest.raises(ConfigError, match="later release"):
         Database(path)
+    with contextlib.closing(sqlite3.connect(f"{path}.lock", timeout=0)) as lock:
+        lock.execute("BEGIN EXCLUSIVE")
 
 
 @pytest.mark.parametrize("name", ["", "no-file\x00"])

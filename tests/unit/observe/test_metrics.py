@@ -199,6 +199,40 @@ def test_several_processes(tmp_path: Path) -> None:
     assert pytest.approx(9 * 0.7) == sample("pulsar_retry_critical_seconds_sum", labels)
 
 
+def test_a_fork_waits_for_a_copy(tmp_path: Path) -> None:
+    """Otherwise a child may inherit a lock of prometheus_client as held, and hang at its end."""
+    program = """
+import os, threading
+from pulsar_retry.observe import multiprocess
+from pulsar_retry.observe.watch import Watch
+multiprocess.INTERVAL = 0.01
+copies, goes_on = threading.Event(), threading.Event()
+class Source:
+    def gauges(self):
+        copies.set()
+        goes_on.wait()
+        return {"inflight": 2.0}
+watch, source = Watch.of("orders", "billing"), Source()
+watch.ledger.attach(source)
+copies.wait()
+threading.Timer(0.3, goes_on.set).start()
+if os.fork() == 0:
+    os._exit(0)
+print("waited" if goes_on.is_set() else "did not wait")
+goes_on.wait()
+os.wait()
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "waited\n" == done.stdout
+
+
 def test_a_server_of_several_processes(tmp_path: Path) -> None:
     """`start_metrics_server` serves them all; without the directory it says what is missing."""
     program = """
