@@ -214,6 +214,7 @@ def test_beside_pulsar_spark(benchmark, broker, namespace, spark, family, tmp_pa
         # As `spark.executorEnv.LD_PRELOAD` would be; other Python workers run then.
         before = spark.sparkContext.environment.copy()
         spark.sparkContext.environment.update(environment)
+        register(spark)  # the data source keeps the environment of its registration
         try:
             with Stopwatch(ROWS, family.cpu) as watch:
                 if verb == "write":
@@ -223,6 +224,7 @@ def test_beside_pulsar_spark(benchmark, broker, namespace, spark, family, tmp_pa
                     rows.write.format("noop").mode("overwrite").save()
         finally:
             spark.sparkContext.environment = before
+            register(spark)
         return watch
 
     with connector(tmp_path, ROWS, PARTITIONS) as program, Family(program.pid) as other:
