@@ -322,6 +322,7 @@ def test_each_release_runs(release: Release) -> None:
         ({"version": "5.0"}, r"version='5.0': expected '4.0' or '4.2'"),
         ({"java_options": "-Xlog"}, r"java_options='-Xlog': expected a list of options"),
         ({"java_options": ["Xlog"]}, r"each beginning with '-'"),
+        ({"data_dir": "~nobody-there/data"}, r"data_dir=.*: expected a new or empty folder"),
         ({"data_dir": __file__}, r"data_dir=.*: expected a new or empty folder"),
         ({"data_dir": Path(__file__).parent}, r"data_dir=.*: expected a new or empty folder"),
     ],

@@ -141,7 +141,8 @@ def _read(path: str | None) -> dict[str, Any]:
         return {}
     try:
         found = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, RuntimeError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        # RuntimeError: there is no such user as in "~user"
         raise ConfigError(f"--config {path} cannot be read: {error}") from None
     for key, value in found.items():
         expected = bool if key == "tls_allow_insecure" else str

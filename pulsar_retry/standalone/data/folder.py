@@ -31,12 +31,16 @@ def check_folder(data_dir: str | Path | None) -> Path | None:
     """Return the absolute path of the folder in which a user wants to keep data.
 
     Raises:
-        ConfigError: It is not empty, and does not contain a broker's data.
+        ConfigError: It is not empty, and does not contain a broker's data; or nobody has such a
+            home folder.
     """
     if data_dir is None:
         return None
-    path = Path(data_dir).expanduser().absolute()
     accepted = "a new or empty folder, or one that a standalone Pulsar used before"
+    try:
+        path = Path(data_dir).expanduser().absolute()
+    except RuntimeError as error:  # there is no such user as in "~user"
+        raise ConfigError.bad("data_dir", str(data_dir), accepted) from error
     if path.exists() and not path.is_dir():
         raise ConfigError.bad("data_dir", str(data_dir), accepted)
     if path.is_dir() and any(path.iterdir()) and not (path / "conf" / "standalone.conf").exists():

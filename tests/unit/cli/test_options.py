@@ -101,6 +101,12 @@ def test_a_file_that_is_none(tmp_path, content) -> None:
         cluster_of("--config", str(path))
 
 
+def test_a_file_of_nobody() -> None:
+    """There is no such user."""
+    with pytest.raises(pr.ConfigError, match="~nobody-there/cluster"):
+        cluster_of("--config", "~nobody-there/cluster.toml")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
