@@ -67,7 +67,7 @@ class Filter:
     @property
     def takes_all(self) -> bool:
         """Whether there are no conditions."""
-        return self == Filter()
+        return self == _ALL
 
     def matches(
         self,
@@ -112,3 +112,6 @@ class Filter:
         texts = [*properties.values(), payload().decode("utf-8", "replace")]
         found = "\n".join(texts).casefold()
         return all(each.casefold() in found for each in self.search)
+
+
+_ALL = Filter()
