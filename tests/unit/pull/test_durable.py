@@ -184,6 +184,23 @@ def test_an_attempt_counts_though_it_is_not_published_at_once(
     subscriber.stop()
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_successors_wait_for_a_message_that_cannot_be_settled(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch, attempts: int
+) -> None:
+    """In the topic and in the stream: it is handled again before them."""
+    handler = Handler(memory)
+    handler.failures["a", b"0"] = attempts
+    subscriber: Any = start(memory, handler, retry_policy=pr.RetryPolicy(max_attempts=attempts))
+    of = subscriber if attempts == 1 else subscriber._stream
+    once(monkeypatch, of._settler.handover, "dead")
+    for text in (b"0", b"1"):
+        memory.send("orders", text, key="a")
+    memory.clock.advance(1_000)
+    assert handler.order("a") == [b"0", b"1"]
+    subscriber.stop()
+
+
 def test_asyncio_has_durable_lanes_too(memory: MemoryBroker) -> None:
     """The same subscriber works inside of it."""
     handler = Handler(memory)
