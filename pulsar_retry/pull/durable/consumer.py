@@ -353,6 +353,9 @@ def _options(given: Mapping[str, Any], callers: Callers) -> Options:
     for name, accepted in _REFUSED.items():
         if given[name]:
             raise ConfigError.bad(name, given[name], f"{accepted}, {_BECAUSE}")
+    if (keys := given["key_shared_policy"]) is not None and keys.allow_out_of_order_delivery:
+        accepted = f"one without allow_out_of_order_delivery, {_BECAUSE}"
+        raise ConfigError.bad("key_shared_policy", keys, accepted)
     policy = given["dead_letter_policy"]
     policy = DeadLetterPolicy() if policy is None else DeadLetterPolicy.of(policy)
     queue, levels = given["receiver_queue_size"], given["delay_levels"]

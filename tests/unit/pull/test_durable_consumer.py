@@ -238,6 +238,10 @@ def test_each_public_method_is_its_own(memory: MemoryBroker) -> None:
         ("unacked_messages_timeout_ms", 20_000),
         ("receiver_queue_size", 0),
         ("is_read_compacted", True),
+        (
+            "key_shared_policy",
+            pulsar.ConsumerKeySharedPolicy(allow_out_of_order_delivery=True),
+        ),
         ("ordering", "always"),
         ("on_exhausted", "stop"),
     ],
