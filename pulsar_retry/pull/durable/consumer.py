@@ -157,16 +157,21 @@ class DurableConsumer(Consumer):
         """Return messages as the batch receive policy says: of each key at most one."""
         now = self._clock.monotonic
         batch: Batch[pulsar.Message] = Batch(self._limits, now())
-        while not batch.is_full(now()):
-            left = batch.left(now())
-            message = self._callers.take(left)
-            if message is None:
-                self._check_open()
-                break
-            length = message._message.length()
-            if not batch.add(message, length):
-                self._callers.gives_back(message)
-                break
+        try:
+            while not batch.is_full(now()):
+                left = batch.left(now())
+                message = self._callers.take(left)
+                if message is None:
+                    self._check_open()
+                    break
+                length = message._message.length()
+                if not batch.add(message, length):
+                    self._callers.gives_back(message)
+                    break
+        except BaseException:
+            for each in reversed(batch.items):
+                self._callers.gives_back(each)
+            raise
         return batch.items
 
     def _check_open(self) -> None:

@@ -92,6 +92,28 @@ def test_a_batch_has_one_message_of_each_key(memory: MemoryBroker) -> None:
     consumer.close()
 
 
+def test_an_interrupted_batch_loses_no_message(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next call returns what it had."""
+    consumer: Any = subscribe(memory)
+    for key in ("a", "b", "c"):
+        send(memory, key, key.encode())
+    take, calls = consumer._callers.take, iter(range(2))
+
+    def interrupted(timeout: float | None) -> Any:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return take(timeout)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(consumer._callers, "take", interrupted)
+        consumer.batch_receive()
+    assert consumer.unsettled == 0
+    assert received(consumer) == [b"a", b"b", b"c"]
+    consumer.close()
+
+
 def test_levels_and_messages_without_a_key(memory: MemoryBroker) -> None:
     """The automatic level is the number of the retry; without a key there is no order."""
     consumer = subscribe(memory, delay_levels="10s 100s")
