@@ -119,7 +119,7 @@ class DurableConsumer(Consumer):
         self._plan = inner._plan
         self._closing, self._closed = threading.RLock(), False
         self._diverting: set[Future[None]] = set()
-        self._most, self._has_warned = options.flow_control.max_messages, False
+        self._flow_control, self._has_warned = options.flow_control, False
         self._subscriber._ending.add_done_callback(self._end_diverting)
         client._consumers.insert(0, self)  # the client closes it before those inside of it
         fork.guard(self, "_consumer", "_callers")
@@ -145,13 +145,21 @@ class DurableConsumer(Consumer):
             raise pulsar.Interrupted("Pulsar error: Interrupted") from None
         if message is None:
             self._check_open()
-            if not self._has_warned and len(self._callers) >= self._most:
-                self._has_warned = True
-                text = "%d messages are not settled, and no more are received before some are"
-                _log.warning(text, len(self._callers), extra=self._subscriber._facts())
+            self._warn_if_full()
             raise pulsar.Timeout("Pulsar error: Timeout")
         assert isinstance(message, pulsar.Message)  # noqa: S101 - for the type
         return message
+
+    def _warn_if_full(self) -> None:
+        count, size = self._subscriber._work_queue.held()
+        if self._has_warned or self._flow_control.load(count, size) < 1:
+            return
+        self._has_warned = True
+        text = (
+            "%d messages (%d bytes) are in hand, and no more are received before some are settled; "
+            "%d messages were returned by receive and are not settled, and the others wait"
+        )
+        _log.warning(text, count, size, len(self._callers), extra=self._subscriber._facts())
 
     def batch_receive(self) -> list[pulsar.Message]:
         """Return messages as the batch receive policy says: of each key at most one."""

@@ -114,6 +114,23 @@ def test_an_interrupted_batch_loses_no_message(
     consumer.close()
 
 
+def test_a_full_hand_is_logged(memory: MemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """Also if most of it waits for one message, which is not settled."""
+    consumer = subscribe(memory)
+    send(memory, "a", *[b"a"] * 1001)
+    send(memory, "b", b"b")
+    message = consumer.receive(5000)
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(5000)
+    (said,) = [each for each in caplog.messages if "not settled" in each]
+    assert said == (
+        "1000 messages (1000 bytes) are in hand, and no more are received before some are settled; "
+        "1 messages were returned by receive and are not settled, and the others wait"
+    )
+    consumer.acknowledge(message)
+    consumer.close()
+
+
 def test_levels_and_messages_without_a_key(memory: MemoryBroker) -> None:
     """The automatic level is the number of the retry; without a key there is no order."""
     consumer = subscribe(memory, delay_levels="10s 100s")
