@@ -33,8 +33,10 @@ from pulsar_retry.pull.options import Options, checked_options
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.workers.callers import Callers
 from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.upstream import MessageOrId
+from pulsar_retry.runtime.worker import Worker
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -119,6 +121,7 @@ class DurableConsumer(Consumer):
         self._plan = inner._plan
         self._closing, self._closed = threading.RLock(), False
         self._diverting: set[Future[None]] = set()
+        self._telling = Worker("pulsar-retry-told", self._clock)
         self._flow_control, self._has_warned = options.flow_control, False
         self._subscriber._ending.add_done_callback(self._end_diverting)
         client._consumers.insert(0, self)  # the client closes it before those inside of it
@@ -281,12 +284,27 @@ class DurableConsumer(Consumer):
         if future is None:  # it is retried in its place
             future = Future()
             future.set_result(None)
-        elif work.entry is not None and work.entry.diverted is future:
+            return future
+        if work.entry is not None and work.entry.diverted is future:
             self._diverting.add(future)
             future.add_done_callback(self._diverting.discard)
             if self._subscriber._ending.done():
                 self._end_diverting()
-        return future
+        return self._told(future)
+
+    def _told(self, future: Future[None]) -> Future[None]:
+        """Return a future that ends as *future* does, on a thread that nothing here waits for."""
+        told = LetterFuture(self._clock.condition)
+
+        def tell() -> bool:
+            if (error := future.exception()) is None:
+                told.succeed()
+            else:
+                told.set_exception(error)
+            return True
+
+        future.add_done_callback(lambda _done: self._telling.submit(tell) or tell())
+        return told
 
     def _end_diverting(self, _ended: object = None) -> None:
         """Let nobody wait for what does not happen any more: these messages are redelivered."""
@@ -349,6 +367,7 @@ class DurableConsumer(Consumer):
             self._subscriber.stop("hand_back", self._plan.letter_send_timeout)
             with contextlib.suppress(ValueError):
                 self._client._consumers.remove(self)
+        self._telling.close()  # not while it is locked: a callback may close the consumer, too
 
     def _give_up(self) -> None:
         self._closed = True
