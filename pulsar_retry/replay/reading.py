@@ -204,10 +204,14 @@ def read_one(
         return None
     only = attrs.evolve(log, last=place)
     before = EntryPlace(asked.ledger, asked.entry - 1)
+    is_readable = False
     with contextlib.closing(read_after(client, admin, topic, before, only)) as reading:
         for raw, found in reading:
+            is_readable = True
             if asked.batch in {-1, found.batch}:
                 return LetterInPlace(raw, topic, found)
+    if is_readable:  # its batch has fewer messages
+        return None
     raise PulsarRetryError(f"the letter {message_id} cannot be read: it is {CANNOT_BE_READ}")
 
 

@@ -33,8 +33,10 @@ from pulsar_retry.pull.options import Options, checked_options
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.workers.callers import Callers
 from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.upstream import MessageOrId
+from pulsar_retry.runtime.worker import Worker
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -119,7 +121,8 @@ class DurableConsumer(Consumer):
         self._plan = inner._plan
         self._closing, self._closed = threading.RLock(), False
         self._diverting: set[Future[None]] = set()
-        self._most, self._has_warned = options.flow_control.max_messages, False
+        self._telling = Worker("pulsar-retry-told", self._clock)
+        self._flow_control, self._has_warned = options.flow_control, False
         self._subscriber._ending.add_done_callback(self._end_diverting)
         client._consumers.insert(0, self)  # the client closes it before those inside of it
         fork.guard(self, "_consumer", "_callers")
@@ -145,28 +148,41 @@ class DurableConsumer(Consumer):
             raise pulsar.Interrupted("Pulsar error: Interrupted") from None
         if message is None:
             self._check_open()
-            if not self._has_warned and len(self._callers) >= self._most:
-                self._has_warned = True
-                text = "%d messages are not settled, and no more are received before some are"
-                _log.warning(text, len(self._callers), extra=self._subscriber._facts())
+            self._warn_if_full()
             raise pulsar.Timeout("Pulsar error: Timeout")
         assert isinstance(message, pulsar.Message)  # noqa: S101 - for the type
         return message
+
+    def _warn_if_full(self) -> None:
+        count, size = self._subscriber._work_queue.held()
+        if self._has_warned or self._flow_control.load(count, size) < 1:
+            return
+        self._has_warned = True
+        text = (
+            "%d messages (%d bytes) are in hand, and no more are received before some are settled; "
+            "%d messages were returned by receive and are not settled, and the others wait"
+        )
+        _log.warning(text, count, size, len(self._callers), extra=self._subscriber._facts())
 
     def batch_receive(self) -> list[pulsar.Message]:
         """Return messages as the batch receive policy says: of each key at most one."""
         now = self._clock.monotonic
         batch: Batch[pulsar.Message] = Batch(self._limits, now())
-        while not batch.is_full(now()):
-            left = batch.left(now())
-            message = self._callers.take(left)
-            if message is None:
-                self._check_open()
-                break
-            length = message._message.length()
-            if not batch.add(message, length):
-                self._callers.gives_back(message)
-                break
+        try:
+            while not batch.is_full(now()):
+                left = batch.left(now())
+                message = self._callers.take(left)
+                if message is None:
+                    self._check_open()
+                    break
+                length = message._message.length()
+                if not batch.add(message, length):
+                    self._callers.gives_back(message)
+                    break
+        except BaseException:
+            for each in reversed(batch.items):
+                self._callers.gives_back(each)
+            raise
         return batch.items
 
     def _check_open(self) -> None:
@@ -268,12 +284,27 @@ class DurableConsumer(Consumer):
         if future is None:  # it is retried in its place
             future = Future()
             future.set_result(None)
-        elif work.entry is not None and work.entry.diverted is future:
+            return future
+        if work.entry is not None and work.entry.diverted is future:
             self._diverting.add(future)
             future.add_done_callback(self._diverting.discard)
             if self._subscriber._ending.done():
                 self._end_diverting()
-        return future
+        return self._told(future)
+
+    def _told(self, future: Future[None]) -> Future[None]:
+        """Return a future that ends as *future* does, on a thread that nothing here waits for."""
+        told = LetterFuture(self._clock.condition)
+
+        def tell() -> bool:
+            if (error := future.exception()) is None:
+                told.succeed()
+            else:
+                told.set_exception(error)
+            return True
+
+        future.add_done_callback(lambda _done: self._telling.submit(tell) or tell())
+        return told
 
     def _end_diverting(self, _ended: object = None) -> None:
         """Let nobody wait for what does not happen any more: these messages are redelivered."""
@@ -336,6 +367,7 @@ class DurableConsumer(Consumer):
             self._subscriber.stop("hand_back", self._plan.letter_send_timeout)
             with contextlib.suppress(ValueError):
                 self._client._consumers.remove(self)
+        self._telling.close()  # not while it is locked: a callback may close the consumer, too
 
     def _give_up(self) -> None:
         self._closed = True
@@ -353,6 +385,9 @@ def _options(given: Mapping[str, Any], callers: Callers) -> Options:
     for name, accepted in _REFUSED.items():
         if given[name]:
             raise ConfigError.bad(name, given[name], f"{accepted}, {_BECAUSE}")
+    if (keys := given["key_shared_policy"]) is not None and keys.allow_out_of_order_delivery:
+        accepted = f"one without allow_out_of_order_delivery, {_BECAUSE}"
+        raise ConfigError.bad("key_shared_policy", keys, accepted)
     policy = given["dead_letter_policy"]
     policy = DeadLetterPolicy() if policy is None else DeadLetterPolicy.of(policy)
     queue, levels = given["receiver_queue_size"], given["delay_levels"]

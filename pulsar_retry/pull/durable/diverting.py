@@ -171,14 +171,14 @@ class Diverter:
         log.looked.append(self._looked)
 
     def takes(self, work: Work) -> bool:
-        """Divert a message if its key is held; tell whether it is."""
+        """Divert a message if its key is held, or if it has failed; tell whether it does."""
         assert work.entry is not None  # noqa: S101 - it has a key
-        key = work.entry.key
+        key, failed = work.entry.key, work.entry.failed
         with self._log.lock:
             hold = self._holds.get(key)
-            if hold is None and not self._log.view.is_held(key):
+            if failed is None and hold is None and not self._log.view.is_held(key):
                 return False
-            self._begin(key, work, None)
+            self._begin(key, work, failed)
             return True
 
     def fail(self, work: Work, action: RetryLater, failure: Failure, failures: int) -> None:
@@ -341,6 +341,7 @@ class Diverter:
         except Exception as error:  # noqa: BLE001 - its successors must wait
             text = "a message of a held key cannot be published, and its successors wait: %s"
             _log.error(text, shown(error), extra=self._handover.watch.facts(work.message))
+            work.entry.failed = hold.failed
             self._idle(key, hold)
             self._lanes.park(work, _AGAIN)
         else:

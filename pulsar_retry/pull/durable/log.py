@@ -72,6 +72,7 @@ class ClaimLog:
         self._reader: Any = None
         self._producer: Any = None
         self._thread: threading.Thread | None = None
+        self._ended = clock.event()
         self._again: deque[tuple[Record, bool, Callable[[], None]]] = deque()
         self._again_at = 0.0
 
@@ -106,6 +107,7 @@ class ClaimLog:
             self._is_closed = True
             self._condition.notify_all()
         if self._thread is not None:
+            self._ended.wait()  # with the clock, which may be virtual
             self._thread.join()
         self._close_both()
 
@@ -134,6 +136,12 @@ class ClaimLog:
         return self._quiet_pause if is_quiet else self._idle_pause
 
     def _run(self) -> None:
+        try:
+            self._look()
+        finally:
+            self._ended.set()
+
+    def _look(self) -> None:
         while True:
             pause = self._pause()
             with self._condition:

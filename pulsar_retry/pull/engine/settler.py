@@ -44,6 +44,8 @@ LETTERS, NACK = "letters", "nack"
 #: The reason of a dead letter from a lane that exceeded its limits.
 LANE_OVERFLOW = "lane-overflow"
 
+#: Seconds after which a message of a lane is handled again that could not be settled.
+_AGAIN = 60.0
 
 #: The shortest delay of a letter, in seconds. The original is acknowledged up to a tenth of a
 #: second after the letter is published, or later on a busy machine. If the letter were handled
@@ -445,7 +447,13 @@ class Settler:
         return []
 
     def come_back(self, work: Work, trouble: BaseException) -> None:
-        """Have a message redelivered because it could not be settled in another way."""
+        """Have a message redelivered, or handled again in its lane: it could not be settled."""
+        lanes, entry = self._lanes, work.entry
+        if lanes is not None and entry is not None and not lanes.is_of_before(entry):
+            text = "a message was not settled and will be handled again: %s"
+            _log.warning(text, shown(trouble), extra=self.handover.watch.facts(work.message))
+            lanes.park(work, _AGAIN)  # else later ones of its key would overtake it
+            return
         try:
             self.consumer.negative_acknowledge(work.message)
         except Exception:  # noqa: BLE001 - it is redelivered when the consumer closes

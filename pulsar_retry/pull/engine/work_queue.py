@@ -33,6 +33,7 @@ class LaneEntry:
         ticket: What has to be read before it may be handled (`OrderedLanes.ticket`).
         is_known: Whether it is known what the log says about it.
         diverted: Completed when it is in the stream of its key, if it has failed (`TopicSettler`).
+        failed: Why it has failed, if its publication to the stream is to be repeated (`Diverter`).
     """
 
     key: str
@@ -42,6 +43,7 @@ class LaneEntry:
     ticket: int = 0
     is_known: bool = False
     diverted: Future[None] | None = None
+    failed: Any = None
 
 
 class Work(NamedTuple):

@@ -91,6 +91,18 @@ def _sent(consumer: pr.Consumer, send: Any, key: str) -> pulsar.Message:
     return consumer.receive(30_000)
 
 
+@pytest.mark.parametrize("call", ["reconsume_later_async", "dead_letter_async"])
+def test_a_callback_can_close_the_consumer(subscribe, send, call):
+    """As that of a usual consumer: nothing waits for the thread that it runs on."""
+    send("a", "0")
+    consumer, closed = subscribe(), threading.Event()
+    future = getattr(consumer, call)(consumer.receive(30_000))
+    future.add_done_callback(lambda _future: (consumer.close(), closed.set()))
+    assert closed.wait(60)
+    with pytest.raises(pulsar.AlreadyClosed):
+        consumer.receive(0)
+
+
 def test_what_is_not_settled_comes_again_in_order(subscribe, send):
     """After a close, to the next consumer: what was in hand, was retried, or has waited."""
     send("a", "0", "1", "2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pulsar
@@ -80,5 +81,19 @@ def test_a_message_ends_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     ticket = log.ticket()
     memory.clock.advance(0.003)
     assert log.passed >= ticket
+    log.close()
+    memory.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_log_that_pauses_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In virtual time, too: nobody else lets that pass."""
+    memory = MemoryBroker()
+    monkeypatch.setattr("pulsar_retry.pull.durable.log._PAUSE", 10.0)
+    log = ClaimLog(memory.client(), "log", memory.clock)
+    log.open()
+    ticket = log.ticket()
+    while log.passed < ticket:
+        time.sleep(0.001)
     log.close()
     memory.close()

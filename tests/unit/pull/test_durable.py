@@ -152,6 +152,55 @@ def test_a_key_that_is_held_for_nothing_is_released(memory: MemoryBroker) -> Non
     second.stop()
 
 
+def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """Let the next call of a method fail, as by an error in this package."""
+    method: Any = getattr(owner, name)
+    calls = iter(range(1))
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if next(calls, None) is not None:
+            raise ZeroDivisionError
+        return method(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def test_an_attempt_counts_though_it_is_not_published_at_once(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is published later, with its count and its delay."""
+    handler = Handler(memory)
+    handler.failures["a", b"0"] = 99
+    subscriber: Any = start(
+        memory, handler, retry_policy=pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(600))
+    )
+    once(monkeypatch, subscriber._settler.handover, "divert")
+    for text in (b"0", b"1"):
+        memory.send("orders", text, key="a")
+    memory.clock.advance(500)
+    assert (handler.failures["a", b"0"], handler.order("a")) == (98, [])
+    memory.clock.advance(2_000)
+    assert (handler.failures["a", b"0"], handler.order("a")) == (96, [b"1"])
+    subscriber.stop()
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_successors_wait_for_a_message_that_cannot_be_settled(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch, attempts: int
+) -> None:
+    """In the topic and in the stream: it is handled again before them."""
+    handler = Handler(memory)
+    handler.failures["a", b"0"] = attempts
+    subscriber: Any = start(memory, handler, retry_policy=pr.RetryPolicy(max_attempts=attempts))
+    of = subscriber if attempts == 1 else subscriber._stream
+    once(monkeypatch, of._settler.handover, "dead")
+    for text in (b"0", b"1"):
+        memory.send("orders", text, key="a")
+    memory.clock.advance(1_000)
+    assert handler.order("a") == [b"0", b"1"]
+    subscriber.stop()
+
+
 def test_asyncio_has_durable_lanes_too(memory: MemoryBroker) -> None:
     """The same subscriber works inside of it."""
     handler = Handler(memory)

@@ -92,6 +92,45 @@ def test_a_batch_has_one_message_of_each_key(memory: MemoryBroker) -> None:
     consumer.close()
 
 
+def test_an_interrupted_batch_loses_no_message(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next call returns what it had."""
+    consumer: Any = subscribe(memory)
+    for key in ("a", "b", "c"):
+        send(memory, key, key.encode())
+    take, calls = consumer._callers.take, iter(range(2))
+
+    def interrupted(timeout: float | None) -> Any:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return take(timeout)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(consumer._callers, "take", interrupted)
+        consumer.batch_receive()
+    assert consumer.unsettled == 0
+    assert received(consumer) == [b"a", b"b", b"c"]
+    consumer.close()
+
+
+def test_a_full_hand_is_logged(memory: MemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """Also if most of it waits for one message, which is not settled."""
+    consumer = subscribe(memory)
+    send(memory, "a", *[b"a"] * 1001)
+    send(memory, "b", b"b")
+    message = consumer.receive(5000)
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(5000)
+    (said,) = [each for each in caplog.messages if "not settled" in each]
+    assert said == (
+        "1000 messages (1000 bytes) are in hand, and no more are received before some are settled; "
+        "1 messages were returned by receive and are not settled, and the others wait"
+    )
+    consumer.acknowledge(message)
+    consumer.close()
+
+
 def test_levels_and_messages_without_a_key(memory: MemoryBroker) -> None:
     """The automatic level is the number of the retry; without a key there is no order."""
     consumer = subscribe(memory, delay_levels="10s 100s")
@@ -238,6 +277,10 @@ def test_each_public_method_is_its_own(memory: MemoryBroker) -> None:
         ("unacked_messages_timeout_ms", 20_000),
         ("receiver_queue_size", 0),
         ("is_read_compacted", True),
+        (
+            "key_shared_policy",
+            pulsar.ConsumerKeySharedPolicy(allow_out_of_order_delivery=True),
+        ),
         ("ordering", "always"),
         ("on_exhausted", "stop"),
     ],
