@@ -16,19 +16,39 @@ _log = logging.getLogger("pulsar_retry")
 _Tasks = SimpleQueue[Callable[[], object] | None]
 
 
-class Worker:
-    """Runs tasks one by one on a thread that is created for the first of them. Thread-safe.
+class Executor:
+    """Runs tasks one by one on a thread of its own. It ends with its owner, or by `shutdown`.
 
-    It works until the end of the process, unlike an executor, which takes no task any more when the
-    functions of `atexit` are called: these close clients, and what is in flight is handed off then.
+    It works until the end of the process, unlike those of the standard library, which take no task
+    any more when the functions of `atexit` are called: these close clients, and what is in flight
+    is handed off then.
     """
+
+    def __init__(self, name: str) -> None:
+        self._tasks: _Tasks = SimpleQueue()
+        self._thread = threading.Thread(target=_run, args=[self._tasks], name=name, daemon=True)
+        self._thread.start()
+        weakref.finalize(self, self._tasks.put, None).atexit = False
+
+    def submit(self, task: Callable[[], object]) -> None:
+        """Run *task* after those before it."""
+        self._tasks.put(task)
+
+    def shutdown(self) -> None:
+        """Wait for the tasks, unless one of them calls this, and end the thread."""
+        self._tasks.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+class Worker:
+    """Runs tasks one by one on a thread that is created for the first of them. Thread-safe."""
 
     def __init__(self, name: str, clock: Clock = SYSTEM) -> None:
         self._clock = clock
         self._name = name
         self._lock = threading.Lock()
-        self._tasks: _Tasks = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._executor: Executor | None = None
         self._closed = False
 
     def submit(self, task: Callable[[], object]) -> bool:
@@ -36,25 +56,18 @@ class Worker:
         with self._lock:
             if self._closed:
                 return False
-            if self._thread is None:
-                thread = threading.Thread(
-                    target=_run, args=[self._tasks], name=self._name, daemon=True
-                )
-                thread.start()  # if it cannot start, a later call may succeed
-                self._thread = thread
-                weakref.finalize(self, self._tasks.put, None).atexit = False
-            self._tasks.put(self._clock.counted(task))
+            if self._executor is None:
+                self._executor = Executor(self._name)
+            self._executor.submit(self._clock.counted(task))
             return True
 
     def close(self) -> None:
         """Wait for the tasks, unless one of them calls this, and end the thread."""
         with self._lock:
-            if not self._closed:
-                self._tasks.put(None)
             self._closed = True
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            executor = self._executor
+        if executor is not None:
+            executor.shutdown()
 
 
 def _run(tasks: _Tasks) -> None:

@@ -135,12 +135,12 @@ class _TurnThread(_Thread):
 
 
 class TurnExecutor:
-    """In place of a `ThreadPoolExecutor` with one thread: its thread waits for its turn."""
+    """In place of an `Executor`: its thread waits for its turn."""
 
     #: The clock of the simulation that runs.
     clock: Turns
 
-    def __init__(self, _workers: int, name: str) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
         self._tasks: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None

@@ -205,7 +205,7 @@ def simulated(clock: Turns, record: Record, latency: Callable[[], float]) -> Ite
         redeliver(subscription, consumer, numbers)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "ThreadPoolExecutor", TurnExecutor)
+        patch.setattr(worker, "Executor", TurnExecutor)
         patch.setattr(raw_client, "RawConsumer", Consumer)
         patch.setattr(raw_client, "RawProducer", Producer)
         patch.setattr(raw_client.RawClient, "_subscribe", subscribed)
