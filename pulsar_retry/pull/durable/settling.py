@@ -21,6 +21,7 @@ from pulsar_retry.pull.durable.stream import StreamKeeper
 from pulsar_retry.pull.engine.ending import failure_of
 from pulsar_retry.pull.engine.settler import FailureVerdict, Settler
 from pulsar_retry.pull.engine.work_queue import Item, Work
+from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.wire.properties import reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
@@ -55,10 +56,7 @@ class TopicSettler(Settler):
             return super()._carry_out(work, verdict, failure, keep=keep)
         if action is verdict.action:
             self._log.failed(work.message, action, failure, verdict.attempt)
-        diverted: Future[None] = Future()
-        diverted._condition = self._clock.condition()  # noqa: SLF001 - for virtual time
-        work.entry.diverted = diverted
-        diverted.set_running_or_notify_cancel()  # nobody can cancel it
+        work.entry.diverted = diverted = LetterFuture(self._clock.condition)
         self.diverter.fail(work, action, failure, verdict.attempt - (not action.counted))
         return diverted
 
