@@ -54,10 +54,10 @@ def gives_identity(raw: Any, properties: Mapping[str, str], origin: Origin | Non
         properties: The letter's properties.
         origin: Where *raw* was delivered from; None: it is read from *raw*.
     """
-    if origin is not None and properties.get(ORIGIN_MESSAGE_ID) == origin.message_id:
+    written = properties.get(ORIGIN_MESSAGE_ID)
+    if origin is not None and written == origin.message_id:
         return not _is_non_persistent(origin.topic)  # as usual for a first letter
-    identity = of_message(raw, properties)
-    return identity is not None and identity == properties.get(ORIGIN_MESSAGE_ID)
+    return written is not None and written == of_message(raw, properties)
 
 
 def _id_of(raw: Any) -> str | None:

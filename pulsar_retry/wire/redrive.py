@@ -94,7 +94,14 @@ class RedriveProperties:
             position: The dead letter's topic and message id.
             owner: The topics and subscription, for values that the letter itself does not have.
         """
-        kept = {name: text for name, text in properties.items() if self._is_kept(name)}
+        kept = dict(properties)
+        for name in _removed(
+            tuple(properties),
+            to_retry=self.to_retry,
+            keep_failure=self.keep_failure,
+            keep_attempts=self.keep_attempts,
+        ):
+            del kept[name]
         if self.to_retry:
             names = ((REAL_TOPIC, owner.topic), (REAL_SUBSCRIPTION, owner.subscription))
             for name, text in names:
@@ -108,14 +115,23 @@ class RedriveProperties:
         kept[REDRIVEN_FROM] = position
         return kept
 
-    def _is_kept(self, name: str) -> bool:
+
+@functools.lru_cache(1024)  # it runs once per letter, and the letters of a topic are alike
+def _removed(
+    names: tuple[str, ...], *, to_retry: bool, keep_failure: bool, keep_attempts: bool
+) -> tuple[str, ...]:
+    """Return those of *names* that a redriven message does not have; see `RedriveProperties`."""
+
+    def is_kept(name: str) -> bool:
         if name in _NEVER_KEPT:
             return False
         if name == RECONSUMETIMES:
-            return self.keep_attempts
+            return keep_attempts
         if name in SYSTEM_PROPERTIES:
-            return self.to_retry
-        return self.keep_failure or not (name in _FAILURES or name.startswith(FAILURE))
+            return to_retry
+        return keep_failure or not (name in _FAILURES or name.startswith(FAILURE))
+
+    return tuple(name for name in names if not is_kept(name))
 
 
 @attrs.frozen

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 import _pulsar
@@ -283,13 +283,12 @@ class Run:
 
     def _send_edited(self) -> None:
         """Publish the edited copies of letters whose originals are archived."""
-        with contextlib.suppress(Empty):
-            while True:
-                hand = self._kept.get_nowait()
-                self._keeping -= 1
-                self.archived += 1
-                assert isinstance(hand.letter, EditedLetter)  # noqa: S101 - others are not kept
-                self._send(hand.raw, hand.number, attrs.evolve(hand.letter, original=None))
+        while not self._kept.empty():  # no other thread takes from it
+            hand = self._kept.get_nowait()
+            self._keeping -= 1
+            self.archived += 1
+            assert isinstance(hand.letter, EditedLetter)  # noqa: S101 - others are not kept
+            self._send(hand.raw, hand.number, attrs.evolve(hand.letter, original=None))
 
     def landed(self, hand: _Hand) -> None:
         """Count a letter that was published. Any thread may call it."""
@@ -309,16 +308,15 @@ class Run:
 
     def _take_back(self) -> None:
         """Publish again what was not published, and acknowledge again what was published."""
-        with contextlib.suppress(Empty):
-            while True:
-                each = self._failed_letters.get_nowait()
-                self._keeping -= each.keeps
-                if isinstance(each.error, AcknowledgeError):
-                    self._acknowledge(each.raw)
-                elif isinstance(each.error.__cause__, _NO_RETRY_ERRORS):
-                    self._refuse(each.error)
-                else:
-                    self._returned.append(each)
+        while not self._failed_letters.empty():  # no other thread takes from it
+            each = self._failed_letters.get_nowait()
+            self._keeping -= each.keeps
+            if isinstance(each.error, AcknowledgeError):
+                self._acknowledge(each.raw)
+            elif isinstance(each.error.__cause__, _NO_RETRY_ERRORS):
+                self._refuse(each.error)
+            else:
+                self._returned.append(each)
         now = time.monotonic()
         while self._returned and self._returned[0].due <= now and self._goes_on():
             each = self._returned.popleft()
