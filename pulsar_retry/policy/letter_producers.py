@@ -18,10 +18,6 @@ _OWN = frozenset(
     {
         "access_mode",
         "batching_enabled",
-        "batching_max_allowed_size_in_bytes",
-        "batching_max_messages",
-        "batching_max_publish_delay_ms",
-        "batching_type",
         "block_if_queue_full",
         "initial_sequence_id",
         "max_pending_messages",
@@ -82,6 +78,10 @@ class ProducerOptions:
             `pulsar.CompressionType` is accepted too.
         chunking_enabled: Split letters that are larger than the broker's ``maxMessageSize``. With
             False, such a letter fails with `LetterPublishError`, and its message is redelivered.
+        batching_enabled: Publish many letters as one entry, which is faster, and which whoever
+            reads them has to acknowledge together: see *Batches of dead letters* in the guide to
+            policies. Only for dead letters, because the broker does not delay batches, and only
+            with ``chunking_enabled=False``.
         properties: Names and values that describe the producer. The broker shows them.
         encryption_key: The name of the key that encrypts these letters. None: the
             ``letter_encryption_key`` of `subscribe`.
@@ -90,9 +90,9 @@ class ProducerOptions:
         arguments: A function that is called with the topic's full name each time a producer is
             opened. It returns further arguments of `pulsar.Client.create_producer`, such as
             ``{"message_routing_mode": …}``, which replace those above. It may run on any thread and
-            must not block. Arguments that letters rely on, such as the schema, the name, batching
-            and time-outs, are refused. If it raises, or returns something else, the letter fails
-            with `LetterPublishError`, and its message is redelivered.
+            must not block. Arguments that letters rely on, such as the schema, the name and
+            time-outs, are refused. If it raises, or returns something else, the letter fails with
+            `LetterPublishError`, and its message is redelivered.
 
     Raises:
         ConfigError: a value is invalid.
@@ -104,10 +104,14 @@ class ProducerOptions:
     encryption_key: str | None = None
     crypto_key_reader: Any = None
     arguments: Callable[[str], Mapping[str, Any]] | None = None
+    batching_enabled: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         """Check the other values."""
         flag("chunking_enabled", self.chunking_enabled)
+        flag("batching_enabled", self.batching_enabled)
+        if self.batching_enabled and self.chunking_enabled:
+            raise ConfigError.bad("batching_enabled", True, "chunking_enabled=False, too")
         if self.encryption_key is not None:
             not_blank("encryption_key", self.encryption_key, "the name of a key, or None")
         if self.arguments is not None and not callable(self.arguments):

@@ -18,7 +18,10 @@ def arguments_of(options: ProducerOptions, topic: str) -> dict[str, Any]:
         ConfigError: the user's function returned something that is not accepted.
         Exception: the user's function raised it.
     """
-    given: dict[str, Any] = {"chunking_enabled": options.chunking_enabled}
+    given: dict[str, Any] = {
+        "batching_enabled": options.batching_enabled,
+        "chunking_enabled": options.chunking_enabled,
+    }
     if options.compression_type != "none":
         given["compression_type"] = _COMPRESSION[options.compression_type]
     if options.properties:

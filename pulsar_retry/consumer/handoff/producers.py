@@ -89,7 +89,7 @@ class _Slot:
 
 
 class LetterProducers:
-    """Keeps one unbatched, chunking producer for each topic and schema. Thread-safe.
+    """Keeps one producer for each topic and schema, usually unbatched and chunking. Thread-safe.
 
     Producers of letters with an identity have unique names. The names are not fixed, because two
     consumers with the same producer name would exclude each other.
@@ -247,7 +247,9 @@ class LetterProducers:
         raw = producer._producer  # noqa: SLF001 - direct use of the handle is faster for each letter
         if self._outcomes is not None and type(raw) is _pulsar.Producer:
             return NativeProducer(raw, self._outcomes)
-        ordered = self._has_one_io_thread and self._is_single(topic)
+        # A batch that is too large fails before those that are on their way.
+        ordered = not options["batching_enabled"]
+        ordered = ordered and self._has_one_io_thread and self._is_single(topic)
         return LetterProducer(raw, ordered=ordered, landed=self._landed)
 
     def prove(
@@ -375,7 +377,6 @@ class LetterProducers:
             "schema": schema,
             "send_timeout_millis": self._send_timeout_ms,
             "max_pending_messages": 0,  # it counts chunks; the hand-off limits the letters
-            "batching_enabled": False,
         }
 
     def _options_alone(self, slot: _Slot, topic: str, schema: Any) -> dict[str, Any]:

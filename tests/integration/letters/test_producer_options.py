@@ -1,4 +1,4 @@
-"""How letters are published, on a real broker: compressed, encrypted, without chunks."""
+"""How letters are published, on a real broker: compressed, encrypted, in batches, without chunks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import pulsar_retry as pr
 import pulsar_retry.asyncio as pra
+from support.consumer.hand_off import in_python
 from support.encrypting import key_files
 from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
 
@@ -116,6 +117,41 @@ def test_without_chunks_a_letter_that_is_too_large_comes_back(client, topic):
     consumer.dead_letter(again)
     reader = client.create_reader(topic + DEAD, pulsar.MessageId.earliest)
     assert TOO_LARGE == reader.read_next(SOON).data()
+
+
+@pytest.mark.parametrize("python", [False, True], ids=["C++", "Python"])
+def test_dead_letters_in_batches(client, topic, admin, python):
+    """Each is whole, and its message acknowledged, also if the broker refuses their batch."""
+    batched = pr.ProducerOptions(batching_enabled=True, chunking_enabled=False)
+    payloads = [bytes([number]) * KIB for number in range(40)]
+    producer = client.create_producer(topic, block_if_queue_full=True)
+    with in_python(asked=python):
+        consumer = client.subscribe(
+            topic,
+            SUBSCRIPTION,
+            **RETRYING,
+            dead_letter_policy=pr.DeadLetterPolicy(2, dead_letter_producer=batched),
+        )
+        for each in payloads:
+            producer.send_async(each, None)
+        consumer.dead_letter(consumer.receive(SOON))  # opens the producer
+        few, many = ([consumer.receive(SOON) for _ in range(count)] for count in (9, 30))
+        for future in [consumer.dead_letter_async(each) for each in few]:
+            future.result(60)
+        admin.set_topic_policy(topic + DEAD, "maxMessageSize", 10_000)  # fewer than 30 messages
+        for future in [consumer.dead_letter_async(each) for each in many]:
+            future.result(60)
+    reader = client.create_reader(topic + DEAD, pulsar.MessageId.earliest)
+    letters = [reader.read_next(SOON) for _ in payloads]
+    assert payloads == sorted(each.data() for each in letters)
+    assert {"rejected"} == {each.properties()["FAILURE_REASON"] for each in letters}
+    assert len({(each.ledger_id(), each.entry_id()) for each in ids(letters[:10])}) < 10
+    eventually(lambda: admin.stats(topic)["subscriptions"][SUBSCRIPTION]["msgBacklog"] == 0)
+
+
+def ids(messages):
+    """Return the ids of messages."""
+    return [each.message_id() for each in messages]
 
 
 def refuse(_topic):

@@ -16,7 +16,8 @@ TOPIC = "persistent://public/default/orders-billing-RETRY"
 
 def test_the_default_is_chunks_and_no_more() -> None:
     """Large messages get letters, too."""
-    assert {"chunking_enabled": True} == arguments_of(pr.ProducerOptions(), TOPIC)
+    expected = {"batching_enabled": False, "chunking_enabled": True}
+    assert expected == arguments_of(pr.ProducerOptions(), TOPIC)
 
 
 @pytest.mark.parametrize("name", pulsar.CompressionType.__members__)
@@ -39,13 +40,17 @@ def test_everything_reaches_pulsar_client() -> None:
     options = pr.ProducerOptions(
         "lz4",
         chunking_enabled=False,
+        batching_enabled=True,
         properties={"team": "billing"},
         encryption_key="orders",
         crypto_key_reader=reader,
+        arguments=lambda _: {"batching_max_messages": 100},
     )
     assert {
         "compression_type": pulsar.CompressionType.LZ4,
         "chunking_enabled": False,
+        "batching_enabled": True,
+        "batching_max_messages": 100,
         "properties": {"team": "billing"},
         "encryption_key": "orders",
         "crypto_key_reader": reader,
@@ -62,6 +67,7 @@ def test_a_function_adds_arguments_for_each_topic() -> None:
 
     options = pr.ProducerOptions(properties={"team": "billing"}, arguments=add)
     assert {
+        "batching_enabled": False,
         "chunking_enabled": True,
         "properties": {"of": TOPIC},
         "lazy_start_partitioned_producers": True,
@@ -101,6 +107,8 @@ def test_what_letters_rely_on_cannot_be_replaced(added: Any, message: str) -> No
             'compression_type=3: expected "none", "lz4", "zlib", "zstd", "snappy"',
         ),
         ({"chunking_enabled": "no"}, "chunking_enabled='no': expected a bool"),
+        ({"batching_enabled": 1}, "batching_enabled=1: expected a bool"),
+        ({"batching_enabled": True}, "batching_enabled=True: expected chunking_enabled=False, too"),
         (
             {"properties": {"team": 1}},
             "properties={'team': 1}: expected a mapping of names to values, both str",
@@ -122,6 +130,14 @@ def test_a_policy_takes_only_these_options(name: str) -> None:
     for make in (pr.DeadLetterPolicy, pr.DeadLetterPolicy.pubsub):
         with pytest.raises(pr.ConfigError, match=rf"{name}={{}}: expected a pulsar_retry\.Produc"):
             make(**{name: {}})  # type: ignore[operator]
+
+
+def test_retry_letters_have_no_batches() -> None:
+    """The broker does not delay batches."""
+    batched = pr.ProducerOptions(batching_enabled=True, chunking_enabled=False)
+    assert pr.DeadLetterPolicy(dead_letter_producer=batched).dead_letter_producer is batched
+    with pytest.raises(pr.ConfigError, match="^retry_producer=.*: expected letters without batch"):
+        pr.DeadLetterPolicy(retry_producer=batched)
 
 
 def test_a_policy_with_options_is_hashable() -> None:
