@@ -95,13 +95,18 @@ class Witness:
         self.act("deliver", p, k, "drop" if is_duplicate else "supersede")
         self.act("skip", p, k)
 
-    def failed(self, p: str, copy: Any, *, count: int | None, stamp: int = 0) -> None:
-        """A process decides on a letter; *count* is the count of a retry; None: a dead letter."""
+    def failed(
+        self, p: str, copy: Any, *, count: int | None, stamp: int = 0, now: int = 0
+    ) -> None:
+        """A process decides on a letter; *count* is the count of a retry; None: a dead letter.
+
+        Without a *stamp*, the letter gets the least one that is possible, but not less than *now*.
+        """
         k = self.number(copy)
         letter, own = self.state.copy(k).letter, self.state.process(p).own
         most = max(letter.count, own.failures) if self.machine.own else letter.count
         before = most if count is None else count - 1
-        least = max(letter.stamp, own.issued) + 1 if self.machine.own else 0
+        least = max(letter.stamp + 1, own.issued + 1, now) if self.machine.own else 0
         reject = count is None and before + 1 <= self.machine.max_retries
         self.act("fail", p, k, before, stamp or least, reject=reject)
 

@@ -345,7 +345,8 @@ class Simulation:
             return  # a letter that is published again
         count = None if letter.dead else int(letter.properties.get(RECONSUMETIMES, "0"))
         stamp = int(letter.properties.get(FAILURE_STAMP, 0))
-        witness.failed(name, copy, count=count, stamp=stamp)
+        now = round(self.clock.time() * 1e6)  # about the stamp of a dead letter, which is not on it
+        witness.failed(name, copy, count=count, stamp=stamp, now=now)
 
     def _stored(
         self, witness: Witness, name: str, copy: tuple[int, int], parent: Any, entry: Any
