@@ -95,6 +95,15 @@ class Witness:
         self.act("deliver", p, k, "drop" if is_duplicate else "supersede")
         self.act("skip", p, k)
 
+    def drops_again(self, p: str, k: int) -> bool:
+        """Tell whether a process may drop a second delivery of a copy that it works on.
+
+        The model cannot perform it: there, a process works on one delivery of a copy.
+        """
+        state, machine = self.state, self.machine
+        may_drop = machine.is_duplicate(state, p, k) or machine.is_superseded(state, p, k)
+        return state.copy(k).at == "stored" and may_drop
+
     def failed(
         self, p: str, copy: Any, *, count: int | None, stamp: int = 0, now: int = 0
     ) -> None:

@@ -369,9 +369,13 @@ class Simulation:
         if work is None:
             witness.dropped(name, copy)
         elif work.phase != "acking":
-            if (name, copy) not in self._receipts:
+            k = witness.number(copy)
+            if (name, copy) in self._receipts:
+                witness.act("receipt", name, k)
+            elif witness.drops_again(name, k):
+                self.untracked.add(self._number_of[copy])
+            else:
                 raise NotABehaviourError(f"{copy} is acknowledged before a receipt")
-            witness.act("receipt", name, witness.number(copy))
 
     def _acked(self, witness: Witness, name: str, copy: tuple[int, int], work: Any) -> None:
         if work is not None and work.phase == "acking":
