@@ -111,7 +111,9 @@ class ProducerOptions:
         flag("chunking_enabled", self.chunking_enabled)
         flag("batching_enabled", self.batching_enabled)
         if self.batching_enabled and self.chunking_enabled:
-            raise ConfigError.bad("batching_enabled", True, "chunking_enabled=False, too")
+            raise ConfigError.bad(
+                "batching_enabled", self.batching_enabled, "chunking_enabled=False, too"
+            )
         if self.encryption_key is not None:
             not_blank("encryption_key", self.encryption_key, "the name of a key, or None")
         if self.arguments is not None and not callable(self.arguments):

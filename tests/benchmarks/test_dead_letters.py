@@ -86,9 +86,7 @@ def ours(
 ) -> Stopwatch:
     """Give messages up."""
     client = pr.Client(url, logger=QUIET)
-    policy = pr.DeadLetterPolicy(
-        3, initial_subscription_name="bench", dead_letter_producer=options
-    )
+    policy = pr.DeadLetterPolicy(3, initial_subscription_name="bench", dead_letter_producer=options)
     consumer = subscribe(
         client,
         topic,

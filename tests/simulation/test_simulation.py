@@ -16,8 +16,8 @@ from support.simulation.search import report
 #: Scenarios with threads, faults and both shells.
 REPEATED = [3, 17, 29]
 
-#: Schedules that once failed, because the check of traces was too strict: the stamp of a dead letter
-#: was too low, or a copy was dropped that was redelivered while its process still worked on it.
+#: Schedules that once failed, because the check of traces was too strict: the stamp of a dead
+#: letter was too low, or a copy was dropped that came again while its process worked on it.
 FOUND = [3414, 3793, 4434]
 
 LOG = """

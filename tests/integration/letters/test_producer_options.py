@@ -1,4 +1,4 @@
-"""How letters are published, on a real broker: compressed, encrypted, in batches, without chunks."""
+"""How letters are published, on a real broker: compressed, encrypted, in batches, unchunked."""
 
 from __future__ import annotations
 

@@ -104,9 +104,7 @@ class Witness:
         may_drop = machine.is_duplicate(state, p, k) or machine.is_superseded(state, p, k)
         return state.copy(k).at == "stored" and may_drop
 
-    def failed(
-        self, p: str, copy: Any, *, count: int | None, stamp: int = 0, now: int = 0
-    ) -> None:
+    def failed(self, p: str, copy: Any, *, count: int | None, stamp: int = 0, now: int = 0) -> None:
         """A process decides on a letter; *count* is the count of a retry; None: a dead letter.
 
         Without a *stamp*, the letter gets the least one that is possible, but not less than *now*.

@@ -136,7 +136,7 @@ def test_retry_letters_have_no_batches() -> None:
     """The broker does not delay batches."""
     batched = pr.ProducerOptions(batching_enabled=True, chunking_enabled=False)
     assert pr.DeadLetterPolicy(dead_letter_producer=batched).dead_letter_producer is batched
-    with pytest.raises(pr.ConfigError, match="^retry_producer=.*: expected letters without batch"):
+    with pytest.raises(pr.ConfigError, match=r"^retry_producer=.*: expected letters without batch"):
         pr.DeadLetterPolicy(retry_producer=batched)
 
 
