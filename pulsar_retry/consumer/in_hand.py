@@ -29,6 +29,9 @@ _CHECK_INTERVAL = 0.001
 #: At least one in this number of messages is checked.
 _MOST_UNCHECKED = 128
 
+#: Seconds after a failed hand-off in which each message is checked. Its own message waits less.
+_AFTER_FAILURE = 60.0
+
 
 class TopicSource:
     """One of pulsar-client's consumers, and the nacks of its messages. Thread-safe.
@@ -104,6 +107,7 @@ class InHand:
         self._seen_topics: set[str] | None = set() if is_pattern else None
         #: Whether each received message is checked. If not, only some are checked at high rates.
         self._looks_at_each = is_pattern or bool(plan.ack_timeout)
+        self._looks_at_each_until = float("-inf")
         self._looked, self._step = float("-inf"), 1
         self.looks_at = 0
 
@@ -124,17 +128,27 @@ class InHand:
         if self.received >= self.looks_at:
             self.look(messages)
 
+    def hand_off_failed(self) -> None:
+        """Count a message that is unsettled again, because its letter has failed.
+
+        If it comes before it is requested, this must be seen, or it would be counted twice.
+        """
+        self.settled -= 1
+        self._looks_at_each_until = self._now() + _AFTER_FAILURE
+        self.looks_at = 0
+
     def look(self, messages: Sequence[Any]) -> None:
         """Check the broker's limit, and received *messages*."""
         self.is_asking = False
-        unsettled = self.unsettled
+        unsettled, now = self.unsettled, self._now()
         self._stall.look(unsettled, self.pending_nacks)
-        for each in messages[:: 1 if self._looks_at_each else self._step]:
+        looks_at_each = self._looks_at_each or now < self._looks_at_each_until
+        for each in messages[:: 1 if looks_at_each else self._step]:
             self._check_message(raw_of(each))
-        if self._looks_at_each:
+        if looks_at_each or self._looks_at_each:  # the first chunked message may just have come
             self.looks_at = 0
             return
-        now, interval = self._now(), _CHECK_INTERVAL * len(messages)
+        interval = _CHECK_INTERVAL * len(messages)
         if now - self._looked < interval:
             self._step = min(2 * self._step, _MOST_UNCHECKED)
         elif now - self._looked > 10 * interval:

@@ -117,7 +117,7 @@ class MessageSettler:
 
     def hand_off_failed(self, raw: Any, was_letter: bool) -> None:
         """Have a message redelivered whose letter has failed."""
-        self._in_hand.settled -= 1
+        self._in_hand.hand_off_failed()
         self.come_back(raw, was_letter)
 
     def come_back(self, raw: Any, letter: bool) -> None:

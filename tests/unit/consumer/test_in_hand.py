@@ -74,3 +74,13 @@ def test_after_a_burst_each_message_is_checked_again(received: Received) -> None
     received.batches(1_000, size=100, per_second=100_000)
     received.batches(3, size=100, per_second=50)
     assert 500 == received.batches(5, size=100, per_second=50)
+
+
+def test_after_a_failed_hand_off_each_message_is_checked_for_a_while(received: Received) -> None:
+    """Its message can come before it is requested, and must not be counted twice."""
+    received.batches(20_000, size=1, per_second=100_000)
+    received.in_hand.hand_off_failed()
+    assert 1_000 == received.batches(1_000, size=1, per_second=100_000)
+    received.seconds += 60
+    received.batches(20_000, size=1, per_second=100_000)
+    assert 2_000 > received.batches(100_000, size=1, per_second=100_000)
