@@ -25,7 +25,7 @@ from pulsar_retry.cli._common.output import (
     table,
     words_of_age,
 )
-from pulsar_retry.cli._common.redriving import check_selects, result_of
+from pulsar_retry.cli._common.redriving import check_selects, shown
 from pulsar_retry.ops.audit import Act
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.formatting import short
@@ -348,13 +348,8 @@ def _carry_out(
             return 0
         ask(f"{verb.capitalize()} {plan.count} letters now?")
     act = who.act(letters.topic)
-    ended: list[WaitingReport] = []
-    with (
-        who.audited(cluster, letters.topic, act) as record,
-        progress(done, letters.topic, lambda: result_of(ended[0])) as tell,
-    ):
-        report = run(letters, who, act, tell)
-        ended.append(report)
+    with who.audited(cluster, letters.topic, act) as record:
+        report = shown(done, letters.topic, functools.partial(run, letters, who, act))
         facts = report.facts()
         record({name: facts[name] for name in _RECORDED})
     if as_json:

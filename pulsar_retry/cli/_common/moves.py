@@ -12,14 +12,14 @@ from pulsar_retry.cli._common.cluster import cluster_options, json_option
 from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.operator import Operator, operator_options
-from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json
+from pulsar_retry.cli._common.output import ask, check_can_ask, clean, show_json
 from pulsar_retry.cli._common.redriving import (
     carry_out,
     check_selects,
     dead_letter_topics,
     interruptible,
     patience,
-    result_of,
+    shown,
     within_option,
 )
 from pulsar_retry.ops.audit import Act
@@ -287,11 +287,8 @@ def undo(
             dlq_subscription=dlq_subscription,
             dry_run=dry,
         )
-        what = "looking" if dry else "restored"
-        ended: list[Undone] = []
-        with interruptible(work), progress(what, topic, lambda: result_of(ended[0])) as show:
-            ended.append(work.run(show))
-        return ended[0]
+        with interruptible(work):
+            return shown("looking" if dry else "restored", topic, work.run)
 
     if not dry_run and not yes:
         plan = run(dry=True)

@@ -7,7 +7,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import click
 
@@ -31,9 +31,14 @@ __all__ = [
     "dead_letter_topics",
     "interruptible",
     "patience",
-    "result_of",
+    "shown",
     "within_option",
 ]
+
+#: Shows progress: what is done, and the total.
+Show = Callable[[float, float | None], None]
+
+_Result = TypeVar("_Result", Redriven, Undone, WaitingReport)
 
 #: Seconds after its start until which a command reads, if nothing else is asked for, and its text
 #: is for people; and for how long it reads at least.
@@ -173,22 +178,30 @@ def _counts(done: Redriven) -> dict[str, Any]:
 
 
 def _run(job: Redrive, what: str, total: int | None) -> Redriven:
-    ended: list[Redriven] = []
-    with interruptible(job), progress(what, job.source, lambda: result_of(ended[0])) as show:
-
+    def run(show: Show) -> Redriven:
         def tell(so_far: Redriven) -> None:
             if so_far.dry_run:
                 show(so_far.read, so_far.backlog)
             else:
                 show(so_far.redriven, total)
 
-        ended.append(job.run(tell))
+        return job.run(tell)
+
+    with interruptible(job):
+        return shown(what, job.source, run)
+
+
+def shown(what: str, topic: str, run: Callable[[Show], _Result]) -> _Result:
+    """Run a verb that changes *topic*, show its progress, and log its result."""
+    ended: list[_Result] = []
+
+    def result() -> str:
+        (done,) = ended
+        return "ok" if done.is_complete else getattr(done, "stopped", None) or "incomplete"
+
+    with progress(what, topic, result) as show:
+        ended.append(run(show))
     return ended[0]
-
-
-def result_of(done: Redriven | Undone | WaitingReport) -> str:
-    """Return a result in a word, for a log."""
-    return "ok" if done.is_complete else getattr(done, "stopped", None) or "incomplete"
 
 
 @contextlib.contextmanager
