@@ -16,9 +16,6 @@ from pulsar_retry.consumer.batching import Batch
 from pulsar_retry.consumer.inbox import LOOK_INTERVAL, POLL_INTERVAL, Inbox, Item
 from pulsar_retry.runtime import fork
 
-#: Seconds after which a receive that finds messages without waiting lets the event loop run.
-_LOOP_TURN_INTERVAL = 0.001
-
 
 class Arrivals:
     """Receives from *inbox*. Use it on its event loop only; any number of tasks can receive.
@@ -37,7 +34,6 @@ class Arrivals:
         # The waiting receives, in order.
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._look_timer: asyncio.TimerHandle | None = None
-        self._turn_ends = 0.0
         self._closed = False
         fork.guard(self, "inbox")
         inbox.on_ready = lambda: bridge.post(self.look)
@@ -45,7 +41,7 @@ class Arrivals:
     @property
     def fast_receive(self) -> Callable[[int], Any] | None:
         """A function that takes a message at once; None if `receive` must be used."""
-        if self._closed or time.monotonic() >= self._turn_ends:
+        if self._closed or time.monotonic() >= self._bridge.turn_ends:
             return None
         return self.inbox.fast_receive
 
@@ -99,9 +95,8 @@ class Arrivals:
 
     async def _next(self, timeout: float | None) -> Item:
         deadline = None if timeout is None else self._bridge.loop.time() + timeout
-        if time.monotonic() >= self._turn_ends:
-            await asyncio.sleep(0)
-            self._turn_ends = time.monotonic() + _LOOP_TURN_INTERVAL
+        if time.monotonic() >= self._bridge.turn_ends:
+            await self._bridge.give_turn()
         try:
             while (item := self._take()) is None:
                 await self._wait(deadline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,9 @@ T = TypeVar("T")
 #: How many of the rare calls that pulsar-client has only in a blocking form run at a time.
 _THREADS = 8
 
+#: Seconds after which a receive that finds messages without waiting lets the event loop run.
+_LOOP_TURN_INTERVAL = 0.001
+
 
 class Bridge:
     """Passes calls of other threads to one event loop. Only `post` is thread-safe.
@@ -32,6 +36,7 @@ class Bridge:
 
     Attributes:
         loop: The loop.
+        turn_ends: When a receive should call `give_turn`, by the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -39,6 +44,7 @@ class Bridge:
         fork.guard(self, "loop")
         self._posted: deque[Callable[[], None]] = deque()
         self._is_notified = False
+        self.turn_ends = 0.0
 
     def check(self) -> None:
         """Raise unless this is called on the loop.
@@ -74,6 +80,11 @@ class Bridge:
         self._is_notified = False  # before the calls, so that later ones notify the loop again
         for _ in range(len(self._posted)):
             self._posted.popleft()()
+
+    async def give_turn(self) -> None:
+        """Let the rest of the event loop run."""
+        await asyncio.sleep(0)
+        self.turn_ends = time.monotonic() + _LOOP_TURN_INTERVAL
 
     async def ask(self, function: Callable[..., None], *arguments: Any) -> Any:
         """Call a function of pulsar-client that takes a callback, and await the callback's value.
@@ -111,6 +122,16 @@ def fail(future: asyncio.Future[Any], error: BaseException) -> None:
     """Resolve *future* with an error, unless it is resolved."""
     if not future.done():
         future.set_exception(error)
+
+
+def end(future: asyncio.Future[None], flight: Future[None]) -> None:
+    """Resolve *future* as the hand-off *flight* has ended. It can be ignored."""
+    if (error := flight.exception()) is None:
+        finish(future)
+        return
+    fail(future, failure(error) if isinstance(error, Exception) else error)
+    if not future.cancelled():
+        future.exception()  # a caller that ignores the future gets no warning about it
 
 
 class Pool:

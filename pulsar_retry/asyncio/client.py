@@ -18,10 +18,12 @@ from pulsar_retry.asyncio.bridge import Bridge, Pool
 from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.asyncio.consumer import Consumer
 from pulsar_retry.asyncio.delivery import Delivery
+from pulsar_retry.asyncio.durable import DurableConsumer
 from pulsar_retry.asyncio.opening import Opener
 from pulsar_retry.asyncio.producer import Producer
 from pulsar_retry.asyncio.reader import Reader
 from pulsar_retry.asyncio.subscriber import Subscriber
+from pulsar_retry.consumer.arguments import OnExhausted, Ordering
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer as ThreadedConsumer
 from pulsar_retry.consumer.handover import inbox_of
@@ -36,6 +38,7 @@ from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery as ThreadedDelivery
+from pulsar_retry.pull.durable.consumer import DurableConsumer as ThreadedDurableConsumer
 from pulsar_retry.runtime import fork
 from pulsar_retry.wire.names import Naming, NamingLike
 
@@ -180,6 +183,8 @@ class Client(Closing, pulsar.asyncio.Client):
         max_unacked_messages: int = DEFAULT_LIMIT,
         letter_encryption_key: str | None = None,
         plain_letters: bool = False,
+        ordering: Ordering | None = None,
+        on_exhausted: OnExhausted = "release",
         **newer: Never,
     ) -> Consumer:
         """Subscribe, as `pulsar.asyncio.Client.subscribe` does, with support for letters.
@@ -211,6 +216,10 @@ class Client(Closing, pulsar.asyncio.Client):
                 warning near it; 0: no warning.
             letter_encryption_key: The name of the key that encrypts letters.
             plain_letters: Publish the letters unencrypted, although messages are decrypted.
+            ordering: ``"durable"`` keeps later messages of a key back while one is retried, also
+                across processes. It needs one topic and Key_Shared.
+            on_exhausted: With durable ordering, what happens when the retries of a key's first
+                message are used up: ``"release"`` or ``"park"``.
             **newer: Arguments that only a newer pulsar-client has. They are passed on to it.
 
         Raises:
@@ -221,9 +230,6 @@ class Client(Closing, pulsar.asyncio.Client):
         """
         arguments = {name: value for name, value in locals().items() if name != "self"}
         arguments.update(arguments.pop("newer"))
-        if (ordering := arguments.pop("ordering", None)) is not None:
-            accepted = "None here: use subscriber(), or the subscribe() of pulsar_retry.Client"
-            raise ConfigError.bad("ordering", ordering, accepted)
         if arguments.pop("is_pattern_topic"):
             if not isinstance(topic, str):
                 raise ConfigError.bad("topic", topic, "a str, because is_pattern_topic is True")
@@ -231,13 +237,19 @@ class Client(Closing, pulsar.asyncio.Client):
         if schema is None:
             arguments["schema"] = pulsar.schema.BytesSchema()
 
-        def subscribe() -> tuple[ThreadedConsumer, Inbox]:
+        def subscribe() -> tuple[ThreadedConsumer, Inbox | None]:
             consumer = self._inner.subscribe(**arguments)
+            if isinstance(consumer, ThreadedDurableConsumer):
+                return consumer, None
             return consumer, inbox_of(consumer, polls=receiver_queue_size != 0)
 
         limits = batch_limits(batch_receive_policy)
         inner, inbox = await self._pool.run(subscribe, dropped=lambda both: _close(both[0]))
-        consumer = Consumer(inner, inbox, self._pool, limits)
+        if isinstance(inner, ThreadedDurableConsumer):
+            consumer: Consumer = DurableConsumer(inner, self._pool)
+        else:
+            assert inbox is not None  # noqa: S101 - it was made above
+            consumer = Consumer(inner, inbox, self._pool, limits)
         self._consumers.add(consumer)
         return consumer
 

@@ -93,12 +93,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
                 if raw.redelivery_count() <= receiving.limit or not receiving.is_surplus(raw):
                     inside.took((raw,))
                     return message_of(raw, self._schema, letter=False)
-        if timeout_millis is None:
-            timeout = None
-        elif isinstance(timeout_millis, int):
-            timeout = max(0, timeout_millis) / 1000
-        else:
-            raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
+        timeout = seconds_of(timeout_millis)
         loop = self._bridge.loop
         deadline = None if timeout is None else loop.time() + timeout
         inside.asks()
@@ -341,15 +336,32 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
                 are released nevertheless.
         """
         self._bridge.check()
-        self._arrivals.close()
+        self._shut()
         with contextlib.suppress(ConsumerClosedError):  # the client is closed, with its consumers
             await self._pool.run(self._close)
 
     def _end_receives(self) -> None:
         """Make waiting receives raise `pulsar.AlreadyClosed`. Thread-safe."""
-        self._bridge.post(self._arrivals.close)
+        self._bridge.post(self._shut)
+
+    def _shut(self) -> None:
+        """Do what `_end_receives` does, on the loop."""
+        self._arrivals.close()
 
     def _close(self) -> None:
         """Close the consumer, on a thread that can block."""
         self._inner.close()
         self._arrivals.inbox.wait_for_callbacks()
+
+
+def seconds_of(timeout_millis: int | None) -> float | None:
+    """Return the time-out of a receive in seconds.
+
+    Raises:
+        ConfigError: *timeout_millis* is neither an int nor None.
+    """
+    if timeout_millis is None:
+        return None
+    if not isinstance(timeout_millis, int):
+        raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
+    return max(0, timeout_millis) / 1000

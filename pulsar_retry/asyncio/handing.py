@@ -11,7 +11,7 @@ from typing import Any
 
 import pulsar
 
-from pulsar_retry.asyncio.bridge import Bridge, fail, finish
+from pulsar_retry.asyncio.bridge import Bridge, end, finish
 from pulsar_retry.asyncio.failing import failure
 from pulsar_retry.consumer.handoff.lists import raise_failures
 from pulsar_retry.consumer.handoff.making import handed_on
@@ -131,11 +131,7 @@ class Handing:
                 with contextlib.suppress(ConfigError):  # it is not a message
                     self._inside.ask_back(whole_of(message))
             raise
-        if futures := [each for each in started if isinstance(each, asyncio.Future)]:
-            await asyncio.wait(futures)
-        raise_failures(
-            [each.exception() if isinstance(each, asyncio.Future) else each for each in started]
-        )
+        await all_ended(started)
 
     def _hand_on_in_thread(self, raw: Any, letter: Letter, ended: Ended) -> asyncio.Future[None]:
         """Hand on in another thread, because it can block while the producer is opened.
@@ -143,7 +139,7 @@ class Handing:
         Returns:
             A future that resolves when the letter is in flight, or has failed.
         """
-        outbox, bridge, end = self._inside.outbox, self._bridge, partial(self._end, ended)
+        outbox, bridge = self._inside.outbox, self._bridge
         placed: asyncio.Future[None] = bridge.loop.create_future()
 
         def hand_on() -> None:
@@ -153,7 +149,7 @@ class Handing:
                 flight = Future()
                 flight.set_exception(error)
             bridge.post(partial(finish, placed))
-            bridge.follow(flight, end)
+            bridge.follow(flight, partial(self._end, ended))
 
         if not outbox.submit(hand_on):
             raise ConsumerClosedError("the consumer is closed")
@@ -161,13 +157,20 @@ class Handing:
 
     def _end(self, ended: Ended, flight: Future[None]) -> None:
         self._free_permits.release()
-        error = flight.exception()
-        if error is None:
-            finish(ended)
-        else:
-            fail(ended, failure(error) if isinstance(error, Exception) else error)
-            if not ended.cancelled():
-                ended.exception()  # a caller that ignores the future gets no warning about it
+        end(ended, flight)
+
+
+async def all_ended(started: Sequence[Ended | Exception]) -> None:
+    """Wait for the hand-offs of a list of messages that have *started*, or have failed already.
+
+    Raises:
+        BatchSettleError: some messages failed; the error has their errors. The others are settled.
+    """
+    if futures := [each for each in started if isinstance(each, asyncio.Future)]:
+        await asyncio.wait(futures)
+    raise_failures(
+        [each.exception() if isinstance(each, asyncio.Future) else each for each in started]
+    )
 
 
 def _end_span(letter: Letter | Request, error: BaseException) -> None:

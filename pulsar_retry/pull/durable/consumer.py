@@ -200,9 +200,15 @@ class DurableConsumer(Consumer):
 
         Nothing happens if it is not in hand: it was settled, or its connection was lost.
         """
-        self._check_open()
-        if (taken := self._callers.settles(message)) is not None:
-            taken.crew.settler.succeeded(taken.crew.slot, taken.work)
+        if not self._acknowledges(message):
+            self._check_open()
+
+    def _acknowledges(self, message: MessageOrId) -> bool:
+        """Acknowledge a message if it is in hand, and tell whether it is. It never waits."""
+        if (taken := self._callers.settles(message)) is None:
+            return False
+        taken.crew.settler.succeeded(taken.crew.slot, taken.work)
+        return True
 
     def acknowledge_cumulative(self, message: MessageOrId) -> None:
         """Raise: a Key_Shared subscription has no cumulative acknowledgement."""
@@ -235,13 +241,19 @@ class DurableConsumer(Consumer):
         be None.
         """
         if isinstance(message, list | tuple):
-            _check_properties(properties)
-            Retry(delay, level)  # checks both
-            settle_each(message, partial(self.reconsume_later_async, delay=delay, level=level))
+            settle_each(message, self._reconsuming(delay, level, properties))
         else:
             self.reconsume_later_async(
                 message, delay=delay, level=level, properties=properties
             ).result()
+
+    def _reconsuming(
+        self, delay: Duration | None, level: int | None, properties: Mapping[str, str] | None
+    ) -> Callable[[Any], Future[None]]:
+        """Return a function that begins to reconsume a message, with arguments that are checked."""
+        _check_properties(properties)
+        Retry(delay, level)  # checks both
+        return partial(self.reconsume_later_async, delay=delay, level=level)
 
     def reconsume_later_async(
         self,

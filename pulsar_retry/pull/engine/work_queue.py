@@ -192,7 +192,7 @@ class WorkQueue:
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self.ready: deque[Item] = deque()
-        self.idle: deque[Callable[[], None]] = deque()
+        self.idle: deque[Callable[[], object]] = deque()
         self.slots: list[Slot] = []
         self.counting = self.slots
         self.received = 0
@@ -235,7 +235,7 @@ class WorkQueue:
 
     # -- workers ----------------------------------------------------------------------------------
 
-    def lie_down(self, wake: Callable[[], None]) -> bool:
+    def lie_down(self, wake: Callable[[], object]) -> bool:
         """Have *wake* called when there is work; tell whether the worker may sleep until then.
 
         It may not sleep if there is work already, or if the queue is closed.

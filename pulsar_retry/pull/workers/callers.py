@@ -63,7 +63,7 @@ class Callers:
         """
         end = None if timeout is None else self._clock.monotonic() + timeout
         while not self.closed:
-            if (message := self._next()) is not None:
+            if (message := self.take_now()) is not None:
                 return message
             left = None if end is None else end - self._clock.monotonic()
             if left is not None and left <= 0:
@@ -110,7 +110,8 @@ class Callers:
                 work, crew = self._taken.popitem()[1]
                 crew.work_queue.settled(work)
 
-    def _next(self) -> Any:
+    def take_now(self) -> Any:
+        """Return the next message, or None, without waiting."""
         self._turn += 1
         for crew in self._crews if self._turn % 2 else self._crews[::-1]:
             try:
@@ -144,15 +145,26 @@ class Callers:
             with contextlib.suppress(RuntimeError):  # by another subscriber, at the same time
                 awake.release()
 
-        queues = [crew.work_queue for crew in self._crews]
         try:
-            if all(each.lie_down(wake) for each in queues) and not self.closed:
+            if self.lie_down(wake):
                 awake.acquire(timeout=-1 if timeout is None else timeout)
         finally:
-            for each in queues:
-                with contextlib.suppress(ValueError):
-                    each.idle.remove(wake)
-            self._pass_on()
+            self.get_up(wake)
+
+    def lie_down(self, wake: Callable[[], object]) -> bool:
+        """Have *wake* called when a message may be ready, or this is closed; tell whether to wait.
+
+        It can be called more than once, on any thread, and may not block. Call `get_up` after that
+        in any case.
+        """
+        return all(crew.work_queue.lie_down(wake) for crew in self._crews) and not self.closed
+
+    def get_up(self, wake: Callable[[], object]) -> None:
+        """Have *wake* not called any more."""
+        for crew in self._crews:
+            with contextlib.suppress(ValueError):
+                crew.work_queue.idle.remove(wake)
+        self._pass_on()
 
     def _pass_on(self) -> None:
         """Wake another caller for what is ready: one wake can stand for several messages."""
