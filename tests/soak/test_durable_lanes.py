@@ -41,11 +41,11 @@ class Run:
         failing: float,
         faults: int,
         size: tuple[int, int, float] = (MESSAGES, KEYS, RATE),
-        kind: str = "subscriber",
+        kinds: tuple[str, ...] = ("subscriber",),
     ) -> None:
         """Make one; *failing* seconds, so many faults meanwhile; messages, keys and their rate."""
         self.topic = f"persistent://public/default/lanes-{uuid.uuid4().hex}"
-        self.messages, self.size, self._kind = size[0], size, kind
+        self.messages, self.size, self._kinds = size[0], size, kinds
         self.book = Book(folder)
         self._broker, self._folder = broker, folder
         self._failing, self._faults = failing, faults
@@ -56,7 +56,7 @@ class Run:
         now = time.time()
         facts = (now + 10, now + 10 + self._failing, EVERY if self._failing else 0)
         url = self._broker.service_url
-        crowd = Crowd(url, self.topic, self._folder, facts, admin.unload, self._kind)
+        crowd = Crowd(url, self.topic, self._folder, facts, admin.unload, self._kinds)
         faults, done, last = crowd.faults(), 0, time.time()
         try:
             for _ in range(PROCESSES):
@@ -112,7 +112,7 @@ def test_durable_consumers(broker: Any, admin: Any, tmp_path: Path) -> None:
     """Consumers with their own receive loops are the same, with fewer messages."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     size, faults = (30_000, 200, 600.0), 12
-    run = Run(broker, tmp_path, failing=25, faults=faults, size=size, kind="consumer")
+    run = Run(broker, tmp_path, failing=25, faults=faults, size=size, kinds=("consumer", "asyncio"))
     began = time.time()
     with pr.Client(broker.service_url, logger=logger) as client:
         run.drive(client, admin)

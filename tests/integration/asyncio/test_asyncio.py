@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import pulsar.asyncio
 import pytest
 
 import pulsar_retry as pr
+from support.consumer.shells import on_a_loop
 
 SHARED = pulsar.ConsumerType.Shared
 EARLIEST = pulsar.InitialPosition.Earliest
@@ -32,23 +32,6 @@ RETRIES = {
     "enable_retry": True,
     "delay_levels": "100ms 200ms 300ms",
 }
-
-
-def on_a_loop(broker, scenario, **options):
-    """Run *scenario* with a client; whatever the loop has to complain about is a failure."""
-    complaints = []
-
-    async def play():
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-        async with pr.asyncio.Client(broker.service_url, logger=QUIET, **options) as client:
-            result = await asyncio.wait_for(scenario(client), 90)
-        gc.collect()
-        return result
-
-    result = asyncio.run(play())
-    assert [] == complaints
-    return result
 
 
 async def send(client, topic, count, **options):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from support.consumer.shells import on_both_shells
 from support.pull.durable import SUBSCRIPTION, Book, Crowd, key_of, publish
 from support.reading import eventually
 
@@ -45,50 +46,62 @@ def send(client, topic):
     return send
 
 
-def taken(consumer: pr.Consumer, count: int) -> list[str]:
+async def subscribed(client: Any, topic: str, **options: Any) -> Any:
+    """Subscribe, with either shell."""
+    options = {"ordering": "durable", "initial_position": EARLIEST, **options}
+    return await client.subscribe(topic, SUBSCRIPTION, pulsar.ConsumerType.KeyShared, **options)
+
+
+async def sent(client: Any, topic: str, key: str, *texts: str) -> None:
+    """Publish messages of a key, with either shell."""
+    producer = await client.create_producer(topic)
+    for text in texts:
+        await producer.send(f"{key}{text}".encode(), partition_key=key)
+
+
+async def taken(consumer: Any, count: int) -> list[str]:
     """Receive and acknowledge so many messages."""
     texts = []
     for _ in range(count):
-        message = consumer.receive(30_000)
-        consumer.acknowledge(message)
+        message = await consumer.receive(30_000)
+        await consumer.acknowledge(message)
         texts.append(message.data().decode())
     return texts
 
 
-def test_successors_wait_and_others_flow(subscribe, send, client, topic):
+@on_both_shells
+async def test_successors_wait_and_others_flow(client, topic):
     """Until the first message of the key is dead; a message in hand blocks its key alone."""
-    send("a", "0", "1", "2")
-    send("b", "0", "1", "2")
-    with subscribe(dead_letter_policy=pr.DeadLetterPolicy(1)) as consumer:
-        assert consumer.topic() == topic
-        assert consumer.subscription_name() == SUBSCRIPTION
-        one, other = consumer.receive(30_000), consumer.receive(30_000)
-        assert {one.data(), other.data()} == {b"a0", b"b0"}
-        with pytest.raises(pulsar.Timeout):
-            consumer.receive(500)
-        a0, b0 = (one, other) if one.data() == b"a0" else (other, one)
-        consumer.acknowledge(b0.message_id())
-        assert taken(consumer, 2) == ["b1", "b2"]
-        consumer.reconsume_later(a0, delay=1)
-        with pytest.raises(pr.AlreadySettledError):
-            consumer.reconsume_later(a0, delay=1)
-        send("b", "3")
-        assert taken(consumer, 1) == ["b3"]
-        again = consumer.receive(30_000)
-        assert (again.data(), pr.attempt_of(again)) == (b"a0", 2)
-        consumer.negative_acknowledge(again)
-        assert taken(consumer, 2) == ["a1", "a2"]
-        consumer.dead_letter(_sent(consumer, send, "c"), reason="odd", error=KeyError("iban"))
-    reader = client.create_reader(f"{topic}-{SUBSCRIPTION}-DLQ", pulsar.MessageId.earliest)
-    letters = [reader.read_next(30_000) for _ in range(2)]
+    await sent(client, topic, "a", "0", "1", "2")
+    await sent(client, topic, "b", "0", "1", "2")
+    consumer = await subscribed(client, topic, dead_letter_policy=pr.DeadLetterPolicy(1))
+    assert await consumer.topic() == topic
+    assert await consumer.subscription_name() == SUBSCRIPTION
+    one, other = await consumer.receive(30_000), await consumer.receive(30_000)
+    assert {one.data(), other.data()} == {b"a0", b"b0"}
+    with pytest.raises(pulsar.Timeout):
+        await consumer.receive(500)
+    a0, b0 = (one, other) if one.data() == b"a0" else (other, one)
+    await consumer.acknowledge(b0.message_id())
+    assert await taken(consumer, 2) == ["b1", "b2"]
+    await consumer.reconsume_later(a0, delay=1)
+    with pytest.raises(pr.AlreadySettledError):
+        await consumer.reconsume_later(a0, delay=1)
+    await sent(client, topic, "b", "3")
+    assert await taken(consumer, 1) == ["b3"]
+    again = await consumer.receive(30_000)
+    assert (again.data(), pr.attempt_of(again)) == (b"a0", 2)
+    await consumer.negative_acknowledge(again)
+    assert await taken(consumer, 2) == ["a1", "a2"]
+    await sent(client, topic, "c", "0")
+    last = await consumer.receive(30_000)
+    await consumer.dead_letter(last, reason="odd", error=KeyError("iban"))
+    await consumer.close()
+    reader = await client.create_reader(f"{topic}-{SUBSCRIPTION}-DLQ", pulsar.MessageId.earliest)
+    letters = [await reader.read_next(30_000) for _ in range(2)]
     assert [each.data() for each in letters] == [b"a0", b"c0"]
     reasons = [pr.DeadLetter.of(each).failure.reason for each in letters]
     assert reasons == ["retries-exhausted", "odd"]
-
-
-def _sent(consumer: pr.Consumer, send: Any, key: str) -> pulsar.Message:
-    send(key, "0")
-    return consumer.receive(30_000)
 
 
 @pytest.mark.parametrize("call", ["reconsume_later_async", "dead_letter_async"])
@@ -103,34 +116,48 @@ def test_a_callback_can_close_the_consumer(subscribe, send, call):
         consumer.receive(0)
 
 
-def test_what_is_not_settled_comes_again_in_order(subscribe, send):
+@on_both_shells
+async def test_what_is_not_settled_comes_again_in_order(client, topic):
     """After a close, to the next consumer: what was in hand, was retried, or has waited."""
-    send("a", "0", "1", "2")
-    send("b", "0", "1", "2")
-    first = subscribe()
-    for message in (first.receive(30_000), first.receive(30_000)):
+    await sent(client, topic, "a", "0", "1", "2")
+    await sent(client, topic, "b", "0", "1", "2")
+    first = await subscribed(client, topic)
+    for message in (await first.receive(30_000), await first.receive(30_000)):
         if message.data() == b"a0":
-            first.reconsume_later(message, delay=0)
-    assert first.receive(30_000).data() == b"a0"
+            await first.reconsume_later(message, delay=0)
+    assert (await first.receive(30_000)).data() == b"a0"
     assert first.unsettled == 2
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(first.receive)
-        first.close()
-        first.close()
-        assert isinstance(waiting.exception(30), pr.ConsumerClosedError)
+    waiting = asyncio.gather(first.receive(), first.receive(), return_exceptions=True)
+    await asyncio.sleep(0)
+    await first.close()
+    await first.close()
+    assert [type(each).__name__ for each in await waiting] == ["ConsumerClosedError"] * 2
     with pytest.raises(pulsar.AlreadyClosed):
-        first.receive(0)
-    with subscribe() as second:
-        texts = taken(second, 6)
-        assert [each for each in texts if each[0] == "a"] == ["a0", "a1", "a2"]
-        assert [each for each in texts if each[0] == "b"] == ["b0", "b1", "b2"]
+        await first.receive(0)
+    second = await subscribed(client, topic)
+    texts = await taken(second, 6)
+    assert [each for each in texts if each[0] == "a"] == ["a0", "a1", "a2"]
+    assert [each for each in texts if each[0] == "b"] == ["b0", "b1", "b2"]
+
+
+@on_both_shells
+async def test_a_lost_connection_ends_a_hand_off(client, topic, admin):
+    """With an error, because the message is delivered again."""
+    await sent(client, topic, "a", "0")
+    consumer = await subscribed(client, topic, letter_send_timeout=1)
+    message = await consumer.receive(30_000)
+    admin.terminate(f"{topic}-{SUBSCRIPTION}-LANES")  # it closes the client's connection, too
+    with pytest.raises(pr.SettleError, match="delivered again"):
+        await consumer.reconsume_later(message)
+    await consumer.close()
 
 
 def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
-    """Processes are killed, join and leave, and topics are unloaded, while keys fail."""
+    """Processes of both shells are killed, join and leave, topics are unloaded, and keys fail."""
     now = time.time()
     facts = (now + 2, now + 10, EVERY)
-    crowd = Crowd(broker.service_url, topic, Path(tmp_path), facts, admin.unload, "consumer")
+    kinds = ("consumer", "asyncio")
+    crowd = Crowd(broker.service_url, topic, Path(tmp_path), facts, admin.unload, kinds)
     book, faults = Book(Path(tmp_path)), crowd.faults()
     try:
         crowd.join()
@@ -139,6 +166,7 @@ def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
         load.start()
         for at in range(1, 5):
             eventually(lambda at=at: book.look() >= at * 700)
+            eventually(crowd.processes[0].has_begun)
             next(faults)()
         load.join()
         eventually(lambda: book.look() >= MESSAGES, 90)

@@ -1,8 +1,9 @@
-"""One interface for both shells, so that one scenario runs on each of them."""
+"""One interface for both shells, so that one scenario runs on each of them; and one for asyncio."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -91,3 +92,22 @@ def on_both_shells(scenario: Callable[..., Awaitable[None]]) -> Callable[..., No
 
     test.__doc__, test.__name__ = scenario.__doc__, scenario.__name__
     return pytest.mark.parametrize("shell", SHELLS)(test)
+
+
+def on_a_loop(
+    broker: Any, scenario: Callable[[pr.asyncio.Client], Awaitable[Any]], **options: Any
+) -> Any:
+    """Run *scenario* with a client; whatever the loop has to complain about is a failure."""
+    complaints: list[Any] = []
+
+    async def play() -> Any:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: complaints.append(context))
+        async with pr.asyncio.Client(broker.service_url, logger=QUIET, **options) as client:
+            result = await asyncio.wait_for(scenario(client), 90)
+        gc.collect()
+        return result
+
+    result = asyncio.run(play())
+    assert [] == complaints
+    return result

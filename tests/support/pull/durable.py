@@ -1,11 +1,12 @@
 """Subscribers with durable lanes in processes of their own, and faults, joins and kills of them.
 
-As a program it is one of these processes: URL, topic, ledger, whether it has a subscriber or a
-consumer, the times between which keys fail, and which key out of how many fails.
+As a program it is one of these processes: URL, topic, ledger, whether it has a subscriber, a
+consumer or one for asyncio, the times between which keys fail, and which key out of how many fails.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -25,6 +26,15 @@ import pulsar
 import pulsar_retry as pr
 
 SUBSCRIPTION = "ledger"
+
+_QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+_OPTIONS: dict[str, Any] = {
+    "consumer_type": pulsar.ConsumerType.KeyShared,
+    "initial_position": pulsar.InitialPosition.Earliest,
+    "dead_letter_policy": pr.DeadLetterPolicy(10_000),
+    "ordering": "durable",
+}
 
 #: Between two attempts, in seconds.
 PAUSE = 0.5
@@ -73,6 +83,10 @@ class Process:
         """End it by SIGTERM, and return its exit code."""
         self.process.terminate()
         return self.process.wait(60)
+
+    def has_begun(self) -> bool:
+        """Tell whether it has handled a message."""
+        return self.ledger.exists() and self.ledger.stat().st_size > 0
 
     def memory(self) -> int:
         """Return the bytes of memory that it uses."""
@@ -152,7 +166,7 @@ class Crowd:
         folder: Where the ledgers are.
         facts: See `main`.
         unload: Unloads a topic.
-        kind: What each process has: a ``subscriber`` or a ``consumer``.
+        kinds: What the processes have, in turn: ``subscriber``, ``consumer`` or ``asyncio``.
     """
 
     url: str
@@ -160,7 +174,7 @@ class Crowd:
     folder: Path
     facts: tuple[float, ...]
     unload: Callable[[str], None]
-    kind: str = "subscriber"
+    kinds: tuple[str, ...] = ("subscriber",)
     processes: list[Process] = attrs.field(factory=list)
     started: int = 0
     least: dict[int, int] = attrs.field(factory=dict)
@@ -169,8 +183,11 @@ class Crowd:
     def join(self) -> None:
         """Start one more process."""
         self.started += 1
-        ledger = self.folder / f"{self.started}.ledger"
-        self.processes.append(Process(self.url, self.topic, ledger, self.kind, *self.facts))
+        ledger, kind = (
+            self.folder / f"{self.started}.ledger",
+            self.kinds[self.started % len(self.kinds)],
+        )
+        self.processes.append(Process(self.url, self.topic, ledger, kind, *self.facts))
 
     def kill(self) -> None:
         """Kill the oldest process, and start another one."""
@@ -231,14 +248,7 @@ def consume(client: pr.Client, topic: str, handle: Callable[[Any], None]) -> Non
     """Receive until SIGTERM, and have what fails reconsumed."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    with client.subscribe(
-        topic,
-        SUBSCRIPTION,
-        pulsar.ConsumerType.KeyShared,
-        initial_position=pulsar.InitialPosition.Earliest,
-        dead_letter_policy=pr.DeadLetterPolicy(10_000),
-        ordering="durable",
-    ) as consumer:
+    with client.subscribe(topic, SUBSCRIPTION, **_OPTIONS) as consumer:
         while not ended.is_set():
             with contextlib.suppress(pulsar.Timeout):
                 message = consumer.receive(200)
@@ -250,6 +260,29 @@ def consume(client: pr.Client, topic: str, handle: Callable[[Any], None]) -> Non
                     consumer.acknowledge(message)
 
 
+async def consume_on_a_loop(url: str, topic: str, handle: Callable[[Any], None]) -> None:
+    """Do the same with several tasks, whose receives are cancelled now and then."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+
+    async def work(consumer: pr.asyncio.Consumer) -> None:
+        while not ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                message = await asyncio.wait_for(consumer.receive(), 0.05)
+                try:
+                    handle(message)
+                except TimeoutError:
+                    await consumer.reconsume_later_async(message, delay=PAUSE)
+                else:
+                    await consumer.acknowledge(message)
+
+    async with (
+        pr.asyncio.Client(url, logger=_QUIET) as client,
+        await client.subscribe(topic, SUBSCRIPTION, **_OPTIONS) as consumer,
+    ):
+        await asyncio.gather(*(work(consumer) for _ in range(4)))
+
+
 def main() -> None:
     """Handle messages until SIGTERM; each *every*-th key fails between two times."""
     url, topic, path, kind, since, until, every = sys.argv[1:]
@@ -257,7 +290,7 @@ def main() -> None:
     lock = threading.Lock()
     with (
         Path(path).open("a", buffering=1) as ledger,
-        pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)) as client,
+        pr.Client(url, logger=_QUIET) as client,
     ):
 
         def handle(message: Any) -> None:
@@ -276,6 +309,9 @@ def main() -> None:
             if fails:
                 raise TimeoutError("no answer")
 
+        if kind == "asyncio":
+            asyncio.run(consume_on_a_loop(url, topic, handle))
+            return
         if kind == "consumer":
             consume(client, topic, handle)
             return

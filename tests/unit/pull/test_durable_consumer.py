@@ -299,15 +299,15 @@ def test_arguments_that_do_not_fit(memory: MemoryBroker, argument: str, value: A
 
 
 def test_keys_are_parked_with_durable_lanes_alone(memory: MemoryBroker) -> None:
-    """And an event loop has no such consumer, but a subscriber."""
+    """Other consumers refuse the argument, of both clients."""
     with pytest.raises(pr.ConfigError, match="on_exhausted"):
         memory.client().subscribe("orders", "billing", on_exhausted="park")
 
     async def subscribe() -> None:
         async with memory.asyncio_client() as client:
-            await client.subscribe("orders", "billing", ordering="durable")  # type: ignore[arg-type]
+            await client.subscribe("orders", "billing", on_exhausted="park")
 
-    with pytest.raises(pr.ConfigError, match="subscriber"):
+    with pytest.raises(pr.ConfigError, match="on_exhausted"):
         asyncio.run(subscribe())
 
 
