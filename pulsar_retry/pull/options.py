@@ -165,7 +165,9 @@ def _check_durable(arguments: dict[str, Any]) -> pulsar.ConsumerType:
     because = f'because ordering is "{DURABLE}"'
     topic, kind = arguments["topic"], arguments.get("consumer_type")
     if not isinstance(topic, str) or topic.startswith("non-persistent://"):
-        why = "the stream, in which held keys wait, belongs to one topic; subscribe to each alone"
+        why = "the stream, in which held keys wait, belongs to one topic"
+        if not isinstance(topic, str):
+            why += "; make a subscriber or a consumer for each topic"
         raise ConfigError.bad("topic", topic, f"the name of one persistent topic, {because}: {why}")
     if kind not in {None, pulsar.ConsumerType.KeyShared}:
         raise ConfigError.bad("consumer_type", kind, f"Key_Shared or None, {because}")

@@ -62,6 +62,12 @@ def consume_in_order(client: pr.Client) -> pr.Consumer:
     return client.subscribe("orders", "billing", kind, ordering="durable", on_exhausted="park")
 
 
+async def await_in_order(client: pr.asyncio.Client) -> pr.asyncio.Consumer:
+    """The same, on an event loop."""
+    kind = pulsar.ConsumerType.KeyShared
+    return await client.subscribe("orders", "bills", kind, ordering="durable", on_exhausted="park")
+
+
 def work(client: pr.Client) -> int:
     """Let a subscriber do the same."""
     subscriber = client.subscriber(

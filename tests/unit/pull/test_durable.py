@@ -245,8 +245,8 @@ def test_suspects_of_both_topics_take_turns(memory: MemoryBroker) -> None:
     [
         ("on_exhausted", {"on_exhausted": "park"}),
         ("topic", {"ordering": "durable", "topic": "non-persistent://public/default/orders"}),
-        ("stream, .* one topic", {"ordering": "durable", "topic": ["orders", "invoices"]}),
-        ("stream, .* one topic", {"ordering": "durable", "topic": re.compile("orders-.*")}),
+        ("one topic; make .* each", {"ordering": "durable", "topic": ["orders", "invoices"]}),
+        ("one topic; make .* each", {"ordering": "durable", "topic": re.compile("orders-.*")}),
         (
             "quarantine",
             {
