@@ -116,7 +116,9 @@ class Proxy:
                     time.sleep(self.delay)
                     while not may_pass.wait(_GLANCE):
                         source.getpeername()  # raises if the connection has ended meanwhile
-                    target.sendall(data)
+                    while data:  # `sendall` would not tell how much it has sent at its timeout
+                        with suppress(TimeoutError):
+                            data = data[target.send(data) :]
         for each in (source, target):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
