@@ -127,15 +127,15 @@ class HandlerGuard:
         """Claim a message; return its key and how many earlier claims were not settled.
 
         Raises:
-            CrashLoop: the message is in quarantine. Its claims stay until its dead letter is
-                stored, because another message may end the process before.
+            CrashLoop: the message is in quarantine. Its earlier claims stay until its dead letter
+                is stored, because another message may end the process before.
         """
         key = facts_of(message).key
         claims = self._claim(key)
         try:
             self._check(message, claims)
         except CrashLoop as error:
-            self._unclaim(key, settle=False)
+            self._take_back(key, claims)
             error.forget = partial(self._settle, key)
             raise
         return key, claims
@@ -160,10 +160,7 @@ class HandlerGuard:
             Defer: the queue was closed meanwhile.
         """
         with suspended(self._work_queue, slot, slot.work):
-            self._unclaim(key)
-            if self._store is not None:
-                for _ in range(claims):  # `_unclaim` has settled the earlier ones, too
-                    self._store.claim(key)
+            self._take_back(key, claims)
             yield
         self._claim(key)
 
@@ -186,7 +183,14 @@ class HandlerGuard:
                 return 0  # this process has already claimed it, for another delivery
         return store.claim(key)
 
-    def _unclaim(self, key: str, *, settle: bool = True) -> None:
+    def _take_back(self, key: str, claims: int) -> None:
+        """Take a claim back, because no handler begins; the earlier *claims* stay."""
+        self._unclaim(key)
+        if self._store is not None:
+            for _ in range(claims):  # `_unclaim` has settled these, too
+                self._store.claim(key)
+
+    def _unclaim(self, key: str) -> None:
         with self._lock:
             if key not in self._claimed:
                 return
@@ -194,8 +198,7 @@ class HandlerGuard:
             if self._claimed[key]:
                 return
             del self._claimed[key]
-        if settle:
-            self._settle(key)
+        self._settle(key)
 
     def _settle(self, key: str) -> None:
         if self._store is not None:
