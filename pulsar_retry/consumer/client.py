@@ -43,6 +43,7 @@ from pulsar_retry.runtime.client_log import logger_of
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.contact import Contact
 from pulsar_retry.runtime.exiting import keep_until_exit
+from pulsar_retry.runtime.interrupting import closes
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.wire.names import Naming, NamingLike
 
@@ -401,8 +402,12 @@ class Client(pulsar.Client):
         self._consumers.remove(bare)
         return bare._consumer  # noqa: SLF001
 
+    @closes
     def close(self) -> None:
         """Close the client and its consumers, after the letters in flight have their receipts.
+
+        If a signal handler calls it, and has interrupted a method of this package, it returns at
+        once, and the client is closed on another thread, when that method has ended.
 
         Raises:
             pulsar.AlreadyClosed: the client is closed already.

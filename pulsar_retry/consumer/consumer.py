@@ -24,6 +24,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.interrupting import closes
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.upstream import Message, MessageOrId
@@ -449,6 +450,7 @@ class Consumer(pulsar.Consumer):
             source.raw.unsubscribe()
         self._close_parts()
 
+    @closes
     def close(self) -> None:
         """Close the consumer. A second call does nothing.
 

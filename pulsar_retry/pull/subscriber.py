@@ -36,6 +36,7 @@ from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, StopR
 from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.signals import Requests, awaiting_signals
 from pulsar_retry.pull.workers.callers import CallerCrew
+from pulsar_retry.runtime.interrupting import closes
 
 if TYPE_CHECKING:
     import asyncio
@@ -71,8 +72,7 @@ class Subscriber:
         self._thread: threading.Thread | None = None
         self._stop: StopRequest | None = None
         self._clock = clock = client._clock  # noqa: SLF001
-        self._opened = clock.event()
-        self._ended = clock.event()
+        self._opened, self._ended = clock.event(), clock.event()
         # The same two events, for code that must not block a thread.
         self._opening: Future[None] = Future()
         self._ending: Future[None] = Future()
@@ -166,6 +166,7 @@ class Subscriber:
                     self._ask("abandon", 0)
             return self.result()
 
+    @closes
     def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:
         """Stop, and wait until the subscriber has stopped.
 
@@ -179,9 +180,9 @@ class Subscriber:
                 abandoned.
 
         Returns:
-            The report. None if the subscriber was not started, if its own handler calls `stop` (a
-            handler cannot wait for itself), or if an error has ended the subscription; `result`
-            raises that error.
+            The report. None if the subscriber was not started, if its own handler or a signal
+            handler calls `stop` (they cannot wait; for signals, see `Client.close`), or if an error
+            has ended the subscription; `result` raises that error.
 
         Raises:
             ConfigError: an argument is invalid.

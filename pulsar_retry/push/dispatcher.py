@@ -51,6 +51,7 @@ from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import Pace, Pacer
 from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, LATENCY_LIMIT, Window
 from pulsar_retry.push.pusher import Form, Pusher, Signer
+from pulsar_retry.runtime.interrupting import closes
 from pulsar_retry.wire.codecs import Codec, CodecLike
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
@@ -322,6 +323,7 @@ class Dispatcher:
             if not self.running:  # it may run already: then only this call has failed
                 self._close()
 
+    @closes
     def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:
         """Stop, and wait until the dispatcher has stopped; see `Subscriber.stop` and `run`.
 

@@ -34,6 +34,7 @@ from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.workers.callers import Callers
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.future import LetterFuture
+from pulsar_retry.runtime.interrupting import closes
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.upstream import MessageOrId
 from pulsar_retry.runtime.worker import Worker
@@ -207,7 +208,11 @@ class DurableConsumer(Consumer):
         """Acknowledge a message if it is in hand, and tell whether it is. It never waits."""
         if (taken := self._callers.settles(message)) is None:
             return False
-        taken.crew.settler.succeeded(taken.crew.slot, taken.work)
+        try:
+            taken.crew.settler.succeeded(taken.crew.slot, taken.work)
+        except BaseException:  # a signal handler can raise any
+            self._callers.keeps(taken)
+            raise
         return True
 
     def acknowledge_cumulative(self, message: MessageOrId) -> None:
@@ -290,7 +295,7 @@ class DurableConsumer(Consumer):
         try:
             outcome = outcome_of(settler.attempt(work))
             future = settler.judge(work, outcome, settler.policy, keep=True)
-        except Exception:  # the caller still has it, and later ones of its key still wait
+        except BaseException:  # the caller still has it, and later ones of its key still wait
             self._callers.keeps(taken)
             raise
         if future is None:  # it is retried in its place
@@ -365,6 +370,7 @@ class DurableConsumer(Consumer):
         """Raise: messages may wait in the stream."""
         raise _unfit("unsubscribe", "delete the subscription of each topic by the REST API")
 
+    @closes
     def close(self) -> None:
         """Close the consumer. A second call does nothing.
 

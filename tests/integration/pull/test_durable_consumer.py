@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from pathlib import Path
@@ -112,6 +113,31 @@ def test_a_callback_can_close_the_consumer(subscribe, send, call):
     future = getattr(consumer, call)(consumer.receive(30_000))
     future.add_done_callback(lambda _future: (consumer.close(), closed.set()))
     assert closed.wait(60)
+    with pytest.raises(pulsar.AlreadyClosed):
+        consumer.receive(0)
+
+
+def test_a_signal_handler_can_close_it(subscribe, send, monkeypatch):
+    """Also one that interrupts a call which holds what other threads of the consumer need."""
+    send("a", "0")
+    consumer = subscribe()
+    message = consumer.receive(30_000)
+    log = consumer._subscriber._claim_log
+    write = log.write
+
+    def interrupt(*arguments: Any, **named: Any) -> None:
+        monkeypatch.setattr(log, "write", write)
+        signal.raise_signal(signal.SIGTERM)
+        write(*arguments, **named)
+
+    monkeypatch.setattr(log, "write", interrupt)
+    before = signal.signal(signal.SIGTERM, lambda *_: consumer.close())
+    try:
+        future = consumer.reconsume_later_async(message)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert future.exception(60) is None or isinstance(future.exception(), pr.ConsumerClosedError)
+    consumer.close()
     with pytest.raises(pulsar.AlreadyClosed):
         consumer.receive(0)
 

@@ -92,6 +92,29 @@ def test_a_batch_has_one_message_of_each_key(memory: MemoryBroker) -> None:
     consumer.close()
 
 
+def test_an_interrupted_call_leaves_the_message_in_hand(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler has raised: the message can be settled again, and closing waits for none."""
+    consumer: Any = subscribe(memory)
+    send(memory, "a", b"a0")
+    message = consumer.receive(5000)
+
+    def interrupted(*_arguments: Any, **_named: Any) -> Any:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        for method in ("judge", "succeeded"):
+            patch.setattr(consumer._subscriber._settler, method, interrupted)
+        for settle in (consumer.reconsume_later, consumer.acknowledge, consumer.dead_letter):
+            with pytest.raises(SystemExit):
+                settle(message)
+    consumer.close()
+    assert consumer._subscriber.result().abandoned == 0
+    with subscribe(memory) as again:
+        assert received(again) == [b"a0"]
+
+
 def test_an_interrupted_batch_loses_no_message(
     memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
