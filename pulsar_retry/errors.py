@@ -33,12 +33,14 @@
 
 Exceptions of pulsar-client pass through unchanged when this package only forwards a call. If an
 error of this package replaces one of pulsar-client, it is a `pulsar.PulsarException` too, so that
-existing handlers catch it. It has the original exception as `__cause__`.
+existing handlers catch it. It has the original exception as `__cause__`. If a subscription cannot
+be opened, a note of the exception (`__notes__`) names the topic, of which there are several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 from _pulsar import AlreadyClosed, AuthorizationError, ConnectError, PulsarException
@@ -84,6 +86,22 @@ def shown(value: object, show: Callable[[object], str] = str) -> str:
         return show(value)
     except Exception:  # noqa: BLE001 - it is the value's own code that fails
         return f"<{type(value).__qualname__} that cannot be shown>"
+
+
+def noted(error: BaseException) -> str:
+    """Return the text of *error*, with its notes of one line."""
+    notes = [each for each in getattr(error, "__notes__", ()) if "\n" not in each]
+    return "; ".join([shown(error), *notes])
+
+
+@contextlib.contextmanager
+def about(topic: object) -> Iterator[None]:
+    """Note *topic* in errors: those of pulsar-client do not name it."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"The topic is {topic}")
+        raise
 
 
 class PulsarRetryError(Exception):

@@ -30,7 +30,7 @@ from pulsar_retry.consumer.handoff.handoff import NewMessage
 from pulsar_retry.consumer.nacks.bursts import CLIENT_DELAY_MS
 from pulsar_retry.consumer.nacks.stall import DEFAULT_LIMIT
 from pulsar_retry.consumer.old_names import with_old_names
-from pulsar_retry.errors import ForkedError
+from pulsar_retry.errors import ForkedError, about
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.letters.sources import checked_sources, without_letters
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
@@ -42,8 +42,7 @@ from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.client_log import logger_of
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.contact import Contact
-from pulsar_retry.runtime.exiting import keep_until_exit
-from pulsar_retry.runtime.interrupting import closes
+from pulsar_retry.runtime.exiting import closes, keep_until_exit
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.wire.names import Naming, NamingLike
 
@@ -397,7 +396,7 @@ class Client(pulsar.Client):
 
     def _subscribe_raw(self, *args: Any, **kwargs: Any) -> Any:
         """Subscribe as pulsar-client does, and return only the raw consumer."""
-        with self._awaiting_contact():
+        with self._awaiting_contact(), about(args[0]):
             bare = super().subscribe(*args, **kwargs)
         self._consumers.remove(bare)
         return bare._consumer  # noqa: SLF001

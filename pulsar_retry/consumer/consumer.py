@@ -24,7 +24,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.interrupting import closes
+from pulsar_retry.runtime.exiting import closes
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.upstream import Message, MessageOrId

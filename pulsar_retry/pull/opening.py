@@ -9,6 +9,7 @@ import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.errors import about
 from pulsar_retry.letters.plan import topic_list
 from pulsar_retry.pull.claims.topic import ClaimTopic
 from pulsar_retry.pull.options import Options
@@ -74,9 +75,12 @@ def open_subscription(client: Client, options: Options) -> Opened:
     store = None if options.quarantine is None else options.quarantine.store
     new_client = client._new_client  # noqa: SLF001
     if isinstance(store, TopicClaims) and new_client is not None:  # None: a broker in memory
-        claims = ClaimTopic(new_client(), store.name_for(options.topic, options.subscription))
+        name = store.name_for(options.topic, options.subscription)
+        with about(name):
+            claims = ClaimTopic(new_client(), name)
     try:
-        is_several = options.consumer_type != SHARED and _is_several(client, options.topic)
+        with about(options.topic):
+            is_several = options.consumer_type != SHARED and _is_several(client, options.topic)
         consumer, kind = _opened(client, options)
         return Opened(consumer, kind, is_several and is_ordered(kind), claims)
     except BaseException:

@@ -14,7 +14,7 @@ import pulsar
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handover import Handover
-from pulsar_retry.errors import shown
+from pulsar_retry.errors import noted
 from pulsar_retry.observe.watch import Watch, topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
@@ -36,7 +36,7 @@ from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, StopR
 from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.signals import Requests, awaiting_signals
 from pulsar_retry.pull.workers.callers import CallerCrew
-from pulsar_retry.runtime.interrupting import closes
+from pulsar_retry.runtime.exiting import closes
 
 if TYPE_CHECKING:
     import asyncio
@@ -497,4 +497,4 @@ class Subscriber:
 
 
 def _text_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {shown(error)}"
+    return f"{type(error).__name__}: {noted(error)}"

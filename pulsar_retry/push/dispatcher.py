@@ -51,7 +51,7 @@ from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import Pace, Pacer
 from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, LATENCY_LIMIT, Window
 from pulsar_retry.push.pusher import Form, Pusher, Signer
-from pulsar_retry.runtime.interrupting import closes
+from pulsar_retry.runtime.exiting import closes
 from pulsar_retry.wire.codecs import Codec, CodecLike
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike

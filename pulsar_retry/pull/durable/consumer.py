@@ -33,8 +33,8 @@ from pulsar_retry.pull.options import Options, checked_options
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.workers.callers import Callers
 from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.exiting import closes
 from pulsar_retry.runtime.future import LetterFuture
-from pulsar_retry.runtime.interrupting import closes
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.upstream import MessageOrId
 from pulsar_retry.runtime.worker import Worker

@@ -13,7 +13,7 @@ import pulsar
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
 from pulsar_retry.consumer.handoff.producers import letter_client_of
-from pulsar_retry.errors import ConfigError, shown
+from pulsar_retry.errors import ConfigError, about, shown
 from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.pull.rules.held_keys import ClaimView
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -83,8 +83,11 @@ class ClaimLog:
             ConfigError: the topic has partitions.
             pulsar.PulsarException: the broker was not reached, or refuses access.
         """
-        if self._thread is not None:
-            return
+        if self._thread is None:
+            with about(self.topic):
+                self._open()
+
+    def _open(self) -> None:
         if len(self._client.get_topic_partitions(self.topic)) > 1:
             accepted = (
                 "a topic without partitions: create it before, if the broker's default is other"

@@ -82,3 +82,23 @@ def test_a_subscriber_that_loses_its_rights(guarded):
             call(guarded, "PUT", f"{topic}/unload")
             with pytest.raises(pulsar.AuthorizationError):
                 subscriber.result(60)
+
+
+def test_an_error_names_the_topic(guarded, caplog):
+    """A subscription with durable lanes has four topics; the role may use one more each time."""
+    topic = uuid.uuid4().hex
+    names = [f"{topic}-s-LANES-LOG", topic, f"{topic}-s-RETRY", f"{topic}-s-LANES"]
+    with (
+        connect(guarded, guarded.admin_token) as administrator,
+        connect(guarded, guarded.token("orders")) as client,
+    ):
+        for name in names:
+            administrator.create_producer(name)
+        for name in names:
+            with pytest.raises(pulsar.AuthorizationError) as raised:
+                client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared, ordering="durable")
+            (note,) = raised.value.__notes__
+            assert note.endswith(name)
+            assert note in caplog.messages[-1]
+            grant(guarded, name, "orders", ["produce", "consume"])
+        client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared, ordering="durable")

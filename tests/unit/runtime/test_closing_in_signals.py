@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pulsar_retry.errors import shown
-from pulsar_retry.runtime.interrupting import closes
+from pulsar_retry.runtime.exiting import closes
 
 
 @pytest.fixture
