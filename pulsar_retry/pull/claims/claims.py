@@ -42,7 +42,7 @@ _MOST = 512
 #: The topic is shortened after so many messages.
 _TRIM_AFTER = 2000
 
-#: Seconds to wait for the last record, when the subscriber stops.
+#: Seconds that the last record has, from when the subscriber is asked to stop.
 _FAREWELL = 5.0
 
 
@@ -97,6 +97,7 @@ class Claims:
         self._is_dirty = self._is_untidy = self._is_empty = False
         self._has_failed = self._is_quiet = self._is_closed = False
         self._is_late = False
+        self._until = 0.0
         self._threads = [
             threading.Thread(target=run, name=f"pulsar-retry-claims-{name}", daemon=True)
             for name, run in (("reader", self._follow), ("writer", self._run))
@@ -203,6 +204,7 @@ class Claims:
             if self._is_quiet:
                 return
             self._is_quiet = True
+            self._until = time.monotonic() + _FAREWELL
             self._hand.clear()
             woken = self._release()
             self._alone, self._has_turn, self._turn = None, 0, None
@@ -214,9 +216,8 @@ class Claims:
     def close(self) -> None:
         """Withdraw all claims, and close the topic."""
         self.withdraw()
-        until = time.monotonic() + _FAREWELL
         with self._cond:
-            while (left := until - time.monotonic()) > 0:
+            while (left := self._until - time.monotonic()) > 0:
                 if self._is_late or (not self._is_dirty and self._pending is None):
                     break
                 self._cond.wait(left)
