@@ -136,6 +136,17 @@ class Handover:
         """
         return self.is_letter(message) if comes_again(raw_of(message), self._plan.topic) else None
 
+    def let_go(self, message: Any, cut: frozenset[bool]) -> None:
+        """Have *message* redelivered, with a request if that is needed; for *cut*, see `cut`."""
+        if self.comes_by_itself(message, cut):
+            self.forget()
+        else:
+            self.ask_back_later(message)()
+
+    def forget(self) -> None:
+        """Count a message as not in hand any more: it is redelivered without a request."""
+        self._in_hand.settled += 1
+
     def ask_back_later(self, message: Any) -> Callable[[], None]:
         """Return a function that has *message* redelivered; it keeps only the id of the message.
 

@@ -409,8 +409,7 @@ class Settler:
         """
         if work.entry is not None and work.entry.retries > 0:
             self.own_letters.failed(facts_of(work.message).chain, self._failures(work))
-        if not self.handover.comes_by_itself(work.message, cut):
-            self.handover.ask_back_later(work.message)()
+        self.handover.let_go(work.message, cut)
         self._work_queue.settled(work)
 
     def _acknowledge(self, work: Work, kind: str) -> None:

@@ -142,6 +142,27 @@ def test_a_signal_handler_can_close_it(subscribe, send, monkeypatch):
         consumer.receive(0)
 
 
+def test_what_comes_again_counts_once(send, proxy, topic):
+    """After a lost connection; else chunked messages that were dropped are not asked for again."""
+    send("a", *"0123456789")
+    with pr.Client(proxy.url) as remote:
+        consumer = remote.subscribe(
+            topic,
+            SUBSCRIPTION,
+            pulsar.ConsumerType.KeyShared,
+            ordering="durable",
+            initial_position=EARLIEST,
+        )
+        message = consumer.receive(30_000)
+        eventually(lambda: consumer._inner[0].unsettled == 10)
+        proxy.cut()
+        consumer.acknowledge(message)
+        while message.data() != b"a9":
+            message = consumer.receive(60_000)
+            consumer.acknowledge(message)
+        eventually(lambda: consumer._inner[0].unsettled == 0)
+
+
 @on_both_shells
 async def test_what_is_not_settled_comes_again_in_order(client, topic):
     """After a close, to the next consumer: what was in hand, was retried, or has waited."""
