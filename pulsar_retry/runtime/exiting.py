@@ -89,14 +89,14 @@ def _begin(close: Callable[[], object]) -> None:
 
 def _has_interrupted() -> bool:
     """Tell whether the caller runs in a signal handler that has interrupted this package."""
-    frame = inspect.currentframe()
-    is_interrupted = False
+    frame, others = inspect.currentframe(), list[FrameType]()
     while frame is not None:
-        if is_interrupted:
-            if frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
-                return True
-        else:
-            is_interrupted = _is_handler(frame)
+        if frame.f_globals.get("__name__", "").partition(".")[0] != _PACKAGE:
+            others.append(frame)
+        elif any(map(_is_handler, others)):
+            return True
+        else:  # only these are asked for their variables, because a frame then keeps them
+            others.clear()
         frame = frame.f_back
     return False
 
