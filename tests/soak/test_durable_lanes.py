@@ -15,7 +15,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.pull.durable import Book, Crowd, publish
+from support.model.lanes import check_lanes, keep
+from support.pull.durable import SUBSCRIPTION, Book, Crowd, publish
 
 MESSAGES, KEYS, EVERY = 200_000, 1_000, 20
 PROCESSES, FAULTS = 3, 20
@@ -58,6 +59,7 @@ class Run:
         url = self._broker.service_url
         crowd = Crowd(url, self.topic, self._folder, facts, admin.unload, self._kinds)
         faults, done, last = crowd.faults(), 0, time.time()
+        keep(client, self.topic, SUBSCRIPTION)
         try:
             for _ in range(PROCESSES):
                 crowd.join()
@@ -81,6 +83,11 @@ class Run:
         finally:
             crowd.end()
 
+    def check(self, client: pr.Client) -> None:
+        """Check that what happened to held keys is a behaviour of the model."""
+        of_key = self.messages // self.size[1]
+        check_lanes(client, self.topic, SUBSCRIPTION, self.book, of_key, self._folder)
+
     def rate(self) -> float:
         """Return how many messages of healthy keys ended in a second."""
         ends = [one.ended for (key, _), one in self.book.successes.items() if int(key[4:]) % EVERY]
@@ -103,6 +110,7 @@ def test_durable_lanes(broker: Any, admin: Any, tmp_path: Path) -> None:
             figures(name, run, time.time() - began)
             assert len(run.book.successes) == MESSAGES
             assert not run.book.inversions()
+            run.check(client)
             assert run.growth <= MOST_GROWTH
     print(f"healthy keys: {rates[0] / rates[1]:.2f} of the run without failures")  # noqa: T201
 
@@ -116,9 +124,10 @@ def test_durable_consumers(broker: Any, admin: Any, tmp_path: Path) -> None:
     began = time.time()
     with pr.Client(broker.service_url, logger=logger) as client:
         run.drive(client, admin)
-    figures("consumers", run, time.time() - began)
-    assert len(run.book.successes) == run.messages
-    assert not run.book.inversions()
+        figures("consumers", run, time.time() - began)
+        assert len(run.book.successes) == run.messages
+        assert not run.book.inversions()
+        run.check(client)
     assert run.growth <= MOST_GROWTH
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import pulsar_retry as pr
 from support.consumer.shells import on_both_shells
+from support.model.lanes import check_lanes, keep
 from support.pull.durable import SUBSCRIPTION, Book, Crowd, key_of, publish
 from support.reading import eventually
 
@@ -200,12 +201,16 @@ async def test_a_lost_connection_ends_a_hand_off(client, topic, admin):
 
 
 def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
-    """Processes of both shells are killed, join and leave, topics are unloaded, and keys fail."""
+    """Processes of both shells are killed, join and leave, topics are unloaded, and keys fail.
+
+    What happens to these keys is a behaviour of the model.
+    """
     now = time.time()
     facts = (now + 2, now + 10, EVERY)
     kinds = ("consumer", "asyncio")
     crowd = Crowd(broker.service_url, topic, Path(tmp_path), facts, admin.unload, kinds)
     book, faults = Book(Path(tmp_path)), crowd.faults()
+    keep(client, topic, SUBSCRIPTION)
     try:
         crowd.join()
         crowd.join()
@@ -222,6 +227,7 @@ def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
     assert {key for key, _ in book.successes} == {key_of(number) for number in range(KEYS)}
     assert not book.inversions()
     assert book.diverted > 0
+    check_lanes(client, topic, SUBSCRIPTION, book, MESSAGES // KEYS, Path(tmp_path))
 
 
 def test_the_broker_refuses_as_usual(client, subscribe, topic):

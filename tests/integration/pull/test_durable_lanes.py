@@ -13,6 +13,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from support.model.lanes import check_lanes, keep
 from support.pull.durable import SUBSCRIPTION, Book, Crowd, key_of, publish
 from support.reading import eventually
 
@@ -157,7 +158,10 @@ def test_a_redrive_keeps_the_order(start, send, handler, run_json, topic, namesp
 
 
 def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
-    """Processes are killed, join and leave, and topics are unloaded, while keys fail."""
+    """Processes are killed, join and leave, and topics are unloaded, while keys fail.
+
+    What happens to these keys is a behaviour of the model.
+    """
     admin.create_partitioned_topic(topic, 3)
     now = time.time()
     facts = (now + 2, now + 14, EVERY)
@@ -167,6 +171,7 @@ def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
 
     crowd = Crowd(broker.service_url, topic, Path(tmp_path), facts, unload)
     book, faults = Book(Path(tmp_path)), crowd.faults()
+    keep(client, topic, SUBSCRIPTION)
     try:
         crowd.join()
         crowd.join()
@@ -182,6 +187,7 @@ def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
     assert {key for key, _ in book.successes} == {key_of(number) for number in range(KEYS)}
     assert not book.inversions()
     assert book.diverted > 0
+    check_lanes(client, topic, SUBSCRIPTION, book, MESSAGES // KEYS, Path(tmp_path))
 
 
 def test_a_broken_connection_is_no_attempt(start, send, handler, admin, topic):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pulsar_retry.standalone.jars.lock import Jar
 from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm.java import find_java
 from support.model.machine import FAULTS, Copy, Letter, Own, Process, Seen, State, Work
+from support.model.witness import NotABehaviourError
 
 MODELS = Path(__file__).parents[2] / "model"
 
@@ -131,6 +132,74 @@ def run_checker(model: str, config: str, folder: Path, *options: str) -> str:
     command += ["-config", "check.cfg", "-metadir", str(folder / "states"), *options, spec.name]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return ran.stdout + ran.stderr
+
+
+_TRACE_CONFIG = """INIT TraceInit
+NEXT TraceNext
+CHECK_DEADLOCK FALSE
+CONSTRAINT Progress
+"""
+
+
+def follow(
+    model: str, config: str, traces: Mapping[str, Sequence[Mapping[str, Any]]], folder: Path
+) -> dict[str, int]:
+    """Return which traces are no behaviours of *model*, and the place of the event that it refuses.
+
+    The module ``…Trace`` follows them.
+
+    Args:
+        model: The name of the model.
+        config: Its constants but Procs, and what is checked.
+        traces: The events of each trace. "kind" and "p", the process, are facts of each event.
+        folder: Where TLC runs.
+    """
+    processes = dict.fromkeys(each["p"] for events in traces.values() for each in events)
+    names = {process: f"p{number}" for number, process in enumerate(processes, 1)}
+    lists = [
+        ", ".join(in_tla({**event, "p": names[event["p"]]}) for event in events)
+        for events in traces.values()
+    ]
+    data = ",\n".join(f"<<{each}>>" for each in lists)
+    module = f"---- MODULE {model}TraceData ----\nTraces == <<\n{data}\n>>\n====\n"
+    (folder / f"{model}TraceData.tla").write_text(module, encoding="utf-8")
+    spec = (MODELS / f"{model}.tla").read_text(encoding="utf-8")
+    (folder / f"{model}.tla").write_text(spec, encoding="utf-8")
+    config = f"{_TRACE_CONFIG}CONSTANT Procs = {in_tla(set(names.values()))}\n{config}"
+    output = run_checker(f"{model}Trace", config, folder, "-workers", "1")
+    assert "No error has been found" in output, output[-6000:]
+    reached = dict.fromkeys(traces, 0)
+    for number, place in re.findall(r'<<"at", (\d+), (\d+)>>', output):
+        name = list(traces)[int(number) - 1]
+        reached[name] = max(reached[name], int(place) - 1)
+    return {name: place for name, place in reached.items() if place < len(traces[name])}
+
+
+def check_none(traces: Mapping[str, Sequence[Any]], refused: Mapping[str, int]) -> None:
+    """Check that no trace is refused.
+
+    Raises:
+        NotABehaviourError: one is.
+    """
+    for name, place in refused.items():
+        before = "".join(f"{each}\n" for each in traces[name][max(0, place - 12) : place])
+        text = f"{name}: after\n{before}the model does not allow\n{traces[name][place]}"
+        raise NotABehaviourError(text)
+
+
+def in_tla(value: Any) -> str:
+    """Return a value as TLA+ writes it."""
+    match value:
+        case bool():
+            return str(value).upper()
+        case str():
+            return f'"{value}"'
+        case dict():
+            return f"[{', '.join(f'{name} |-> {in_tla(each)}' for name, each in value.items())}]"
+        case set() | frozenset():
+            return f"{{{', '.join(sorted(map(in_tla, value)))}}}"
+        case _:
+            return str(value)
 
 
 def distinct_states(output: str) -> int:

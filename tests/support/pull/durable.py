@@ -24,6 +24,7 @@ import attrs
 import pulsar
 
 import pulsar_retry as pr
+from pulsar_retry.wire.lanes import LANE_ENTRY
 
 SUBSCRIPTION = "ledger"
 
@@ -78,11 +79,17 @@ class Process:
         """End it by SIGKILL."""
         self.process.kill()
         self.process.wait()
+        self._note_end()
 
     def end(self) -> int:
         """End it by SIGTERM, and return its exit code."""
         self.process.terminate()
-        return self.process.wait(60)
+        code = self.process.wait(60)
+        self._note_end()
+        return code
+
+    def _note_end(self) -> None:
+        self.ledger.with_suffix(".gone").write_text(f"{time.time():.6f}")
 
     def has_begun(self) -> bool:
         """Tell whether it has handled a message."""
@@ -98,14 +105,20 @@ class Process:
 
 @attrs.frozen
 class Handled:
-    """One attempt at a message: its key, its number, when it began and ended, and the result."""
+    """One attempt at a message: its key, its number, when it began and ended, and the result.
+
+    Attributes:
+        entry: The name of its entry in the stream; empty in the topic.
+        by: The writer of the process, as the log of the lanes names it.
+    """
 
     key: str
     number: int
     began: float
     ended: float
     is_success: bool
-    via: str
+    entry: str
+    by: str
 
 
 class Book:
@@ -115,6 +128,7 @@ class Book:
         successes: The first success of each message, by key and number.
         attempts: How many attempts there were.
         diverted: How many messages were handled in the stream.
+        all: All attempts.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -123,6 +137,8 @@ class Book:
         self._read: dict[Path, int] = {}
         self.successes: dict[tuple[str, int], Handled] = {}
         self.attempts = self.diverted = 0
+        self.all: list[Handled] = []
+        self._files: dict[str, str] = {}
 
     def look(self) -> int:
         """Read what is new; return how many messages have succeeded."""
@@ -130,18 +146,26 @@ class Book:
             with path.open() as file:
                 file.seek(self._read.get(path, 0))
                 while (line := file.readline()).endswith("\n"):
-                    self._enter(line)
+                    self._files[self._enter(line).by] = path.stem
                     self._read[path] = file.tell()
         return len(self.successes)
 
-    def _enter(self, line: str) -> None:
-        key, number, began, ended, success, via = line.split()
-        one = Handled(key, int(number), float(began), float(ended), success == "1", via)
+    def _enter(self, line: str) -> Handled:
+        key, number, began, ended, success, entry, by = line.split()
+        entry = entry.replace("-", "")
+        one = Handled(key, int(number), float(began), float(ended), success == "1", entry, by)
+        self.all.append(one)
         self.attempts += 1
-        self.diverted += via == "stream"
+        self.diverted += entry != ""
         known = self.successes.get((one.key, one.number))
         if one.is_success and (known is None or one.ended < known.ended):
             self.successes[one.key, one.number] = one
+        return one
+
+    def gone(self) -> dict[str, float]:
+        """Return when each process has ended that has handled something, by its writer."""
+        ends = {each.stem: float(each.read_text()) for each in self._folder.glob("*.gone")}
+        return {by: ends[stem] for by, stem in self._files.items() if stem in ends}
 
     def inversions(self) -> list[tuple[Handled, Handled]]:
         """Return the pairs of a message and its successor that ended before, or began too early."""
@@ -244,7 +268,7 @@ def publish(client: pr.Client, topic: str, messages: int, keys: int, rate: float
     producer.flush()
 
 
-def consume(client: pr.Client, topic: str, handle: Callable[[Any], None]) -> None:
+def consume(client: pr.Client, topic: str, handle: Callable[[Any, Any], None]) -> None:
     """Receive until SIGTERM, and have what fails reconsumed."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -253,24 +277,24 @@ def consume(client: pr.Client, topic: str, handle: Callable[[Any], None]) -> Non
             with contextlib.suppress(pulsar.Timeout):
                 message = consumer.receive(200)
                 try:
-                    handle(message)
+                    handle(message, consumer._subscriber)
                 except TimeoutError:
                     consumer.reconsume_later_async(message, delay=PAUSE)
                 else:
                     consumer.acknowledge(message)
 
 
-async def consume_on_a_loop(url: str, topic: str, handle: Callable[[Any], None]) -> None:
+async def consume_on_a_loop(url: str, topic: str, handle: Callable[[Any, Any], None]) -> None:
     """Do the same with several tasks, whose receives are cancelled now and then."""
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
 
-    async def work(consumer: pr.asyncio.Consumer) -> None:
+    async def work(consumer: Any) -> None:
         while not ended.is_set():
             with contextlib.suppress(TimeoutError):
                 message = await asyncio.wait_for(consumer.receive(), 0.05)
                 try:
-                    handle(message)
+                    handle(message, consumer._inner._subscriber)
                 except TimeoutError:
                     await consumer.reconsume_later_async(message, delay=PAUSE)
                 else:
@@ -293,19 +317,18 @@ def main() -> None:
         pr.Client(url, logger=_QUIET) as client,
     ):
 
-        def handle(message: Any) -> None:
-            began = time.time()
+        def handle(message: Any, subscriber: Any) -> None:
+            began, by = time.time(), subscriber._diverter._writer
             key, number = message.partition_key(), message.data().decode()
             fails = (
                 fails_every > 0
                 and int(key.partition("-")[2]) % fails_every == 0
                 and fails_since <= began < fails_until
             )
-            via = "stream" if message.topic_name().endswith("-LANES") else "topic"
+            entry = message.properties().get(LANE_ENTRY, "-").partition(" ")[0]
             with lock:
-                ledger.write(
-                    f"{key} {number} {began:.6f} {time.time():.6f} {int(not fails)} {via}\n"
-                )
+                facts = (key, number, f"{began:.6f}", f"{time.time():.6f}", int(not fails))
+                ledger.write(" ".join(map(str, (*facts, entry, by))) + "\n")
             if fails:
                 raise TimeoutError("no answer")
 
@@ -316,9 +339,15 @@ def main() -> None:
             consume(client, topic, handle)
             return
         policy = pr.RetryPolicy(max_attempts=10_000, backoff=pr.Fixed(PAUSE))
-        client.subscriber(
-            topic, SUBSCRIPTION, handle, retry_policy=policy, ordering="durable", concurrency=4
-        ).run()
+        subscriber = client.subscriber(
+            topic,
+            SUBSCRIPTION,
+            lambda message: handle(message, subscriber),
+            retry_policy=policy,
+            ordering="durable",
+            concurrency=4,
+        )
+        subscriber.run()
 
 
 if __name__ == "__main__":
