@@ -89,18 +89,19 @@ Deliver(p, m) ==
 
 (* The process publishes what it has in hand: all that run, and more that are to run soon.  When it
    has read this record back, it knows all records before it. *)
-Commit(p) ==
+Able(p, S) == {m \in S : ~IsSuspect(p, m)}
+CommitOf(p, S) ==
   /\ IsConnected(p)
   /\ alone[p] = None
-  /\ \E S \in SUBSET has[p] :
-       /\ running[p] \subseteq S
-       /\ Whole => S = has[p]
-       /\ LET able == {m \in S : ~IsSuspect(p, m)} IN
-          /\ rec' = [rec EXCEPT ![p] = [hand |-> S, alone |-> None]]
-          /\ clear' = [clear EXCEPT ![p] = able]
-          /\ rec'[p] /= rec[p] \/ able /= clear[p]
+  /\ running[p] \subseteq S
+  /\ Whole => S = has[p]
+  /\ rec' = [rec EXCEPT ![p] = [hand |-> S, alone |-> None]]
+  /\ clear' = [clear EXCEPT ![p] = Able(p, S)]
+  /\ rec'[p] /= rec[p] \/ Able(p, S) /= clear[p]
   /\ UNCHANGED <<at, has, running, alone, turns, cut, graves, settled, crashes, unlucky, kills,
                  cuts, agains>>
+
+Commit(p) == \E S \in SUBSET has[p] : CommitOf(p, S)
 
 Start(p, m) ==
   /\ m \in has[p] \ running[p]

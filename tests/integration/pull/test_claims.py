@@ -22,6 +22,8 @@ from pulsar_retry.pull.claims.claims import Claims
 from pulsar_retry.pull.claims.topic import KEEPER, ClaimTopic
 from pulsar_retry.pull.rules.claims import Record
 from pulsar_retry.wire.properties import message_id_text
+from support.model.claims import check_claims, keep
+from support.model.lanes import read
 from support.pull import crashing
 from support.pull.handling import Notes
 from support.reading import SUBSCRIPTION, eventually
@@ -35,7 +37,10 @@ MESSAGES = 200
 
 @pytest.mark.parametrize("kind", ["threads", "loop"])
 def test_a_poison_dies_after_three_crashes(broker, client, admin, topic, tmp_path: Path, kind):
-    """Four processes without a disk, and each that dies is replaced: all others are handled."""
+    """Four processes without a disk, and each that dies is replaced: all others are handled.
+
+    What happens is a behaviour of the model.
+    """
     client.subscribe(topic, SUBSCRIPTION, pulsar.ConsumerType.Shared).close()
     producer = client.create_producer(topic, batching_enabled=True)
     innocents = [b"%d" % number for number in range(MESSAGES)]
@@ -43,6 +48,7 @@ def test_a_poison_dies_after_three_crashes(broker, client, admin, topic, tmp_pat
         producer.send_async(payload, lambda *_: None)
     producer.flush()
     log = tmp_path / "attempts"
+    keep(client, f"{topic}-{SUBSCRIPTION}-CLAIMS")
     command = [sys.executable, crashing.__file__, broker.service_url, topic, kind, str(log)]
     running = [subprocess.Popen(command) for _ in range(PROCESSES)]
     deaths = 0
@@ -58,6 +64,7 @@ def test_a_poison_dies_after_three_crashes(broker, client, admin, topic, tmp_pat
 
     try:
         eventually(has_ended, 90)
+        records = read(client, f"{topic}-{SUBSCRIPTION}-CLAIMS")
         for process in running:
             process.terminate()
         codes = {process.wait(60) for process in running}
@@ -66,7 +73,8 @@ def test_a_poison_dies_after_three_crashes(broker, client, admin, topic, tmp_pat
         for process in running:
             process.kill()
             process.wait()
-    attempts = Counter(log.read_bytes().splitlines())
+    lines = [line.split(b" ") for line in log.read_bytes().splitlines()]
+    attempts = Counter(line[3] for line in lines if line[0] == b"began")
     assert (CRASHES, CRASHES) == (deaths, attempts.pop(b"poison"))
     assert attempts.keys() == set(innocents)
     reader = client.create_reader(f"{topic}-{SUBSCRIPTION}-DLQ", pulsar.MessageId.earliest)
@@ -78,6 +86,7 @@ def test_a_poison_dies_after_three_crashes(broker, client, admin, topic, tmp_pat
     assert str(CRASHES) == letter.properties()["FAILURE_CRASHES"]
     assert CRASHES == len({claim["process"] for claim in claims})
     assert [True] == [claim["alone"] for claim in claims if claim["alone"]]
+    check_claims(records, log, [letter], CRASHES, tmp_path)
 
 
 class Member:

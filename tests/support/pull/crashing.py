@@ -1,6 +1,8 @@
 """A program that one of its messages kills, and that keeps nothing on its disk.
 
-Its arguments: URL, topic, the type of the handler, and a file for the attempts.
+Its arguments: URL, topic, the type of the handler, and a file for the attempts. A line of it has
+"began", "ended" or "dies", the time, the process id, the payload, and the name that claims have for
+the message.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 import pulsar
 
 import pulsar_retry as pr
+from pulsar_retry.letters.facts import facts_of
 
 SUBSCRIPTION = "billing"
 
@@ -29,22 +32,28 @@ def main() -> None:
     url, topic, kind, path = sys.argv[1:]
     log = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
-    def note(message: Any) -> bytes:
-        data: bytes = message.data()
-        os.write(log, data + b"\n")
-        return data
+    def note(event: str, message: Any) -> bool:
+        data, name = message.data().decode(), facts_of(message).chain
+        os.write(log, f"{event} {time.time():.6f} {os.getpid()} {data} {name}\n".encode())
+        return data.startswith("poison")
+
+    def die(message: Any) -> None:
+        note("dies", message)
+        os._exit(9)
 
     def handle(message: Any) -> None:
-        if note(message).startswith(b"poison"):
+        if note("began", message):
             time.sleep(0.1)  # meanwhile other messages are handled
-            os._exit(9)
+            die(message)
         time.sleep(0.05)
+        note("ended", message)
 
     async def handle_async(message: Any) -> None:
-        if note(message).startswith(b"poison"):
+        if note("began", message):
             await asyncio.sleep(0.1)
-            os._exit(9)
+            die(message)
         await asyncio.sleep(0.05)
+        note("ended", message)
 
     handler: Any = handle if kind == "threads" else handle_async
     with pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)) as client:
