@@ -175,6 +175,13 @@ Publish(p) ==
   /\ under' = [under EXCEPT ![p] = claim[p]]
   /\ Goes(p, "sent")
   /\ Unstream /\ UNCHANGED <<log, seen, hand, claim, acks, ended, fails, faults>>
+(* Its connection is gone, and the broker delivers the message again: it needs not be published. *)
+LetGo(p) ==
+  /\ phase[p] = "publish" /\ main[First(p)] /= p
+  /\ hand' = [hand EXCEPT ![p] = Tail(@)]
+  /\ Goes(p, "wait")
+  /\ Unstream
+  /\ UNCHANGED <<stream, log, seen, claim, tail, under, acks, ended, fails, faults>>
 Receipt(p) ==
   /\ phase[p] = "sent"
   /\ Goes(p, "confirm")
@@ -304,7 +311,7 @@ Step(p) ==
   \/ Claim(p) \/ ClaimAgain(p) \/ Claimed(p) \/ Publish(p) \/ Receipt(p) \/ Confirm(p) \/ Release(p)
   \/ StreamEnd(p) \/ Report(p)
 Next ==
-  \/ \E p \in Procs : Step(p) \/ Fail(p) \/ Kill(p) \/ Cut(p) \/ Again(p) \/ ClaimLost(p)
+  \/ \E p \in Procs : Step(p) \/ Fail(p) \/ LetGo(p) \/ Kill(p) \/ Cut(p) \/ Again(p) \/ ClaimLost(p)
   \/ Move \/ Arrives
 
 (* Something that can go on does so in the end.  Faults need not happen, handlers need not fail. *)

@@ -22,6 +22,9 @@ StreamFlushOf(q, k) == Flush(q) /\ stream'[k].at = "acked"
 Acknowledged(x) ==
   LET q == main[x] IN
   IF x \in acks[q] THEN FlushOf(q, x) ELSE hand[q] /= <<>> /\ First(q) = x /\ Settle(q)
+(* The process drops what it has claimed, because another one has got it. *)
+Drop(p) ==
+  IF phase[p] = "claimed" THEN IF seen[p] >= claim[p] THEN Claimed(p) ELSE Read(p) ELSE LetGo(p)
 ReportOf(p) == shand[p][2] /\ Report(p) /\ done' = Max(done, shand[p][1])
 
 (* The process gets message *m*: all earlier ones are acknowledged, no later one is. *)
@@ -53,14 +56,17 @@ StreamFetch(p, k) ==
 
 Hidden(e) ==
   LET p == e.p IN
-  CASE e.kind = "begin" -> IF phase[p] \in {"sent", "confirm"} THEN Settle(p) ELSE Topic(p, e.m)
+  CASE e.kind = "begin" ->
+         CASE phase[p] \in {"sent", "confirm"} -> Settle(p)
+           [] phase[p] \in {"claimed", "publish"} -> Drop(p)
+           [] OTHER -> Topic(p, e.m)
     [] e.kind = "claim" ->
          CASE phase[p] \in {"sent", "confirm"} -> Settle(p)
            [] IsReady(p, e.m) -> Begin(p) /\ phase'[p] = "claim"
            [] phase[p] = "wait" -> Topic(p, e.m)
-           [] OTHER -> FALSE
+           [] OTHER -> phase[p] \in {"claimed", "publish"} /\ Drop(p)
     [] e.kind = "entry" ->
-         CASE phase[p] = "claimed" -> IF seen[p] >= claim[p] THEN Claimed(p) ELSE Read(p)
+         CASE phase[p] \in {"claimed", "publish"} -> Drop(p)
            [] phase[p] = "sent" /\ e.flag -> Again(p)
            [] phase[p] \in {"sent", "confirm"} -> Settle(p)
            [] IsReady(p, e.m) -> Begin(p) /\ phase'[p] = "publish"

@@ -47,6 +47,9 @@ LANES = {
     # The connection breaks while 2 is published, so both processes do it, and a claims again.
     "a cut": f"{FAILED}, claim b 2, entry b 2 3, claim a 3, entry a 3 4, end a 1 1, end a 2 2, "
     "end a 2 3, end a 3 4, frees a",
+    # Before it has published 1, a loses its connection, so b publishes it.
+    "let go": "begin a 1, fail a 1, claim a 1, claim b 1, entry b 1 1, entry b 2 2, claim a 3, "
+    "entry a 3 3, end b 1 1, end b 2 2, end b 3 3, frees a",
     "handled again": "begin a 1, ok a 1, gone a 1 1, begin b 1, ok b 1, begin b 2, ok b 2, "
     "begin b 3, ok b 3",
 }
