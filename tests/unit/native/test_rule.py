@@ -40,6 +40,16 @@ MOST = 16
 NAMES = tuple(OF_A_FAILURE)
 
 
+class Id(str):
+    """A message id, in pulsar-client's text form."""
+
+    __slots__ = ()
+
+    def ledger_id(self):
+        """Return the ledger."""
+        return int(self[1:].partition(",")[0])
+
+
 class Raw:
     """What is read of a raw message."""
 
@@ -56,7 +66,7 @@ class Raw:
 
     def message_id(self):
         """Return the id, as pulsar-client writes it."""
-        return f"({self._values[2].replace(':', ',')},-1)"
+        return Id(f"({self._values[2].replace(':', ',')},-1)")
 
 
 def plan_of(naming):
