@@ -11,7 +11,7 @@ import re
 import weakref
 from collections.abc import Callable
 from functools import partial, wraps
-from types import TracebackType
+from threading import get_ident
 from typing import Any, Never, ParamSpec, Self, TypeVar, cast
 
 import _pulsar
@@ -44,6 +44,7 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.contact import Contact
 from pulsar_retry.runtime.exiting import closes, keep_until_exit
 from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.worker import side_by_side
 from pulsar_retry.wire.names import Naming, NamingLike
 
 # The defaults of pulsar-client itself. The schema is the one instance that pulsar-client shares.
@@ -409,23 +410,26 @@ class Client(pulsar.Client):
         once, and the client is closed on another thread, when that method has ended.
 
         Raises:
-            pulsar.AlreadyClosed: the client is closed already.
+            pulsar.AlreadyClosed: it is closed already.
+            pulsar.Timeout: the broker has not answered for ``operation_timeout_seconds``.
         """
-        for consumer in list(self._consumers):
-            if isinstance(consumer, Consumer):
-                with contextlib.suppress(pulsar.PulsarException):
-                    consumer.close()
+        threads, here = self._new_client is not None, get_ident()
+        ours = [each for each in self._consumers if isinstance(each, Consumer)]
+        for outer in (True, False):
+            alike = [c for c in ours if c._contains_others is outer]  # noqa: SLF001
+            with contextlib.suppress(pulsar.PulsarException):
+                side_by_side([c.close for c in alike if c._closed_by != here], threads=threads)  # noqa: SLF001
         self._finalizer.detach()
         _open_clients.discard(self)
         self._timer.close()
         keep_until_exit(self._client)
-        try:
-            super().close()
-        finally:
-            if self._letter_client is not None:
-                keep_until_exit(self._letter_client._client)  # noqa: SLF001
-                with contextlib.suppress(pulsar.AlreadyClosed):
-                    self._letter_client.close()
+        side_by_side([super().close, self._close_letter_client], threads=threads)
+
+    def _close_letter_client(self) -> None:
+        if self._letter_client is not None:
+            keep_until_exit(self._letter_client._client)  # noqa: SLF001
+            with contextlib.suppress(pulsar.AlreadyClosed):
+                self._letter_client.close()
 
     def shutdown(self) -> None:
         """Close every connection at once, without waiting.
@@ -443,12 +447,7 @@ class Client(pulsar.Client):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(pulsar.AlreadyClosed):
             self.close()
 

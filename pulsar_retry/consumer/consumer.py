@@ -28,6 +28,7 @@ from pulsar_retry.runtime.exiting import closes
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.upstream import Message, MessageOrId
+from pulsar_retry.runtime.worker import side_by_side
 
 
 class Consumer(pulsar.Consumer):
@@ -39,6 +40,9 @@ class Consumer(pulsar.Consumer):
     With ``enable_retry`` the consumer reads its topic and its retry topic as one. `topic`, `seek`
     and `get_last_message_id` refer to the topic only; everything else applies to both.
     """
+
+    _contains_others: bool = False  # then the client closes it before those
+    _closed_by: int = 0  # the thread that has begun to close it
 
     def __init__(self, client: Any, schema: Any, plan: Plan, timer: Timer) -> None:
         clock = client._clock  # noqa: SLF001
@@ -448,7 +452,7 @@ class Consumer(pulsar.Consumer):
         self._outbox.drain()
         for source in self._in_hand.sources:  # the topic first: the broker may refuse it
             source.raw.unsubscribe()
-        self._close_parts()
+        self._together(self._close_parts())
 
     @closes
     def close(self) -> None:
@@ -465,25 +469,24 @@ class Consumer(pulsar.Consumer):
         with self._closing:  # a second caller waits here until the first has finished
             if self._outbox.closed:
                 return
-            self._outbox.closed = True
-            self._close_parts()
+            self._outbox.closed, self._closed_by = True, threading.get_ident()
+            closing = self._close_parts()
             with contextlib.suppress(ValueError):
                 self._client._consumers.remove(self)  # noqa: SLF001
-            self._close_raw()
+            with contextlib.ExitStack() as afterwards:
+                if (inbox := self._receiving.inbox) is not None:
+                    afterwards.callback(inbox.drop)  # a closed consumer delivers nothing
+                    afterwards.callback(inbox.wait_for_callbacks)
+                self._together(closing + [each.raw.close for each in self._in_hand.sources[::-1]])
 
-    def _close_raw(self) -> None:
-        with contextlib.ExitStack() as afterwards:
-            if (inbox := self._receiving.inbox) is not None:
-                afterwards.callback(inbox.drop)  # a closed consumer delivers nothing
-                afterwards.callback(inbox.wait_for_callbacks)
-            for source in self._in_hand.sources:
-                afterwards.callback(source.raw.close)  # in reverse: the retry topic first
-
-    def _close_parts(self) -> None:
-        """Wait for letters in flight, then close the resources that they needed."""
+    def _close_parts(self) -> list[Callable[[], None]]:
+        """Wait for letters in flight; return functions that close what they needed."""
         self._settling.close()
         self._watch.ledger.detach(self._in_hand)
-        self._outbox.close()
+        return self._outbox.close()
+
+    def _together(self, closing: list[Callable[[], None]]) -> None:
+        side_by_side(closing, threads=self._client._new_client is not None)  # noqa: SLF001
 
     def _give_up(self) -> None:
         """Fail the letters in flight, because pulsar-client was shut down."""

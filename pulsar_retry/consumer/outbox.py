@@ -304,15 +304,16 @@ class Outbox:
         if self._hand_off is not None:
             self._hand_off.drain()
 
-    def close(self) -> None:
-        """Wait for letters in flight, then close the resources that they needed."""
+    def close(self) -> list[Callable[[], None]]:
+        """Wait for letters in flight; return functions that close the producers, and may block."""
         self.kept.close()
         self._worker.close()
-        if self._hand_off is not None:
-            self._hand_off.stop()
-            if left := self._hand_off.drain():
-                _log.warning("%d letters have no receipt; their originals will come back", left)
-            self._hand_off.producers.close()
+        if self._hand_off is None:
+            return []
+        self._hand_off.stop()
+        if left := self._hand_off.drain():
+            _log.warning("%d letters have no receipt; their originals will come back", left)
+        return self._hand_off.producers.closing()
 
     def give_up(self) -> None:
         """Fail the letters in flight, because pulsar-client was shut down."""

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
@@ -19,6 +20,7 @@ from pulsar_retry.observe.watch import Watch, topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
+from pulsar_retry.pull.closing import close_in_time
 from pulsar_retry.pull.crew import Crew, crew_of
 from pulsar_retry.pull.engine.gauges import Gauges
 from pulsar_retry.pull.engine.holding import Holding
@@ -177,7 +179,7 @@ class Subscriber:
                 ``"abandon"`` does not wait: the messages of running handlers are redelivered, and
                 the results of these handlers are ignored.
             timeout: Seconds or a timedelta, for the first two modes. After it, what is left is
-                abandoned.
+                abandoned. If the broker does not answer, closing continues after 5 s or more.
 
         Returns:
             The report. None if the subscriber was not started, if its own handler or a signal
@@ -322,21 +324,19 @@ class Subscriber:
             ledger = Watch.of(self._options.topic, name).ledger
             ledger.count("subscriptions_failed", type(error).__name__)
         finally:
-            try:
-                self._work_queue.close()
-                if self._crew is not None:
-                    self._crew.close()
-                if opened is not None:
-                    with contextlib.suppress(pulsar.PulsarException):
-                        opened.consumer.close()
-            finally:
-                self._close()
-                self._report_opened()
-                self._ended.set()
-                self._ending.set_result(None)
+            self._work_queue.close()
+            close = partial(self._close, opened)
+            close_in_time(close, lambda: self._stop, self._clock, self._facts())
+            self._report_opened()
+            self._ended.set()
+            self._ending.set_result(None)
 
-    def _close(self) -> None:
-        """Close what else is open; the subscription has not ended before."""
+    def _close(self, opened: Opened | None) -> None:
+        if self._crew is not None:
+            self._crew.close()
+        if opened is not None:
+            with contextlib.suppress(pulsar.PulsarException):
+                opened.consumer.close()
 
     def _open(self) -> Opened | None:
         """Subscribe as soon as the broker answers; return None if `stop` was called before.

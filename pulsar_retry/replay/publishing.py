@@ -12,6 +12,7 @@ import pulsar
 from pulsar_retry.client import Client
 from pulsar_retry.consumer.client import timer_of
 from pulsar_retry.consumer.handoff.handoff import HandOff
+from pulsar_retry.runtime.worker import side_by_side
 
 #: Seconds after which a letter without a receipt has failed.
 SEND_TIMEOUT = 30.0
@@ -49,4 +50,4 @@ def hand_off_of(client: Client, *, max_pending: int, natively: bool = True) -> I
         yield hand_off
     finally:
         hand_off.give_up()
-        hand_off.producers.close()
+        side_by_side(hand_off.producers.closing(), threads=natively)

@@ -1,11 +1,13 @@
-"""A thread for calls that can block and must not block the caller."""
+"""Threads for calls that can block: for some that must not block the caller, or each other."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
 from pulsar_retry.errors import ConsumerClosedError
@@ -14,6 +16,9 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock
 _log = logging.getLogger("pulsar_retry")
 
 _Tasks = SimpleQueue[Callable[[], object] | None]
+
+#: How many calls are made at a time.
+_MOST = 16
 
 
 class Executor:
@@ -79,3 +84,44 @@ def _run(tasks: _Tasks) -> None:
         except Exception:  # noqa: BLE001 - the next task must run
             _log.exception("a task has an error")
         task = None  # it must not keep its owner alive
+
+
+def side_by_side(calls: Iterable[Callable[[], object]], *, threads: bool = True) -> None:
+    """Call each of *calls*, and return when all have ended.
+
+    pulsar-client waits up to ``operation_timeout_seconds`` for the answer to each close. The
+    interpreter waits for the threads before it exits: it must not end while they are in
+    pulsar-client.
+
+    Args:
+        calls: The functions.
+        threads: Whether they may be called on other threads. If not, or if no thread can be
+            started, they are called one after the other.
+
+    Raises:
+        Exception: the first error of a call. The other functions are called nevertheless.
+    """
+    left, errors = deque(calls), list[Exception]()
+
+    def work() -> None:
+        with contextlib.suppress(IndexError):  # none is left
+            while True:
+                call = left.popleft()
+                try:
+                    call()
+                except Exception as error:  # noqa: BLE001 - the caller gets it
+                    errors.append(error)
+
+    helpers = list[threading.Thread]()
+    for _ in range(min(len(left), _MOST) - 1 if threads else 0):
+        helper = threading.Thread(target=work, name="pulsar-retry-closing", daemon=False)
+        try:
+            helper.start()
+        except RuntimeError:  # no thread can be started
+            break
+        helpers.append(helper)
+    work()
+    for helper in helpers:
+        helper.join()
+    if errors:
+        raise errors[0]

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -400,15 +401,18 @@ class LetterProducers:
             if slot.proven < math.inf:
                 slot.proven = 0.0  # the topic may have a limit now
 
-    def close(self) -> None:
-        """Close every producer."""
+    def closing(self) -> list[Callable[[], None]]:
+        """Forget every producer, and return functions that close them, which may block."""
         slots = list(self._slots.values())
         self._slots.clear()
-        for slot in slots:
-            if slot.producer is not None:
-                with contextlib.suppress(_pulsar.PulsarException):
-                    slot.producer.close()
-                    slot.producer = None
+        return [partial(_close, slot) for slot in slots if slot.producer is not None]
+
+
+def _close(slot: _Slot) -> None:
+    if slot.producer is not None:
+        with contextlib.suppress(_pulsar.PulsarException):
+            slot.producer.close()
+            slot.producer = None
 
 
 def letter_client_of(client: pulsar.Client) -> pulsar.Client:

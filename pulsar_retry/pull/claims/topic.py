@@ -71,7 +71,7 @@ class ClaimTopic:
         self._since_trim = 0
         self._is_closed = False
         with contextlib.ExitStack() as opened:
-            opened.callback(self._client.close)
+            opened.callback(self._client.close)  # it closes all of them at the same time
             if len(self._client.get_topic_partitions(name)) > 1:
                 raise ConfigError.bad("topic", name, "a topic without partitions, for the claims")
             self._keeper = self._client.subscribe(
@@ -81,11 +81,8 @@ class ClaimTopic:
                 receiver_queue_size=1,
                 initial_position=pulsar.InitialPosition.Earliest,
             )
-            opened.callback(self._keeper.close)
             self._producer = self._producer_of(self.me)
-            opened.callback(self._producer.close)
             self._reader = self._reader_of_all()
-            opened.callback(self._reader.close)
             while self._reader.has_message_available():
                 self._apply(self._reader.read_next(10_000))
             self._closing = opened.pop_all()

@@ -99,6 +99,8 @@ class DurableConsumer(Consumer):
     others, up to a limit of messages in hand.
     """
 
+    _contains_others = True
+
     def __init__(self, client: Client, arguments: Mapping[str, Any]) -> None:
         """Subscribe; *arguments* are all those of `Client.subscribe`.
 
@@ -380,7 +382,7 @@ class DurableConsumer(Consumer):
         with self._closing:
             if self._closed:
                 return
-            self._closed = True
+            self._closed, self._closed_by = True, threading.get_ident()
             self._callers.close()
             self._subscriber.stop("hand_back", self._plan.letter_send_timeout)
             with contextlib.suppress(ValueError):

@@ -18,6 +18,7 @@ from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.pull.rules.held_keys import ClaimView
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.worker import side_by_side
 from pulsar_retry.wire.lanes import LaneClaim, Record, decode, encode
 
 _log = logging.getLogger("pulsar_retry")
@@ -115,12 +116,11 @@ class ClaimLog:
         self._close_both()
 
     def _close_both(self) -> None:
-        for each in (self._reader, self._producer):
-            if each is not None:
-                try:
-                    each.close()
-                except pulsar.PulsarException:
-                    _log.debug("the log of the lanes could not be closed", exc_info=True)
+        both = [each.close for each in (self._reader, self._producer) if each is not None]
+        try:
+            side_by_side(both, threads=self._client._new_client is not None)  # noqa: SLF001
+        except pulsar.PulsarException:
+            _log.debug("the log of the lanes could not be closed", exc_info=True)
 
     # -- reading ----------------------------------------------------------------------------------
 

@@ -184,8 +184,11 @@ class DurableSubscriber(_LaneSubscriber):
                 self._settler.fatal = self._settler.fatal or reason
             self._work_queue.notify()
 
-    def _close(self) -> None:
-        self._claim_log.close()
+    def _close(self, opened: Opened | None) -> None:
+        try:
+            super()._close(opened)
+        finally:
+            self._claim_log.close()
 
     def _ask(self, mode: StopMode, timeout: Duration) -> None:
         super()._ask(mode, timeout)

@@ -15,6 +15,7 @@ import pulsar_retry as pr
 from pulsar_retry.consumer.handoff import producers
 from pulsar_retry.consumer.handoff.alone import Measure, RefusedError
 from pulsar_retry.consumer.handoff.producers import LetterProducers, measure
+from pulsar_retry.runtime.worker import side_by_side
 
 RETRY = "persistent://public/default/orders-billing-RETRY"
 DLQ = "persistent://public/default/orders-billing-DLQ"
@@ -495,8 +496,8 @@ def test_ten_threads_fail_with_one_attempt(letters: LetterProducers, creations: 
 def test_closing_closes_every_producer(letters: LetterProducers) -> None:
     """Those that were made and not lost; a second close finds nothing."""
     made = [get(letters), get(letters, DLQ)]
-    letters.close()
-    letters.close()
+    side_by_side(letters.closing())
+    side_by_side(letters.closing())
     assert [True, True] == [producer.raw.closed for producer in made]
 
 
@@ -510,5 +511,5 @@ def test_closing_goes_on_when_one_fails(
 
     first, second = get(letters), get(letters, DLQ)
     monkeypatch.setattr(first.raw, "close", refuse)
-    letters.close()
+    side_by_side(letters.closing())
     assert second.raw.closed
