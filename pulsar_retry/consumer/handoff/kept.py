@@ -10,6 +10,7 @@ from pulsar_retry.consumer.handoff.flight import InFlightLetter
 from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
 from pulsar_retry.consumer.nacks.returns import COME_BACK
 from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
+from pulsar_retry.runtime.results import level_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.worker import Worker
 
@@ -71,7 +72,7 @@ class KeptLetters:
                 "a letter was not published; publishing is repeated until it succeeds (%d letters "
                 "are waiting): %s"
             )
-            _log.warning(text, len(self._waiting), error)
+            _log.log(level_of(error), text, len(self._waiting), error)
         return True
 
     def check(self) -> None:

@@ -17,7 +17,7 @@ from pulsar_retry.errors import ConfigError, about, shown
 from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.pull.rules.held_keys import ClaimView
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.results import error_of, level_of
 from pulsar_retry.runtime.worker import side_by_side
 from pulsar_retry.wire.lanes import LaneClaim, Record, decode, encode
 
@@ -195,7 +195,7 @@ class ClaimLog:
         self.troubles[verb] = shown(error)
         if (turn := self._limiter.turn(verb)) is not None:
             text = "the log of the lanes %s cannot be %s, and messages wait for it: %s%s"
-            _log.warning(text, self.topic, verb, shown(error), turn)
+            _log.log(level_of(error), text, self.topic, verb, shown(error), turn)
 
     # -- writing ----------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pulsar
 import pytest
 
 from pulsar_retry.consumer.handoff.kept import KeptLetters
@@ -128,3 +129,16 @@ def test_what_waits_is_ended_when_the_consumer_closes(world: World) -> None:
     kept.close()
     assert (1, 1) == (waiting.ended, is_due.ended)
     assert not kept.keep(Letter(), ERROR)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cause", "level"), [(pulsar.Timeout, "WARNING"), (pulsar.TopicTerminated, "ERROR")]
+)
+def test_what_nobody_mends_is_an_error(
+    world: World, caplog: pytest.LogCaptureFixture, cause: type[Exception], level: str
+) -> None:
+    """A terminated topic stays terminated, and the message waits until somebody acts."""
+    error = LetterPublishError("orders-billing-LANES", cause())
+    error.__cause__ = cause()
+    assert kept_in(world).keep(Letter(), error)  # type: ignore[arg-type]
+    assert [level] == [record.levelname for record in caplog.records]
