@@ -70,7 +70,7 @@ IsCondemned(p, m) ==
      \/ Bug = "hasty" /\ \E q \in Gone(p, m) : rec[q].alone = m
      \/ Bug = "no_alone"
 
-Settle(m) == settled' = settled \cup {<<g.number, m>> : g \in Dead(m)}
+ClaimsOn(m) == {<<g.number, m>> : g \in Dead(m)}
 Without(p) == SelectSeq(turns, LAMBDA q : q /= p)
 Place(p) == CHOOSE k \in 1..Len(turns) : turns[k] = p
 HasTurn(p) == \E k \in 1..Len(turns) : turns[k] = p
@@ -111,18 +111,22 @@ Start(p, m) ==
   /\ UNCHANGED <<at, has, alone, rec, clear, turns, cut, graves, settled, crashes, unlucky, kills,
                  cuts, agains>>
 
-Finish(p, m) ==
+(* The claims of the dead are settled soon after.  Those of S are; the others stay, as if the process
+   has died before. *)
+FinishWith(p, m, S) ==
   /\ m \in running[p] \ Poison
   /\ running' = [running EXCEPT ![p] = @ \ {m}]
   /\ has' = [has EXCEPT ![p] = @ \ {m}]
   /\ at' = IF at[m] = p THEN [at EXCEPT ![m] = "acked"] ELSE at
-  /\ Settle(m)
+  /\ settled' = settled \cup S
   /\ IF Bug = "late_leave" /\ alone[p] = m
        THEN /\ alone' = [alone EXCEPT ![p] = None]
             /\ turns' = Without(p)
             /\ clear' = [clear EXCEPT ![p] = {n \in has[p] : ~IsSuspect(p, n)}]
        ELSE UNCHANGED <<alone, turns, clear>>
   /\ UNCHANGED <<rec, cut, graves, crashes, unlucky, kills, cuts, agains>>
+
+Finish(p, m) == \E S \in SUBSET ClaimsOn(m) : FinishWith(p, m, S)
 
 (* ------------------------------------- suspects --------------------------------------------- *)
 
@@ -187,7 +191,7 @@ Condemn(p, m) ==
   /\ at[m] = p
   /\ at' = [at EXCEPT ![m] = "dead"]
   /\ has' = [has EXCEPT ![p] = @ \ {m}]
-  /\ IF Bug = "forgets" THEN Settle(m) ELSE UNCHANGED settled
+  /\ IF Bug = "forgets" THEN settled' = settled \cup ClaimsOn(m) ELSE UNCHANGED settled
   /\ UNCHANGED <<running, alone, rec, clear, turns, cut, graves, crashes, unlucky, kills, cuts,
                  agains>>
 

@@ -20,7 +20,7 @@ Take(e) ==
     [] e.kind = "leave" -> Leave(p)
     [] e.kind = "give" -> GiveBack(p)
     [] e.kind = "began" -> IF alone[p] = e.m THEN StartAlone(p, e.m) ELSE Start(p, e.m)
-    [] e.kind = "ended" -> Finish(p, e.m)
+    [] e.kind = "ended" -> FinishWith(p, e.m, {c \in ClaimsOn(e.m) : c[1] \in e.settles})
     [] e.kind = "dies" -> Crash(p)
     [] e.kind = "dead" -> Condemn(p, e.m)
     [] e.kind = "over" -> (\A m \in Msgs : at[m] \in {"acked", "dead"}) /\ UNCHANGED vars

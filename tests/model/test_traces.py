@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 import pulsar_retry as pr
+from pulsar_retry.pull.rules.claims import Record
 from pulsar_retry.testing import MemoryBroker
 from pulsar_retry.wire.lanes import LANE_ENTRY, LaneTopics
 from support.model import claims, lanes
@@ -126,12 +129,18 @@ def test_lanes_in_memory_are_behaviours(tmp_path: Path) -> None:
 
 
 def claimed(text: str) -> list[claims.Event]:
-    """Return a trace: of each event its name, the process, and its message or messages."""
+    """Return a trace: of each event its name, the process, and its message or messages.
+
+    The end of a handler has the numbers of the deaths of which it settles the claims.
+    """
     events = []
     for each in text.replace("!", "").split(","):
         kind, p, *messages = each.split()
         if kind == "commit":
             events.append(claims.Event(0, kind, p, hand=frozenset(messages)))
+        elif kind == "ended":
+            deaths = frozenset(map(int, messages[1:]))
+            events.append(claims.Event(0, kind, p, messages[0], settles=deaths))
         else:
             events.append(claims.Event(0, kind, p, *messages))
     return [*events, claims.Event(0, "over", "a")]
@@ -146,9 +155,15 @@ SPLIT = TWICE.replace("commit c poison good", "commit c poison, commit d good")
 DEAD = "dies c poison, commit d poison good, dead d poison"
 GOOD = "ask d, alone d good, began d good, ended d good, leave d"
 
+#: The handler of "good" ends just before its process dies, and the broker does not know it.
+LATE = TWICE.replace("began b poison", "began b good, ended b good, began b poison")
+AGAIN = "ask c, alone c good, began c good, ended c good, leave c"
+ENDED = f"{ALONE}, dies c poison, commit d poison, dead d poison"
+
 CLAIMS = {
     "three crashes": f"{TWICE}, {ALONE}, {DEAD}, {GOOD}",
     "it comes again": f"{TWICE}, {ALONE}, {DEAD}, {GOOD}, commit d poison, dead d poison",
+    "nothing is settled before a death": f"{LATE}, {AGAIN}, {ENDED}",
     "an acknowledgement is lost": "commit a poison good, began a good, ended a good, "
     "began a poison, dies a poison, commit b poison good, began b good, ended b good, "
     "began b poison, dies b poison, commit c poison, ask c, alone c poison, began c poison, "
@@ -163,6 +178,8 @@ NO_CLAIMS = {
     "!alone d poison, began d poison, dies d poison",
     "begun without a claim": "commit a good, !began a poison, dies a poison",
     "begun beside a suspect": f"{TWICE}, {ALONE}, !began c good, dies c poison",
+    "a suspect whose claims are settled": f"{LATE.replace('ended b good', 'ended b good 0')}, "
+    f"{AGAIN.replace('alone', '!alone')}, {ENDED}",
     "two suspects at a time": f"{SPLIT}, ask c, alone c poison, ask d, !alone d good",
     "lost": f"{TWICE}, {ALONE}, {DEAD}",
 }
@@ -179,6 +196,64 @@ def test_claims_that_are_no_behaviours(tmp_path: Path) -> None:
     traces = {name: claimed(text) for name, text in NO_CLAIMS.items()}
     places = {name: place(text) for name, text in NO_CLAIMS.items()}
     assert refused_claims(traces, tmp_path) == places
+
+
+@attrs.frozen
+class Stored:
+    """A message of the topic of the claims, or a dead letter."""
+
+    key: str
+    at: float
+    body: bytes
+
+    def partition_key(self) -> str:
+        return self.key
+
+    def data(self) -> bytes:
+        return self.body
+
+    def publish_timestamp(self) -> int:
+        return int(self.at * 1000)
+
+
+def test_records_of_the_dead(tmp_path: Path) -> None:
+    """One still has a message that has ended; one is stored after the death, and a later record."""
+
+    def record(name: str, at: float, *hand: str, alone: str | None = None, turn: int = 0) -> Stored:
+        args: Any = {"host": "vm", "pid": 1, "alone": alone, "turn": turn}
+        return Stored(name, at, Record.of(name, hand, at=at, **args).data)
+
+    a, b, c, d = (f"vm-{pid}-{pid}" for pid in range(1, 5))
+    records = [
+        record(a, 1, "good", "poison"),
+        record(b, 2, "good", "poison"),
+        record(c, 3),
+        record(b, 2.1, "good", "poison"),
+        record(c, 4, "good", "poison"),
+        record(c, 4.1, "good", "poison", turn=1),
+        record(c, 4.2, alone="good", turn=1),
+        Stored(f"{a} good", 4.5, b"settled"),
+        Stored(f"{b} good", 4.5, b"settled"),
+        record(c, 4.6, "poison"),
+        record(c, 4.7, "poison", turn=2),
+        record(c, 4.8, alone="poison", turn=2),
+        record(d, 6, "poison"),
+    ]
+    ledger = (
+        "began 1.10 1 poison poison",
+        "dies 1.20 1 poison poison",
+        "began 2.01 2 good good",
+        "ended 2.09 2 good good",  # the process does not know it before its record of 2.1
+        "began 2.20 2 poison poison",
+        "dies 2.30 2 poison poison",
+        "began 4.30 3 good good",
+        "ended 4.40 3 good good",
+        "began 4.90 3 poison poison",
+        "dies 5.00 3 poison poison",
+    )
+    (tmp_path / "ledger").write_text("\n".join(ledger), encoding="ascii")
+    letters = [Stored("", 6.5, b"poison")]
+    claims.check_claims(records, tmp_path / "ledger", letters, 3, tmp_path)
 
 
 def refused_claims(traces: dict[str, list[claims.Event]], folder: Path) -> dict[str, int]:

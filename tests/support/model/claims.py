@@ -39,6 +39,7 @@ class Event:
         p: The process.
         m: The message.
         hand: The messages in a record.
+        settles: The deaths of which the end of a handler settles the claims; the first is 0.
     """
 
     at: float
@@ -46,6 +47,7 @@ class Event:
     p: str
     m: str = ""
     hand: frozenset[str] = frozenset()
+    settles: frozenset[int] = frozenset()
 
 
 def keep(client: Any, topic: str) -> None:
@@ -68,10 +70,15 @@ def check_claims(
     Raises:
         NotABehaviourError: the model does not allow it.
     """
+    records = list(records)
     lines = [line.split(" ", 4) for line in ledger.read_text(encoding="ascii").splitlines()]
     names = {name: payload for *_, payload, name in lines}
-    events, processes = _of_records(records, names)
-    events += [Event(float(at), kind, processes[pid], m) for kind, at, pid, m, _ in lines]
+    keys = [each.partition_key() for each in records]
+    processes = {key.split("-")[-2]: key for key in keys if " " not in key}
+    handled = [Event(float(at), kind, processes[pid], m) for kind, at, pid, m, _ in lines]
+    handled.sort(key=lambda each: each.at)
+    deaths = {each.p: each for each in handled if each.kind == "dies"}
+    events = [*_of_records(records, names, deaths), *_settling(handled, records, names, deaths)]
     for letter in letters:
         at, m = letter.publish_timestamp() / 1000 + MS, letter.data().decode()
         had = [each for each in events if m in each.hand and each.at <= at]
@@ -96,9 +103,9 @@ def refused(
 
 
 def _of_records(
-    messages: Iterable[Any], names: Mapping[str, str]
-) -> tuple[list[Event], dict[str, str]]:
-    """Return what the records say, and the name of each process by its id."""
+    messages: Iterable[Any], names: Mapping[str, str], deaths: Mapping[str, Event]
+) -> list[Event]:
+    """Return what the records say."""
     events: list[Event] = []
     last: dict[str, Record] = {}
     now = 0.0
@@ -108,30 +115,73 @@ def _of_records(
             continue
         record, before = Record(process, message.data()), last.get(process, Record(process, b""))
         now = max(now, record.at or message.publish_timestamp() / 1000 + MS)
+        # What a process has sent may be stored after its death, and after the records of others.
+        at = min(now, deaths[process].at) if process in deaths else now
         last[process] = record
         if has_left := before.alone not in {None, record.alone}:
-            events.append(Event(now, "leave", process))
+            events.append(Event(at, "leave", process))
         if before.turn not in {0, record.turn} and not has_left:
-            events.append(Event(now, "give", process))
+            events.append(Event(at, "give", process))
         if record.turn not in {0, before.turn}:
-            events.append(Event(now, "ask", process))
+            events.append(Event(at, "ask", process))
         if record.alone is None:
             hand = frozenset(names.get(each, each) for each in record.accused)
-            events.append(Event(now, "commit", process, hand=hand))
+            events.append(Event(at, "commit", process, hand=hand))
         elif record.alone != before.alone:
-            events.append(Event(now, "alone", process, names[record.alone]))
-    return events, {process.split("-")[-2]: process for process in last}
+            events.append(Event(at, "alone", process, names[record.alone]))
+    return events
+
+
+def _settling(
+    events: Sequence[Event],
+    messages: Iterable[Any],
+    names: Mapping[str, str],
+    deaths: Mapping[str, Event],
+) -> list[Event]:
+    """Return *events*, in which handlers that end settle the claims of which marks are stored.
+
+    A process that dies soon after the end of a handler has often not sent them.
+    """
+    settles: dict[int, set[int]] = {}
+    numbers = {process: number for number, process in enumerate(deaths)}
+    for message in messages:
+        process, is_mark, name = message.partition_key().partition(" ")
+        if is_mark and process in deaths:
+            at, m = message.publish_timestamp() / 1000 + MS, names[name]
+            ends = (
+                place
+                for place, each in enumerate(events)
+                if (each.kind, each.m) == ("ended", m) and each.at <= at
+            )
+            settles.setdefault(max(ends), set()).add(numbers[process])
+    return [
+        attrs.evolve(each, settles=frozenset(settles.get(place, ())))
+        for place, each in enumerate(events)
+    ]
 
 
 def _in_order(events: list[Event]) -> list[Event]:
-    """Return the events in order; records that still have what has just ended are put right."""
+    """Return the events in order.
+
+    The ledger has the end of a handler a moment before its process knows it. A record that still
+    has the message is before the end: if the process dies, this record accuses the message.
+    """
     events = sorted(events, key=lambda each: each.at)
-    ended: set[tuple[str, str]] = set()
-    for place, event in enumerate(events):
-        if event.kind == "ended":
-            ended.add((event.p, event.m))
-        elif event.kind == "commit":
-            comes = {each.m for each in events[place:] if (each.kind, each.p) == ("began", event.p)}
-            hand = {m for m in event.hand if m in comes or (event.p, m) not in ended}
-            events[place] = attrs.evolve(event, hand=frozenset(hand))
+    for place in reversed(range(len(events))):
+        if events[place].kind == "ended":
+            events.insert(_end_of(place, events), events.pop(place))
     return [*events, Event(0, "over", events[0].p)]
+
+
+def _end_of(place: int, events: Sequence[Event]) -> int:
+    """Return the place at which the process knows of the end at *place*."""
+    p, m, found = events[place].p, events[place].m, place
+    for later in range(place + 1, len(events)):
+        match events[later]:
+            case Event(kind="began", p=p_, m=m_) if (p_, m_) == (p, m):
+                return place  # it has come again
+            case Event(kind="commit", p=p_, hand=hand) if p_ == p and m in hand:
+                found = later
+            case Event(kind="commit" | "alone" | "leave" | "dies", p=p_) if p_ == p:
+                break
+    return found
