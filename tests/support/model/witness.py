@@ -98,11 +98,12 @@ class Witness:
     def drops_again(self, p: str, k: int) -> bool:
         """Tell whether a process may drop a second delivery of a copy that it works on.
 
-        The model cannot perform it: there, a process works on one delivery of a copy.
+        The model cannot perform it: there, a process works on one delivery of a copy. If the copy
+        is still at the process, the broker has delivered it again before the first delivery began.
         """
         state, machine = self.state, self.machine
         may_drop = machine.is_duplicate(state, p, k) or machine.is_superseded(state, p, k)
-        return state.copy(k).at == "stored" and may_drop
+        return may_drop and state.copy(k).at in {"stored", p}
 
     def failed(self, p: str, copy: Any, *, count: int | None, stamp: int = 0, now: int = 0) -> None:
         """A process decides on a letter; *count* is the count of a retry; None: a dead letter.

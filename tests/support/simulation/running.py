@@ -29,6 +29,9 @@ DLQ = f"{MAIN}-billing-DLQ"
 #: Virtual seconds for every message to end.
 HORIZON = 1200.0
 
+#: Virtual seconds in which letters end whose messages were handled: each lost receipt takes 31.
+_LETTERS_END = 150.0
+
 #: More than any scenario has.
 _MANY = 1000
 
@@ -234,7 +237,7 @@ class Simulation:
             if due > end:
                 self._fail(f"{left} messages are left after {HORIZON:g} s")
             self.clock.advance(max(0.0, due - self.clock.monotonic()))
-        self.clock.advance(60)
+        self.clock.advance(_LETTERS_END)
         self._check(memory)
 
     # -- checking ---------------------------------------------------------------------------------
@@ -341,8 +344,10 @@ class Simulation:
     def _handed(
         self, witness: Witness, name: str, copy: tuple[int, int], work: Any, letter: Any
     ) -> None:
-        if work.phase != "got":
-            return  # a letter that is published again
+        if work.phase != "got":  # a letter that is published again, or one of a second delivery
+            if letter.dead != (work.letter.place == "dlq"):
+                self.untracked.add(self._number_of[copy])
+            return
         count = None if letter.dead else int(letter.properties.get(RECONSUMETIMES, "0"))
         stamp = int(letter.properties.get(FAILURE_STAMP, 0))
         now = round(self.clock.time() * 1e6)  # about the stamp of a dead letter, which is not on it
