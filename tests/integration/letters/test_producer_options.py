@@ -123,8 +123,8 @@ def test_without_chunks_a_letter_that_is_too_large_comes_back(client, topic):
 def test_dead_letters_in_batches(client, topic, admin, python):
     """Each is whole, and its message acknowledged, also if the broker refuses their batch."""
     batched = pr.ProducerOptions(batching_enabled=True, chunking_enabled=False)
-    payloads = [bytes([number]) * KIB for number in range(40)]
     producer = client.create_producer(topic, block_if_queue_full=True)
+    reader = client.create_reader(topic + DEAD, pulsar.MessageId.earliest)
     with in_python(asked=python):
         consumer = client.subscribe(
             topic,
@@ -132,26 +132,26 @@ def test_dead_letters_in_batches(client, topic, admin, python):
             **RETRYING,
             dead_letter_policy=pr.DeadLetterPolicy(2, dead_letter_producer=batched),
         )
+
+    def entries_of(count):
+        """Dead-letter so many messages at once; return how many entries have the letters."""
+        payloads = [bytes([number]) * KIB for number in range(count)]
         for each in payloads:
             producer.send_async(each, None)
-        consumer.dead_letter(consumer.receive(SOON))  # opens the producer
-        few, many = ([consumer.receive(SOON) for _ in range(count)] for count in (9, 30))
-        for future in [consumer.dead_letter_async(each) for each in few]:
+        messages = [consumer.receive(SOON) for _ in payloads]
+        for future in [consumer.dead_letter_async(each) for each in messages]:
             future.result(60)
-        admin.set_topic_policy(topic + DEAD, "maxMessageSize", 10_000)  # fewer than 30 messages
-        for future in [consumer.dead_letter_async(each) for each in many]:
-            future.result(60)
-    reader = client.create_reader(topic + DEAD, pulsar.MessageId.earliest)
-    letters = [reader.read_next(SOON) for _ in payloads]
-    assert payloads == sorted(each.data() for each in letters)
-    assert {"rejected"} == {each.properties()["FAILURE_REASON"] for each in letters}
-    assert len({(each.ledger_id(), each.entry_id()) for each in ids(letters[:10])}) < 10
+        letters = [reader.read_next(SOON) for _ in payloads]
+        assert payloads == sorted(each.data() for each in letters)
+        assert {"rejected"} == {each.properties()["FAILURE_REASON"] for each in letters}
+        ids = [each.message_id() for each in letters]
+        return len({(each.ledger_id(), each.entry_id()) for each in ids})
+
+    assert entries_of(1) == 1  # opens the producer
+    assert entries_of(9) < 9
+    admin.set_topic_policy(topic + DEAD, "maxMessageSize", 10_000)
+    eventually(lambda: entries_of(30) == 30, 60)  # when the policy is in force, each is sent alone
     eventually(lambda: admin.stats(topic)["subscriptions"][SUBSCRIPTION]["msgBacklog"] == 0)
-
-
-def ids(messages):
-    """Return the ids of messages."""
-    return [each.message_id() for each in messages]
 
 
 def refuse(_topic):
