@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import _pulsar
@@ -187,16 +187,26 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         hand-off continues, or the message is redelivered.
         """
         if isinstance(message, list | tuple):
-            self._inside.outbox.letters.delay_request(delay, level)
-            await self._handing.all(
-                [(each, delay, level, properties) for each in message], self._handing.retry
-            )
+            await self._reconsume_all(message, delay, level, properties)
         else:
             await (
                 await self.reconsume_later_async(
                     message, delay=delay, level=level, properties=properties
                 )
             )
+
+    async def _reconsume_all(
+        self,
+        messages: Sequence[pulsar.Message],
+        delay: Duration | None,
+        level: int | None,
+        properties: Mapping[str, str] | None,
+    ) -> None:
+        """Do what `reconsume_later` does with a list."""
+        self._inside.outbox.letters.delay_request(delay, level)
+        await self._handing.all(
+            [(each, delay, level, properties) for each in messages], self._handing.retry
+        )
 
     async def reconsume_later_async(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -30,8 +30,9 @@ from pulsar_retry.runtime.upstream import MessageOrId
 class DurableConsumer(Consumer):
     """A `Consumer` with durable lanes, which ``Client.subscribe(…, ordering="durable")`` makes.
 
-    It does what that of `pulsar_retry.Client` does. A task that is cancelled loses no message: a
-    message that it waited for is left for the next call, and a hand-off goes on.
+    It does what that of `pulsar_retry.Client` does: `reconsume_later` publishes the message to the
+    stream of its key, where later ones of the key wait behind it. A task that is cancelled loses no
+    message: a message that it waited for is left for the next call, and a hand-off goes on.
     """
 
     _inner: threaded.DurableConsumer
@@ -130,25 +131,16 @@ class DurableConsumer(Consumer):
         await self._check_open()
         await self._judging.run(partial(self._inner.negative_acknowledge, message, delay=delay))
 
-    async def reconsume_later(
+    async def _reconsume_all(
         self,
-        message: pulsar.Message | list[pulsar.Message] | tuple[pulsar.Message, ...],
-        *,
-        delay: Duration | None = None,
-        level: int | None = None,
-        properties: Mapping[str, str] | None = None,
+        messages: Sequence[pulsar.Message],
+        delay: Duration | None,
+        level: int | None,
+        properties: Mapping[str, str] | None,
     ) -> None:
-        """Retry a message after a delay; until then, later ones of its key wait behind it.
-
-        The call returns when the message is in the stream of its key, and acknowledged in the
-        topic. If it is cancelled, the hand-off goes on.
-        """
-        if not isinstance(message, list | tuple):
-            await super().reconsume_later(message, delay=delay, level=level, properties=properties)
-            return
         await self._check_open()
         reconsuming = self._inner._reconsuming(delay, level, properties)
-        begun = await self._judging.run(begin_each, message, reconsuming)
+        begun = await self._judging.run(begin_each, messages, reconsuming)
         await all_ended(
             [self._awaitable(each) if isinstance(each, Future) else failure(each) for each in begun]
         )

@@ -249,8 +249,8 @@ class LetterProducers:
         if self._outcomes is not None and type(raw) is _pulsar.Producer:
             return NativeProducer(raw, self._outcomes)
         # A batch that is too large fails before those that are on their way.
-        ordered = not options["batching_enabled"]
-        ordered = ordered and self._has_one_io_thread and self._is_single(topic)
+        unbatched = not options["batching_enabled"]
+        ordered = unbatched and self._has_one_io_thread and self._is_single(topic)
         return LetterProducer(raw, ordered=ordered, landed=self._landed)
 
     def prove(
