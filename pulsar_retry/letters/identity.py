@@ -33,7 +33,7 @@ def identity_of(raw: Any, properties: Mapping[str, str]) -> str | None:
     """
     if not raw.producer_name().startswith(_PREFIX) or _is_non_persistent(raw.topic_name()):
         return None
-    return properties.get(ORIGIN_MESSAGE_ID)
+    return properties.get(ORIGIN_MESSAGE_ID) or None  # empty, it would be that of many messages
 
 
 def of_message(raw: Any, properties: Mapping[str, str]) -> str | None:
@@ -57,7 +57,7 @@ def gives_identity(raw: Any, properties: Mapping[str, str], origin: Origin | Non
     written = properties.get(ORIGIN_MESSAGE_ID)
     if origin is not None and written == origin.message_id:
         return not _is_non_persistent(origin.topic)  # as usual for a first letter
-    if written is None:
+    if not written:
         return False
     if (identity := identity_of(raw, properties)) is not None:
         return identity == written

@@ -851,7 +851,8 @@ PyObject* prints_of(PyObject* object, PyObject* source) {
     return guarded([&]() -> PyObject* {
         const Properties& properties = library.properties(letter);
         auto identity = properties.find("ORIGIN_MESSAGE_ID");
-        if (identity == properties.end() || library.producer(letter).rfind(IDENTITY, 0) != 0 ||
+        if (identity == properties.end() || identity->second.empty() ||
+            library.producer(letter).rfind(IDENTITY, 0) != 0 ||
             library.topic(letter).rfind("non-persistent:", 0) == 0)
             Py_RETURN_FALSE;
         auto counted = properties.find("RECONSUMETIMES");

@@ -205,10 +205,15 @@ def test_after_a_seek_a_message_is_retried_anew(subscribe, publish, subscription
     assert 0 == consumer.dropped_duplicates
 
 
-def test_letters_without_an_identity_of_their_own_are_delivered(subscribe, letters):
+@pytest.mark.parametrize(
+    "values",
+    [{"name": "application-{}"}, {"ORIGIN_MESSAGE_ID": ""}],
+    ids=["another producer", "an empty origin"],
+)
+def test_letters_without_an_identity_of_their_own_are_delivered(subscribe, letters, values):
     """The properties may have been copied from one message to several."""
     consumer = subscribe()
-    letters(name=f"application-{uuid.uuid4().hex}")
+    letters(**{name: each.format(uuid.uuid4().hex) for name, each in values.items()})
     assert [b"order", b"order"] == receive_all(consumer, SOON // 4)
     assert 0 == consumer.dropped_duplicates
 

@@ -313,6 +313,7 @@ def test_payload_and_keys_count() -> None:
         {"RECONSUMETIMES": None},
         {"RECONSUMETIMES": "many"},
         {"ORIGIN_MESSAGE_ID": None},
+        {"ORIGIN_MESSAGE_ID": ""},
     ],
 )
 def test_what_has_no_identity_of_its_own_is_never_dropped(changes: dict[str, Any]) -> None:
@@ -343,6 +344,12 @@ def test_letters_of_copies_have_no_identity(place: tuple[int, int, int]) -> None
     copied, named = letter_of(Raw("application-2", place=place), inherited)
     assert not named
     assert not letter_of(Raw("standalone-7", place=(20, 1, -1)), copied)[1]
+
+
+def test_an_empty_origin_is_no_identity() -> None:
+    """An application may have written it to many messages."""
+    empty = {"ORIGIN_MESSAGE_ID": ""}
+    assert not letter_of(Raw(OURS, place=(20, 1, -1)), empty)[1]
 
 
 def test_letters_of_other_clients_have_no_identity() -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import _pulsar
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
@@ -38,6 +38,7 @@ LETTERS = LetterTopics(f"{TOPIC}-billing-RETRY", f"{TOPIC}-billing-DLQ")
 LEVELS = DelayLevels.parse("1s 5s 10s 30s 1m")
 MOST = 16
 NAMES = tuple(OF_A_FAILURE)
+OURS = "pulsar-retry-5f"
 
 
 class Id(str):
@@ -112,7 +113,7 @@ requests = st.one_of(
 topics = st.sampled_from(
     [TOPIC, f"{TOPIC}-partition-3", LETTERS.retry, "non-persistent://public/default/orders"]
 )
-producers = st.sampled_from(["standalone-0-1", "pulsar-retry-5f", ""])
+producers = st.sampled_from(["standalone-0-1", OURS, ""])
 
 
 @given(
@@ -123,6 +124,7 @@ producers = st.sampled_from(["standalone-0-1", "pulsar-retry-5f", ""])
     message_id=ids,
     naming=st.sampled_from(Naming),
 )
+@example({"ORIGIN_MESSAGE_ID": ""}, DelayRequest(1.0, None), TOPIC, OURS, "1:2:-1", Naming.PULSAR)
 def test_both_make_the_same_letter(carried, request, topic, producer, message_id, naming):
     """Where C++ makes a letter, Python makes the same, with an identity, and to the retry topic."""
     plan = plan_of(naming)
