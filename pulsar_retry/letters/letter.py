@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 
 import attrs
 
@@ -17,8 +18,8 @@ from pulsar_retry.policy.actions import (
     decide_reconsume,
 )
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
-from pulsar_retry.wire.codecs import Codec, read_envelope
-from pulsar_retry.wire.envelope import EMPTY, Redact
+from pulsar_retry.wire.codecs import Codec, FailureKind, failure_kind, read_envelope
+from pulsar_retry.wire.envelope import EMPTY, Envelope, Redact, fingerprint_of
 from pulsar_retry.wire.lanes import LANE_ENTRY
 from pulsar_retry.wire.properties import (
     FAILURE_CLAIMS,
@@ -101,6 +102,11 @@ class DelayRequest:
         return cls(delay, level)
 
 
+#: The number of a failed attempt, when it failed, and when the message was published, both in
+#: seconds since 1970; and the end of its entry in the history.
+FailedAttempt = tuple[int, float, float, str]
+
+
 @attrs.frozen
 class FailureDetails:
     """The details of a failure, which are written into the envelope of its letter.
@@ -123,21 +129,24 @@ class FailureDetails:
     codec: Codec = Codec.PULSAR
     redact: Redact | None = None
 
-    def first(self, reason: str) -> dict[str, str]:
-        """Return the properties of `on` that are added to a dead message's first failure.
+    def first(self, reason: str) -> tuple[dict[str, str], FailedAttempt | None]:
+        """Return what `on` writes of a dead message's first failure; see `DeadRequest`.
 
         The codec must be one of this package's own.
         """
-        envelope = EMPTY.after(
-            self.error,
-            attempt=self.attempt,
-            when=self.when,
-            origin=None,
-            published=self.published,
-            stage=self.stage,
-            reason=reason,
-        )
-        return self.codec.write(envelope, redact=self.redact)
+        kind = self._kind(reason)
+        if kind is None:
+            return self.codec.write(self._after(EMPTY, reason), redact=self.redact), None
+        when, published = self.when.timestamp(), self.published.timestamp()
+        return kind.properties, (self.attempt, when, published, kind.entry)
+
+    def _kind(self, reason: str) -> FailureKind | None:
+        """Return what this failure shares with others; None if it must be written whole."""
+        if self.redact is not None:
+            return None
+        if self.error is None:
+            return _kind_of(reason, self.stage)
+        return failure_kind(self._after(EMPTY, reason))
 
     def on(
         self, carried: Mapping[str, str], origin: Origin, reason: str | None = None
@@ -149,7 +158,20 @@ class FailureDetails:
             origin: Where the message was delivered from.
             reason: Why the message is dead; None if it is retried.
         """
-        envelope = read_envelope(carried).after(
+        envelope = self._after(read_envelope(carried), reason, origin)
+        kept = self.codec.strip(carried)
+        if reason is not None:  # a redriven message starts again without these
+            kept.pop(FAILURE_STAMP, None)
+            kept.pop(FAILURE_CRASHES, None)
+            kept.pop(LANE_ENTRY, None)
+            kept.pop(FAILURE_CLAIMS, None)
+        return kept, self.codec.write(envelope, redact=self.redact)
+
+    def _after(
+        self, before: Envelope, reason: str | None, origin: Origin | None = None
+    ) -> Envelope:
+        """Return the envelope *before* after this failure."""
+        return before.after(
             self.error,
             attempt=self.attempt,
             when=self.when,
@@ -158,13 +180,16 @@ class FailureDetails:
             stage=self.stage,
             reason=reason,
         )
-        kept = self.codec.strip(carried)
-        if reason is not None:  # a redriven message starts again without these
-            kept.pop(FAILURE_STAMP, None)
-            kept.pop(FAILURE_CRASHES, None)
-            kept.pop(LANE_ENTRY, None)
-            kept.pop(FAILURE_CLAIMS, None)
-        return kept, self.codec.write(envelope, redact=self.redact)
+
+
+@lru_cache(256)
+def _kind_of(reason: str, stage: str) -> FailureKind:
+    """Return the kind of failures without an error."""
+    kind = failure_kind(
+        Envelope(reason=reason, stage=stage, fingerprint=fingerprint_of(None, reason))
+    )
+    assert kind is not None  # noqa: S101 - without a traceback, everything fits
+    return kind
 
 
 @attrs.frozen(eq=False)
@@ -178,12 +203,14 @@ class DeadRequest:
         reason: Why the message is dead.
         details: The failure.
         changes: The properties that say how the message has failed.
+        failed: Its failed attempt, which C++ adds to *changes*; None: it is in them.
     """
 
     topic: str
     reason: str
     details: FailureDetails
     changes: dict[str, str]
+    failed: FailedAttempt | None
     dead = True
     delay = 0.0
     span = None
@@ -198,7 +225,7 @@ class DeadRequest:
     def of(cls, plan: Plan, reason: str, details: FailureDetails) -> DeadRequest:
         """Return the request for a message of a *plan* with retries."""
         assert plan.topics is not None  # noqa: S101 - the caller has checked
-        return cls(plan.topics.dead_letter, reason, details, details.first(reason))
+        return cls(plan.topics.dead_letter, reason, details, *details.first(reason))
 
     @property
     def attempt(self) -> int:

@@ -22,6 +22,8 @@
 #include <climits>
 #include <cmath>
 #include <condition_variable>
+#include <cstdio>
+#include <ctime>
 #include <mutex>
 #include <random>
 #include <set>
@@ -215,6 +217,51 @@ bool read_number(const std::string& text, std::size_t most, std::int64_t& number
     return true;
 }
 
+// Writes seconds since 1970 as ISO 8601 in UTC, cut to milliseconds; false if Python has to do it.
+bool write_time(double seconds, std::string& text) {
+    if (!(seconds >= 0 && seconds < 4e9)) return false;  // later times have no exact microseconds
+    std::int64_t milliseconds = std::llrint(seconds * 1e6) / 1000;
+    std::time_t whole = milliseconds / 1000;
+    std::tm parts;
+    if (gmtime_r(&whole, &parts) == nullptr) return false;
+    char buffer[32];
+    std::size_t size = std::strftime(buffer, sizeof buffer, "%Y-%m-%dT%H:%M:%S", &parts);
+    std::snprintf(buffer + size, sizeof buffer - size, ".%03dZ", int(milliseconds % 1000));
+    text = buffer;
+    return true;
+}
+
+// What differs between first failures of one kind. `pulsar_retry.wire.codecs` has the rule; this is
+// a copy, and a test compares the two.
+struct Attempt {
+    long long number = 0;
+    double when = 0, published = 0;  // of the failure, and of the message; in seconds since 1970
+    std::string kind;                // the end of the entry of the history
+
+    bool write(Properties& properties) const {
+        std::string moment, count = std::to_string(number);
+        if (!write_time(when, moment) ||
+            !write_time(published, properties["FAILURE_PUBLISH_TIME"]))
+            return false;
+        properties["FAILURE_HISTORY"] = "[[" + count + ",\"" + moment + "\"," + kind + "]]";
+        properties["FAILURE_ATTEMPT"] = count;
+        properties["FAILURE_TIME"] = moment;
+        return true;
+    }
+};
+
+// Reads None as null, or (number, when, published, kind) into *room*; false with an exception set.
+bool read_attempt(PyObject* source, Attempt& room, const Attempt*& attempt) {
+    attempt = nullptr;
+    if (source == Py_None) return true;
+    const char* kind;
+    if (!PyArg_ParseTuple(source, "Ldds", &room.number, &room.when, &room.published, &kind))
+        return false;
+    room.kind = kind;
+    attempt = &room;
+    return true;
+}
+
 // What the letters of one subscription have in common. The rule itself is written in Python, in
 // `pulsar_retry.letters.letter.reconsumed`; this is a copy for the usual cases, and a test compares
 // the two. For every other case `apply` says no, and Python does it.
@@ -268,12 +315,12 @@ struct RetryRule {
     }
 
     // Changes *properties*, which are those of a message, to those of its dead letter. *changes* say
-    // how it has failed.
+    // how it has failed, and *attempt* which attempt has, unless the changes say that too.
     bool bury(Properties& properties, const std::string& topic, const std::string& id,
-              const Properties& changes) const {
+              const Properties& changes, const Attempt* attempt) const {
         if (!add_origin(properties, topic, id)) return false;
         for (auto& [name, value] : changes) properties[name] = value;
-        return are_usual(properties);
+        return (attempt == nullptr || attempt->write(properties)) && are_usual(properties);
     }
 
     // Changes *properties*, which are those of a message, to those of its retry letter.
@@ -631,11 +678,11 @@ PyObject* sender_retry(PyObject* object, PyObject* const* arguments, Py_ssize_t 
     });
 }
 
-// dead(rule, message, consumer, changes, token) -> id, or None
+// dead(rule, message, consumer, changes, attempt or None, token) -> id, or None
 PyObject* sender_dead(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
     auto* self = reinterpret_cast<Sender*>(object);
-    if (count != 5 || Py_TYPE(arguments[0]) != rule_type) {
-        PyErr_SetString(PyExc_TypeError, "dead takes five arguments, of which the first is a Rule");
+    if (count != 6 || Py_TYPE(arguments[0]) != rule_type) {
+        PyErr_SetString(PyExc_TypeError, "dead takes six arguments, of which the first is a Rule");
         return nullptr;
     }
     auto* rule = reinterpret_cast<Rule*>(arguments[0])->inner;
@@ -645,11 +692,14 @@ PyObject* sender_dead(PyObject* object, PyObject* const* arguments, Py_ssize_t c
     if (original == nullptr) return nullptr;
     return guarded([=]() -> PyObject* {
         Properties changes;
-        if (!read_properties(arguments[3], changes)) return nullptr;
+        Attempt room;
+        const Attempt* attempt;
+        if (!read_properties(arguments[3], changes) || !read_attempt(arguments[4], room, attempt))
+            return nullptr;
         Properties properties = library.properties(original);
-        if (!rule->bury(properties, library.topic(original), id_text(*original), changes))
+        if (!rule->bury(properties, library.topic(original), id_text(*original), changes, attempt))
             Py_RETURN_NONE;
-        return send_letter(self, state, *original, arguments[2], properties, 0, arguments[4]);
+        return send_letter(self, state, *original, arguments[2], properties, 0, arguments[5]);
     });
 }
 
@@ -727,18 +777,23 @@ PyObject* rule_count(PyObject* object, PyObject* source) {
     });
 }
 
-// buried(properties, topic, id, changes) -> properties, or None; for a test
+// buried(properties, topic, id, changes, attempt or None) -> properties, or None; for a test
 PyObject* rule_buried(PyObject* object, PyObject* arguments) {
     auto* rule = reinterpret_cast<Rule*>(object)->inner;
-    PyObject *carried, *added;
+    PyObject *carried, *added, *source;
     const char *topic, *id;
-    if (!PyArg_ParseTuple(arguments, "OssO", &carried, &topic, &id, &added)) return nullptr;
+    if (!PyArg_ParseTuple(arguments, "OssOO", &carried, &topic, &id, &added, &source))
+        return nullptr;
     return guarded([=]() -> PyObject* {
         Properties properties, changes;
         std::int64_t count;
-        if (!read_properties(carried, properties) || !read_properties(added, changes))
+        Attempt room;
+        const Attempt* attempt;
+        if (!read_properties(carried, properties) || !read_properties(added, changes) ||
+            !read_attempt(source, room, attempt))
             return nullptr;
-        if (!rule->read_count(properties, count) || !rule->bury(properties, topic, id, changes))
+        if (!rule->read_count(properties, count) ||
+            !rule->bury(properties, topic, id, changes, attempt))
             Py_RETURN_NONE;
         return dict_of(properties);
     });

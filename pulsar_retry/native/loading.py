@@ -165,7 +165,8 @@ def _test_calls(module: Any, message: Any) -> None:
     sender = outcomes.sender(_pulsar.Producer())
     if (found := rule.count(message)) is not None:
         raise ImportError(f"the self-test has found another count: {found}")
-    for send, *rest in ((sender.retry, 1.0, -1, 2.0, 0.0), (sender.dead, {"why": "this"})):
+    failed_once = {"why": "this"}, (1, 2.0, 3.0, "4")
+    for send, *rest in ((sender.retry, 1.0, -1, 2.0, 0.0), (sender.dead, *failed_once)):
         job = send(rule, message, consumer, *rest, "token")
         _, failed = outcomes.take(1_000, 32, 10, 100)
         if job is None or failed != [("token", False, int(_pulsar.Result.ProducerNotInitialized))]:

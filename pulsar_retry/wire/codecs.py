@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire import properties as wire
@@ -46,6 +46,10 @@ _ROOM = {
 
 #: The maximum bytes of a class or a fingerprint in an entry of the history.
 _ENTRY_ROOM = 128
+
+#: More bytes than the number, the times and the history of a first failure have, except the end of
+#: the history's entry.
+_ATTEMPT_ROOM = 160
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECONDS = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -258,6 +262,34 @@ def _written(envelope: Envelope) -> dict[str, str]:
     if it.traceback:
         properties[wire.FAILURE_TRACEBACK] = _tail(it.traceback, room)
     return properties
+
+
+class FailureKind(NamedTuple):
+    """What first failures of one kind share. C++ adds what tells one of them from another.
+
+    Attributes:
+        properties: The properties that say what has failed. They must not be changed.
+        entry: The end of its entry in the history.
+    """
+
+    properties: dict[str, str]
+    entry: str
+
+
+def failure_kind(envelope: Envelope) -> FailureKind | None:
+    """Return what `Codec.write` writes of a first failure, except its number and times.
+
+    None if the traceback may have to be cut.
+    """
+    it = envelope
+    properties, room = _said(it.reason, it.stage, it.error, it.fingerprint, it.message)
+    entry = _kind_json(it.error, it.fingerprint)
+    if it.traceback:
+        traceback = _tail(it.traceback, room)
+        if _size(traceback) + _size(entry) + _ATTEMPT_ROOM > room:
+            return None
+        properties = {**properties, wire.FAILURE_TRACEBACK: traceback}
+    return FailureKind(properties, entry)
 
 
 @lru_cache(256)  # most failures of a subscription say one of a few things

@@ -180,7 +180,8 @@ class NativeProducer(LetterProducer):
     def dead(self, rule: Any, flight: Any, request: DeadRequest) -> bool:
         """Do what `retry` does with a dead letter."""
         self._outcomes.prepare()
-        job = self._dead(rule, flight.raw, flight.source, request.changes, flight)
+        changes, failed = request.changes, request.failed
+        job = self._dead(rule, flight.raw, flight.source, changes, failed, flight)
         if job is None:
             return False
         self._started(flight, job)

@@ -150,6 +150,13 @@ def test_both_make_the_same_letter(carried, request, topic, producer, message_id
         assert not usual, "the usual letter should be made in C++"
 
 
+def raised(size):
+    """Return an error whose traceback has a little more than *size* bytes."""
+    with pytest.raises(ValueError, match="x") as caught:
+        raise ValueError("x" * size)
+    return caught.value
+
+
 failed_ones = st.builds(
     lambda carried, more: carried | more,
     carried_ones,
@@ -160,7 +167,12 @@ failed_ones = st.builds(
     ),
 )
 moments = st.floats(0, 2e9).map(lambda each: datetime.fromtimestamp(each, UTC))
-errors = st.one_of(st.none(), texts.map(ValueError))
+errors = st.one_of(
+    st.none(),
+    texts.map(ValueError),
+    st.just(ValueError("\ud800")),
+    st.integers(7000, 9000).map(raised),
+)
 
 
 @given(
@@ -169,7 +181,14 @@ errors = st.one_of(st.none(), texts.map(ValueError))
     message_id=ids,
     naming=st.sampled_from(Naming),
     reason=texts,
-    details=st.builds(FailureDetails, errors, st.integers(1, 99), moments, moments),
+    details=st.builds(
+        FailureDetails,
+        errors,
+        st.integers(1, 99),
+        moments,
+        moments,
+        redact=st.sampled_from([None, lambda _name, text: text.upper()]),
+    ),
 )
 def test_both_make_the_same_dead_letter(carried, topic, message_id, naming, reason, details):
     """Of each message that has not failed before, C++ and Python make the same dead letter."""
@@ -179,7 +198,7 @@ def test_both_make_the_same_dead_letter(carried, topic, message_id, naming, reas
     )
     rule.topic(topic, logical(topic))
     request = DeadRequest.of(plan, reason, details)
-    made = rule.buried(carried, topic, message_id, request.changes)
+    made = rule.buried(carried, topic, message_id, request.changes, request.failed)
     origin = Origin(topic, message_id, "billing")
     letter = dead_lettered(plan, carried, origin, reason=reason, details=details)
     has_failed = any(each.startswith("FAILURE_") or each in OF_A_FAILURE for each in carried)
