@@ -181,9 +181,15 @@ class Handover:
         """
         raw, carried, origin, details = self._letter_inputs(message, failure, failures)
         letter = retried(
-            self._plan, action, carried, origin, failures=failures, details=details, custom=custom
+            self._plan,
+            action,
+            carried,
+            origin,
+            failures=failures,
+            details=details,
+            custom=custom,
+            least_delay=least_delay,
         )
-        letter = attrs.evolve(letter, delay=max(letter.delay, least_delay))
         letter = settling(letter, message, self._plan.subscription)
         return self._outbox.hand_on(raw, letter, keep=keep)
 
@@ -264,7 +270,7 @@ class Handover:
             letter = dead_lettered(
                 self._plan, carried, origin, reason=action.reason, details=details
             )
-        letter = attrs.evolve(letter, properties={**letter.properties, **custom})
+        letter.properties.update(custom)
         letter = settling(letter, message, self._plan.subscription)
         return self._outbox.hand_on(raw, letter, keep=keep)
 

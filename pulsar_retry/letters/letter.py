@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 import attrs
 
@@ -286,6 +287,7 @@ def retried(
     failures: int,
     details: FailureDetails,
     custom: Mapping[str, str],
+    least_delay: float = 0.0,
 ) -> Letter:
     """Return the letter for a retry that a policy has decided.
 
@@ -299,12 +301,13 @@ def retried(
         failures: How many attempts have failed. This is the new count.
         details: The failure.
         custom: Additional properties.
+        least_delay: The minimum delay in seconds at the broker, whatever the letter says.
     """
     if action.counted:
         carried, envelope = details.on(carried, origin)
         custom = {**custom, **envelope}
     level = _NO_LEVEL if action.level is None else action.level
-    letter = _counted(
+    return _counted(
         plan,
         carried,
         origin,
@@ -313,9 +316,10 @@ def retried(
         level=level,
         custom=custom,
         dead=False,
+        least_delay=least_delay,
+        attempt=failures if action.counted else failures + 1,
+        error=details.error,
     )
-    attempt = failures if action.counted else failures + 1
-    return attrs.evolve(letter, attempt=attempt, error=details.error)
 
 
 def dead_lettered(
@@ -370,7 +374,7 @@ def used_up(
     if plan.topics is None:
         return dead_lettered(plan, carried, origin, reason=RETRIES_EXHAUSTED, details=details)
     carried, envelope = details.on(carried, origin, RETRIES_EXHAUSTED)
-    letter = _counted(
+    return _counted(
         plan,
         carried,
         origin,
@@ -379,8 +383,10 @@ def used_up(
         level=_NO_LEVEL,
         custom=envelope,
         dead=True,
+        reason=RETRIES_EXHAUSTED,
+        attempt=failures,
+        error=details.error,
     )
-    return attrs.evolve(letter, reason=RETRIES_EXHAUSTED, attempt=failures, error=details.error)
 
 
 def _counted(
@@ -393,7 +399,10 @@ def _counted(
     level: int,
     custom: Mapping[str, str] | None,
     dead: bool,
+    least_delay: float = 0.0,
+    **facts: Any,
 ) -> Letter:
+    """Return a letter with a count; *facts* are other attributes of it."""
     assert plan.topics is not None  # noqa: S101 - all callers need retries
     return Letter(
         topic=plan.topics.dead_letter if dead else plan.topics.retry,
@@ -406,7 +415,8 @@ def _counted(
             custom=custom,
             level=level if plan.naming.is_tdmq else None,
         ),
-        delay=0.0 if dead else delay,
+        delay=0.0 if dead else max(delay, least_delay),
         dead=dead,
         origin=origin,
+        **facts,
     )
