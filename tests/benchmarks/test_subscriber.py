@@ -5,6 +5,8 @@ What has to hold at this size is asserted: nothing lost, memory bounded, idle wh
 
 from __future__ import annotations
 
+import itertools
+import logging
 import resource
 import threading
 import time
@@ -97,6 +99,64 @@ def test_a_handler_that_does_nothing(benchmark, broker, namespace, batching):
             "subscriber": subscriber,
         },
         "receive + acknowledge, bare",
+        ROUNDS,
+    )
+
+
+@pytest.mark.usefixtures("report")
+def test_a_handler_that_fails(benchmark, broker, namespace, caplog):
+    """Each message fails once, and is retried after a minute; the log is off."""
+    caplog.set_level(logging.CRITICAL, "pulsar_retry")
+
+    def filled() -> str:
+        topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
+        fill(broker.service_url, topic, [PAYLOAD] * MESSAGES, batching=True)
+        return topic
+
+    def loop() -> Stopwatch:
+        with pr.Client(broker.service_url, logger=QUIET) as client:
+            consumer = client.subscribe(
+                filled(),
+                "bench",
+                pulsar.ConsumerType.Shared,
+                initial_position=pulsar.InitialPosition.Earliest,
+                enable_retry=True,
+            )
+            consumer.reconsume_later(consumer.receive(10_000), delay=60)  # opens the producer
+            with Stopwatch(MESSAGES - 1, time.process_time) as watch:
+                for _ in range(MESSAGES - 1):
+                    future = consumer.reconsume_later_async(consumer.receive(10_000), delay=60)
+                future.result(60)
+        return watch
+
+    def subscriber(**options: Any) -> Stopwatch:
+        watch, done = Stopwatch(MESSAGES, time.process_time), threading.Event()
+        numbers = itertools.count(1)
+
+        def handle(_message: Any) -> None:
+            number = next(numbers)
+            if number == 1:
+                watch.__enter__()
+            if number == MESSAGES:
+                done.set()
+            raise ValueError("bad")
+
+        topic = filled()
+        policy = pr.RetryPolicy(backoff=pr.Fixed(60))
+        with pr.Client(broker.service_url, logger=QUIET) as client:
+            with client.subscriber(topic, "bench", handle, retry_policy=policy, **options):
+                assert done.wait(120)
+            watch.__exit__()
+        return watch
+
+    compare(
+        benchmark,
+        {
+            "receive + reconsume_later_async": loop,
+            "subscriber": subscriber,
+            "subscriber, one worker": lambda: subscriber(concurrency=1),
+        },
+        "receive + reconsume_later_async",
         ROUNDS,
     )
 
