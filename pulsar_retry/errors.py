@@ -43,7 +43,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
-from _pulsar import AlreadyClosed, AuthorizationError, ConnectError, PulsarException
+from _pulsar import (
+    AlreadyClosed,
+    AuthorizationError,
+    ConnectError,
+    PulsarException,
+    TopicTerminated,
+)
 
 __all__ = [
     "AcknowledgeError",
@@ -94,14 +100,28 @@ def noted(error: BaseException) -> str:
     return "; ".join([shown(error), *notes])
 
 
+_TERMINATED = (
+    "It is terminated, and nothing can be published to it: when what is in it is handled, delete "
+    "it, and it is created again"
+)
+
+
 @contextlib.contextmanager
 def about(topic: object) -> Iterator[None]:
     """Note *topic* in errors: those of pulsar-client do not name it."""
     try:
         yield
     except Exception as error:
-        error.add_note(f"The topic is {topic}")
+        noting(error, topic)
         raise
+
+
+def noting(error: Exception, topic: object) -> Exception:
+    """Note *topic* in *error*, and what to do if that helps; return the error."""
+    error.add_note(f"The topic is {topic}")
+    if isinstance(error, TopicTerminated):
+        error.add_note(_TERMINATED)
+    return error
 
 
 class PulsarRetryError(Exception):
@@ -201,6 +221,8 @@ class LetterPublishError(SettleError):
         reason = shown(cause)
         if isinstance(cause, AuthorizationError):
             reason = f"the role of this client may not {right} there ({reason})"
+        if isinstance(cause, TopicTerminated):
+            reason += f". {_TERMINATED}"
         if right == FIRST_SUBSCRIPTION:
             reason += _ADVICE
         super().__init__(topic, reason)  # unpickling calls the class with these

@@ -464,7 +464,7 @@ class Subscriber:
             if stop.mode == HAND_BACK or (admission is not None and admission.is_shut()):
                 handed_back += self._hand_back_waiting(receiver)
             left = stop.deadline - self._clock.monotonic()
-            if left <= 0 or not work_queue.held()[0]:
+            if left <= 0 or work_queue.held()[0] <= 0:
                 break
             work_queue.wake(len(work_queue.ready))
             work_queue.wait(min(left, receiver.look()))

@@ -139,6 +139,15 @@ class Head:
         """The key of the record, by which it is compacted."""
         return f"{_HEAD} {self.lane}"
 
+    def waits(self, since: float) -> bool:
+        """Tell whether it waits for an operator, or for a retry that is due at *since* or later."""
+        return self.entry != "" and (self.parked or self.due >= since)
+
+    def has_ended(self, name: str) -> bool:
+        """Tell whether the entry of this name is ended, as far as is known here."""
+        writer, _, number = name.rpartition(":")
+        return self.ended.get(writer, 0) >= int(number)
+
 
 @attrs.frozen
 class LaneOrder:

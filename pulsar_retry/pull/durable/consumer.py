@@ -124,6 +124,7 @@ class DurableConsumer(Consumer):
         self._plan = inner._plan
         self._closing, self._closed = threading.RLock(), False
         self._diverting: set[Future[None]] = set()
+        self._ending: set[Future[None]] = set()  # the same, and those of dead letters
         self._telling = Worker("pulsar-retry-told", self._clock)
         self._flow_control, self._has_warned = options.flow_control, False
         self._subscriber._ending.add_done_callback(self._end_diverting)
@@ -304,6 +305,8 @@ class DurableConsumer(Consumer):
             future = Future()
             future.set_result(None)
             return future
+        self._ending.add(future)
+        future.add_done_callback(self._ending.discard)
         if work.entry is not None and work.entry.diverted is future:
             self._diverting.add(future)
             future.add_done_callback(self._diverting.discard)
@@ -384,7 +387,12 @@ class DurableConsumer(Consumer):
                 return
             self._closed, self._closed_by = True, threading.get_ident()
             self._callers.close()
-            self._subscriber.stop("hand_back", self._plan.letter_send_timeout)
+            # What an interrupted call had, by Ctrl-C, does not end: so the messages do not count.
+            limit = self._clock.monotonic() + self._plan.letter_send_timeout
+            for future in list(self._ending):
+                with contextlib.suppress(Exception):
+                    future.result(max(0.0, limit - self._clock.monotonic()))
+            self._subscriber.stop("abandon", self._plan.letter_send_timeout)
             with contextlib.suppress(ValueError):
                 self._client._consumers.remove(self)
         self._telling.close()  # not while it is locked: a callback may close the consumer, too

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pulsar
@@ -13,13 +13,13 @@ import pulsar
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
 from pulsar_retry.consumer.handoff.producers import letter_client_of
-from pulsar_retry.errors import ConfigError, about, shown
+from pulsar_retry.errors import ConfigError, about, noting, shown
 from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.pull.rules.held_keys import ClaimView
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-from pulsar_retry.runtime.results import error_of, level_of
+from pulsar_retry.runtime.results import error_of
 from pulsar_retry.runtime.worker import side_by_side
-from pulsar_retry.wire.lanes import LaneClaim, Record, decode, encode
+from pulsar_retry.wire.lanes import LaneClaim, Record, Removed, decode, encode
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -48,6 +48,8 @@ class ClaimLog:
         changed: Called with each key that a new record is about, on the thread of the log. It may
             not block.
         looked: Called after each look at the end of the log, on the same thread.
+        cut: Called on this thread when the log cannot be read because there is no connection.
+        refused: Called, on any thread, with the error if the log can never be written again.
         passed: The last look at the end of the log that was completed.
         troubles: Why the log cannot be read or written now, by the verb.
     """
@@ -59,6 +61,8 @@ class ClaimLog:
         self.lock = threading.RLock()
         self.changed: list[Callable[[str], None]] = []
         self.looked: list[Callable[[], None]] = []
+        self.cut: list[Callable[[], None]] = []
+        self.refused: Callable[[BaseException], object] = lambda _error: None
         self.passed = 0
         self.troubles: dict[str, str] = {}
         self._client = client
@@ -94,16 +98,50 @@ class ClaimLog:
                 "a topic without partitions: create it before, if the broker's default is other"
             )
             raise ConfigError.bad("the log of the lanes", self.topic, accepted)
-        FirstSubscription(self._client, SUBSCRIPTION).create(self.topic)
         self._close_both()  # another attempt may have ended half-way
-        letters = letter_client_of(self._client)
-        self._producer = letters.create_producer(self.topic, batching_enabled=False)
-        self._reader = self._client.create_reader(
-            self.topic, pulsar.MessageId.earliest, is_read_compacted=True
-        )
+        self._producer = self._opened_producer()
+        self._keep()
+        self._reader = self._opened_reader()
         self._read()
         self._thread = self._clock.thread(target=self._run, name="pulsar-retry-lanes", daemon=True)
         self._thread.start()
+
+    def _opened_producer(self) -> Any:
+        letters = letter_client_of(self._client)
+        return letters.create_producer(self.topic, batching_enabled=False)
+
+    def _keep(self) -> None:
+        """Create the subscription that keeps the log, if there is none.
+
+        Open a producer before: if the topic is terminated, a consumer breaks the connection.
+        """
+        FirstSubscription(self._client, SUBSCRIPTION).create(self.topic)
+
+    def _opened_reader(self) -> Any:
+        earliest = pulsar.MessageId.earliest
+        return self._client.create_reader(self.topic, earliest, is_read_compacted=True)
+
+    def read_anew(self) -> ClaimView:
+        """Return what somebody sees who opens the log now. Blocks.
+
+        Raises:
+            pulsar.TopicTerminated: nothing can be written any more.
+            pulsar.PulsarException: the broker was not reached, or refuses access.
+        """
+        with about(self.topic):
+            self._opened_producer().close()
+            self._keep()
+            view, reader = ClaimView(), self._opened_reader()
+            try:
+                for record in _records(reader):
+                    view.apply(record)
+            finally:
+                reader.close()
+        return view
+
+    def is_reachable(self) -> bool:
+        """Tell whether a broker answers, as far as is known."""
+        return bool(self._reader.is_connected() or self._producer.is_connected())
 
     def close(self) -> None:
         """Stop to read. Records that are being written are still written."""
@@ -174,12 +212,10 @@ class ClaimLog:
         thread, and a process that ends while its thread waits there is aborted.
         """
         if not self._reader.is_connected():
+            for cut in self.cut:
+                self._act(cut)
             raise pulsar.NotConnected("there is no connection")
-        while self._reader.has_message_available():
-            message = self._reader.read_next(_READ_MS)
-            record = decode(message.partition_key(), message.data())
-            if record is None:
-                continue
+        for record in _records(self._reader):
             with self.lock:
                 lane = self.view.apply(record)
             for change in self.changed:
@@ -195,7 +231,7 @@ class ClaimLog:
         self.troubles[verb] = shown(error)
         if (turn := self._limiter.turn(verb)) is not None:
             text = "the log of the lanes %s cannot be %s, and messages wait for it: %s%s"
-            _log.log(level_of(error), text, self.topic, verb, shown(error), turn)
+            _log.warning(text, self.topic, verb, shown(error), turn)
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -223,7 +259,10 @@ class ClaimLog:
                 failed(error_of(result))
 
         def failed(error: BaseException) -> None:
-            self._report("written", error)
+            if isinstance(error, pulsar.TopicTerminated):
+                self.refused(noting(error, self.topic))
+            else:
+                self._report("written", error)
             with self.lock:
                 self._again_at = self._clock.monotonic() + _TROUBLE_PAUSE
                 self._again.append((record, removed, stored))
@@ -249,3 +288,12 @@ class ClaimLog:
                 is_there = isinstance(record, LaneClaim) and is_live(record.lane, record.id)
                 if removed or not is_there:
                     self._send(record, removed, stored)
+
+
+def _records(reader: Any) -> Iterator[Record | Removed]:
+    """Yield what a reader has not read yet, up to the end of the log."""
+    while reader.has_message_available():
+        message = reader.read_next(_READ_MS)
+        record = decode(message.partition_key(), message.data())
+        if record is not None:
+            yield record

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import OrderedDict
 from functools import partial
 from typing import Protocol
 
+import attrs
+
 from pulsar_retry.letters.facts import facts_of
+from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.pull.durable.log import ClaimLog
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.work_queue import Work
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.worker import Worker
-from pulsar_retry.wire.lanes import MARK, Entry, Head
+from pulsar_retry.wire.lanes import MARK, Entry, Head, LaneClaim
 from pulsar_retry.wire.properties import DELAY_TIME, delay_ms_of, reconsume_times
+
+_log = logging.getLogger("pulsar_retry")
 
 #: How many messages are remembered that were handled, to recognize those that were stored twice.
 _MOST_HANDLED = 10_000
 
 #: For how many keys, and writers of a key, the last ended entries are remembered.
 _MOST_KEYS, _MOST_WRITERS = 10_000, 8
+
+
+_NO_CLAIM = (
+    "the stream has messages of key %r, but the log %s does not have the claim any more that held "
+    "it: the topic was deleted, or a message TTL or a backlog quota is valid for it. The key is "
+    "held again; later messages of it may have been handled already%s"
+)
+
+_NO_HEAD = (
+    "the message %s of key %r is not in the stream any more, and messages behind it may be lost, "
+    "too: the topic was deleted, or a message TTL, a backlog quota or a seek has passed them. Or a "
+    "process was killed at the moment when it had handled it. %d attempts had failed (%s)"
+)
 
 
 class SettlesEntries(Protocol):
@@ -56,6 +75,7 @@ class StreamKeeper:
         self._time = clock.time
         self._handled: OrderedDict[object, None] = OrderedDict()
         self._ended: OrderedDict[str, dict[str, int]] = OrderedDict()
+        self._limiter = LogLimiter(now=clock.monotonic)
         self._worker = Worker("pulsar-retry-stream", clock)
         log.changed.append(self._changed)
 
@@ -73,6 +93,8 @@ class StreamKeeper:
         assert work.entry is not None  # noqa: S101 - it has a key
         entry = Entry.of(facts_of(work.message).properties)
         with self._log.lock:
+            if entry is not None:
+                self._check(work.entry.key, entry)
             if entry is not None and (entry.source == MARK or entry.content in self._handled):
                 self._worker.submit(partial(self._settler.supersede, work))
                 return True
@@ -93,6 +115,22 @@ class StreamKeeper:
             if wait > 0:
                 self._lanes.park(work, wait)
             return wait > 0
+
+    def _check(self, key: str, entry: Entry) -> None:
+        """Report what the broker has deleted, as far as the first message of a key shows that."""
+        view = self._log.view
+        if not (view.is_held(key) or entry.writer in view.writers or entry.redrive[0]):
+            if (turn := self._limiter.turn("claim")) is not None:
+                _log.error(_NO_CLAIM, key, self._log.topic, turn)
+            self._log.write(LaneClaim(key, f"{entry.writer}-again", since=self._time()))
+        head = view.heads.get(key)
+        if head is None or not head.entry or head.source == entry.source:
+            return
+        known = attrs.evolve(head, ended=self._ended_of(key))
+        if not (known.has_ended(head.entry) or known.has_ended(entry.name)):
+            _log.error(_NO_HEAD, head.source, key, head.attempts, head.error)
+            head = view.heads[key] = Head(key, ended=known.ended, by=self._name)
+            self._log.write(head)
 
     def _ordered(self, key: str, entry: Entry | None) -> str | None:
         """Return what an operator has ordered for this entry, and fulfil the order."""
@@ -147,6 +185,11 @@ class StreamKeeper:
             numbers = self._ended_of(work.entry.key)
             number = max(numbers.pop(entry.writer, 0), entry.number)
             numbers[entry.writer] = number
+            head = self._log.view.heads.get(work.entry.key)
+            if (
+                head is not None and head.entry == entry.name
+            ):  # the next process need not look for it
+                self._log.write(Head(work.entry.key, ended=numbers, by=self._name))
             if len(numbers) > _MOST_WRITERS:
                 del numbers[next(iter(numbers))]
             self._ended[work.entry.key] = numbers

@@ -14,6 +14,7 @@ from pulsar_retry.consumer.handoff.producers import letter_client_of
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.pull.durable.audit import LogAudit
 from pulsar_retry.pull.durable.diverting import Diverter
 from pulsar_retry.pull.durable.gate import Gate
 from pulsar_retry.pull.durable.log import ClaimLog
@@ -102,6 +103,7 @@ class DurableSubscriber(_LaneSubscriber):
         super().__init__(client, options)
         self._topics = LaneTopics.of(options.topic, options.subscription)
         self._claim_log = ClaimLog(client, self._topics.log, self._clock)
+        self._audit = LogAudit(self._claim_log, self._clock, self._end)
         self._diverter: Diverter | None = None
         self._stream: _StreamSubscriber | None = None
 
@@ -180,14 +182,18 @@ class DurableSubscriber(_LaneSubscriber):
     def _stream_ended(self, _ended: Future[None]) -> None:
         """End this subscription with the error of the stream's."""
         if self._stream is not None and (reason := self._stream._reason) is not None:
-            if self._settler is not None:
-                self._settler.fatal = self._settler.fatal or reason
-            self._work_queue.notify()
+            self._end(reason)
+
+    def _end(self, reason: BaseException) -> None:
+        if self._settler is not None:
+            self._settler.fatal = self._settler.fatal or reason
+        self._work_queue.notify()
 
     def _close(self, opened: Opened | None) -> None:
         try:
             super()._close(opened)
         finally:
+            self._audit.close()
             self._claim_log.close()
 
     def _ask(self, mode: StopMode, timeout: Duration) -> None:

@@ -16,11 +16,13 @@ class ClaimView:
     Attributes:
         heads: The last report about each key.
         orders: The operator's order for each key that has one.
+        writers: The processes that have made claims.
     """
 
     def __init__(self) -> None:
         self.heads: dict[str, Head] = {}
         self.orders: dict[str, LaneOrder] = {}
+        self.writers: set[str] = set()
         self._claims: dict[str, dict[str, tuple[int, LaneClaim]]] = {}
         self._read = 0
 
@@ -35,6 +37,7 @@ class ClaimView:
                 claims.pop(each.id, None)
                 if not is_removed:
                     claims[each.id] = self._read, each
+                    self.writers.add(each.by)
                 elif not claims:
                     del self._claims[each.lane]
             case Head():
@@ -52,16 +55,21 @@ class ClaimView:
         for lane, claims in list(self._claims.items()):
             yield lane, next(iter(claims.values()))[1]
 
+    def claims(self) -> list[LaneClaim]:
+        """Return all claims that are not released, those of each key in their order."""
+        return [each for claims in self._claims.values() for _, each in claims.values()]
+
     def idle(self, before: float) -> list[str]:
         """Return the keys that may be held for nothing, because their last process has died.
 
-        All their claims were made *before*, and no first message is known that waits for a retry.
+        All their claims were made *before*. No first message is known that waits for a retry, or
+        this retry was due *before*: perhaps it is not in the stream any more.
         """
         return [
             lane
             for lane, claims in self._claims.items()
             if all(each.since < before for _, each in claims.values())
-            and not ((head := self.heads.get(lane)) is not None and head.entry)
+            and not ((head := self.heads.get(lane)) is not None and head.waits(before))
         ]
 
     def __len__(self) -> int:

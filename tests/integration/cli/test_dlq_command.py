@@ -378,12 +378,15 @@ def test_doctor_takes_no_dead_letter_topic_for_a_good_one(dead, run_json) -> Non
 
 
 def test_doctor_sees_what_policies_delete_and_refuse(dead, run, namespace) -> None:
-    """A namespace whose backlogs are evicted, whose subscriptions expire, and with short delays."""
+    """A namespace whose backlogs are evicted, whose messages expire, and with short delays."""
     dead.subscribe()
     rest = Transport(dead.cluster)
     quota = {"limitSize": 1 << 30, "limitTime": -1, "policy": "consumer_backlog_eviction"}
     rest.json("POST", f"namespaces/{namespace}/backlogQuota", quota)
     rest.json("POST", f"namespaces/{namespace}/subscriptionExpirationTime", 60)
+    rest.json("POST", f"namespaces/{namespace}/messageTTL", 3600)
+    log = f"{dead.topic}-{SUBSCRIPTION}-LANES-LOG"
+    dead.cluster.admin().subscriptions.create(log, "pulsar-retry", at="earliest")
     delays = {"active": True, "tickTime": 5000, "maxDeliveryDelayInMillis": 60_000}
     rest.json("POST", f"namespaces/{namespace}/delayedDelivery", delays)
 
@@ -395,6 +398,7 @@ def test_doctor_sees_what_policies_delete_and_refuse(dead, run, namespace) -> No
     eventually(lambda: "the broker refuses delays above 1m" in told())
     output = told()
     assert "the broker deletes unacknowledged messages (backlog quota)" in output
+    assert f"messages in {log} expire after 3600 s" in output
     assert "that nobody uses for 60 min are deleted" in output
     assert "up to a tick of 5s early or late" in output
 

@@ -224,3 +224,71 @@ def test_a_stop_without_a_broker_leaves_no_thread(own_broker, handler):
         names = {each.name for each in set(threading.enumerate()) - before}
         assert "pulsar-retry-lanes" not in names
     own_broker.start()
+
+
+def test_a_terminated_log_ends_the_subscription(start, send, handler, admin, topic):
+    """No claim can be stored any more. What was handled is not handled again until then."""
+    subscriber = start()
+    send("good", "0")
+    eventually(lambda: handler.order["good"] and admin.backlog(topic, SUBSCRIPTION) == 0)
+    admin.terminate(f"{topic}-{SUBSCRIPTION}-LANES-LOG")
+    with pytest.raises(pulsar.TopicTerminated) as caught:
+        subscriber.result(timeout=60)
+    assert any("LANES-LOG" in note for note in caught.value.__notes__)
+    assert subscriber.health.state == "failed"
+    assert handler.attempts["good", "0"] == 1
+
+
+def test_a_terminated_stream_holds_the_key(start, send, handler, admin, topic, caplog):
+    """What is in it is handled; what cannot get there waits until the topic is made anew."""
+    handler.fails = {("a", "0")}
+    subscriber = start(retry_policy=pr.RetryPolicy(max_attempts=50, backoff=pr.Fixed(0.5)))
+    send("a", "0")
+    eventually(lambda: handler.attempts["a", "0"] >= 2)
+    stream = f"{topic}-{SUBSCRIPTION}-LANES"
+    admin.terminate(stream)
+    send("a", "1")
+    send("b", "0")
+    eventually(lambda: handler.order["b"] and subscriber.health.state == "degraded")
+    assert [each for each in caplog.records if each.levelname == "ERROR" and stream in each.message]
+    handler.fails = set()
+    eventually(lambda: handler.order["a"] == ["0"])
+    eventually(lambda: admin.backlog(stream, SUBSCRIPTION) == 0)
+    admin.delete_topic(stream)
+    eventually(lambda: handler.order["a"] == ["0", "1"], 60)
+    assert handler.attempts["a", "1"] == 1
+
+
+def test_a_deleted_log_is_written_again(start, send, handler, admin, topic, caplog):
+    """Every process knows what was in it, so that the next ones find it there."""
+    handler.fails = {("a", "0")}
+    start(retry_policy=pr.RetryPolicy(max_attempts=200, backoff=pr.Fixed(0.5)))
+    send("a", "0", "1")
+    eventually(lambda: handler.attempts["a", "0"] >= 2)
+    log = f"{topic}-{SUBSCRIPTION}-LANES-LOG"
+    admin.delete_topic(log)
+    eventually(lambda: any("written again" in each.message for each in caplog.records), 60)
+    eventually(lambda: admin.backlog(log, "pulsar-retry") > 0)
+    other = start(retry_policy=pr.RetryPolicy(max_attempts=200, backoff=pr.Fixed(0.5)))
+    assert len(other._claim_log.view) == 1
+    send("a", "2")
+    handler.fails = set()
+    eventually(lambda: len(handler.order["a"]) == 3)
+    assert handler.order["a"] == ["0", "1", "2"]
+
+
+def test_what_a_deleted_stream_had_is_said(start, send, handler, admin, topic, caplog):
+    """The error names the key and the message that had failed. The key goes on behind it."""
+    handler.fails = {("a", "0")}
+    start(retry_policy=pr.RetryPolicy(max_attempts=200, backoff=pr.Fixed(0.5)))
+    send("a", "0", "1")
+    eventually(lambda: handler.attempts["a", "0"] >= 2)
+    admin.delete_topic(f"{topic}-{SUBSCRIPTION}-LANES")
+    send("a", "2")
+    eventually(lambda: handler.order["a"] == ["2"], 60)
+    lost = [each.message for each in caplog.records if "is not in the stream" in each.message]
+    assert len(lost) == 1
+    assert "'a'" in lost[0]
+    handler.fails = set()
+    send("a", "3")
+    eventually(lambda: handler.order["a"] == ["2", "3"])

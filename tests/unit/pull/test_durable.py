@@ -12,6 +12,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
+from pulsar_retry.wire.lanes import LANE_ENTRY, Head, LaneClaim, encode
 
 STREAM = "orders-billing-LANES"
 
@@ -150,6 +151,52 @@ def test_a_key_that_is_held_for_nothing_is_released(memory: MemoryBroker) -> Non
     assert handler.order("a") == [b"0", b"1"]
     assert len(memory.messages(STREAM)) == before == 2
     second.stop()
+
+
+def test_a_first_message_that_is_gone_is_reported(
+    memory: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker has deleted it: its key is not held for ever, and an error names it."""
+    claim = LaneClaim("a", "ghost-1", "ghost", memory.clock.time())
+    head = Head("a", "ghost:1", attempts=3, due=memory.clock.time(), source="12:7")
+    for record in (claim, head):
+        memory.send(f"{STREAM}-LOG", encode(record), key=record.key)
+    handler = Handler(memory)
+    subscriber = start(memory, handler)
+    memory.clock.advance(1300)
+    (error,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert "message 12:7 of key 'a' is not in the stream" in error
+    memory.clock.advance(60)
+    before = len(memory.messages(STREAM))
+    memory.send("orders", b"1", key="a")
+    memory.clock.advance(5)
+    assert handler.order("a") == [b"1"]
+    assert len(memory.messages(STREAM)) == before
+    subscriber.stop()
+
+
+def test_a_claim_that_is_gone_is_reported(
+    memory: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log was deleted while no process ran: the key is held again, and then released."""
+    memory.send(STREAM, b"0", key="a", properties={LANE_ENTRY: "ghost:1 12:7"})
+    handler = Handler(memory)
+    handler.failures["a", b"0"] = 1
+    subscriber = start(memory, handler)
+    memory.clock.advance(5)
+    memory.send("orders", b"1", key="a")
+    memory.clock.advance(5)
+    (error,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert "messages of key 'a'" in error
+    assert not handler.order("a")
+    memory.clock.advance(2000)
+    assert handler.order("a") == [b"0", b"1"]
+    before = len(memory.messages(STREAM))
+    memory.send("orders", b"2", key="a")
+    memory.clock.advance(5)
+    assert handler.order("a") == [b"0", b"1", b"2"]
+    assert len(memory.messages(STREAM)) == before
+    subscriber.stop()
 
 
 def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:

@@ -137,6 +137,20 @@ def test_an_interrupted_batch_loses_no_message(
     consumer.close()
 
 
+@pytest.mark.timeout(60)
+def test_an_interrupted_call_does_not_delay_the_close(memory: MemoryBroker) -> None:
+    """Ctrl-C can come when a message is taken and nobody has it: the broker delivers it again."""
+    consumer: Any = subscribe(memory)
+    send(memory, "a", b"a0")
+    consumer.receive(5000)
+    consumer._callers._taken.clear()
+    consumer.close()
+    assert consumer._subscriber._report.seconds < 1  # of virtual time
+    again = subscribe(memory)
+    assert received(again) == [b"a0"]
+    again.close()
+
+
 def test_a_full_hand_is_logged(memory: MemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
     """Also if most of it waits for one message, which is not settled."""
     consumer = subscribe(memory)
