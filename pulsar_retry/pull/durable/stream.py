@@ -186,9 +186,8 @@ class StreamKeeper:
             number = max(numbers.pop(entry.writer, 0), entry.number)
             numbers[entry.writer] = number
             head = self._log.view.heads.get(work.entry.key)
-            if (
-                head is not None and head.entry == entry.name
-            ):  # the next process need not look for it
+            if head is not None and head.entry == entry.name:
+                # The next process need not look for it.
                 self._log.write(Head(work.entry.key, ended=numbers, by=self._name))
             if len(numbers) > _MOST_WRITERS:
                 del numbers[next(iter(numbers))]
