@@ -464,9 +464,12 @@ class HandOff:
         for flight in list(self.flights):
             flight.fail(error_of(_pulsar.Result.AlreadyClosed))
 
-    def drain(self) -> int:
-        """Wait for the letters in flight, for the maximum time of one; return how many are left."""
-        return self.permits.wait_for_all(self.patience + 1)
+    def drain(self, most: float = math.inf) -> int:
+        """Wait for the letters in flight, for the maximum time of one; return how many are left.
+
+        It waits no longer than *most* seconds.
+        """
+        return self.permits.wait_for_all(min(self.patience + 1, most))
 
 
 def _check(raw: Any, letter: Letter, most: int) -> None:
