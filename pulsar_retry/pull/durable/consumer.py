@@ -290,6 +290,10 @@ class DurableConsumer(Consumer):
         outcome.__cause__ = checked_error(error)
         return self._fail(message, lambda _attempt: outcome)
 
+    def _flush(self) -> None:
+        for each in self._inner:
+            each._flush()
+
     def _fail(self, message: Any, outcome_of: Callable[[int], Outcome]) -> Future[None]:
         self._check_open()
         if (taken := self._callers.settles(message)) is None:
