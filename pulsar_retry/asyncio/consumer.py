@@ -259,9 +259,11 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         Arguments and errors are those of `pulsar_retry.Consumer.dead_letter`. Cancelling has the
         same effect as for `reconsume_later`.
         """
-        await (
-            await self.dead_letter_async(message, reason=reason, error=error, properties=properties)
+        ended = await self.dead_letter_async(
+            message, reason=reason, error=error, properties=properties
         )
+        self._inner._flush()  # noqa: SLF001
+        await ended
 
     async def dead_letter_async(
         self,

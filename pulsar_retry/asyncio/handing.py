@@ -66,6 +66,11 @@ class Handing:
         usual = outbox.usual_dead(message, reason, error, properties)
         return usual or outbox.letters.dead(message, reason, error, properties)
 
+    async def _wait_for_permit(self) -> None:
+        if self._free_permits.locked():
+            self._inside.outbox.flush()  # the letters that it waits for can be in batches
+        await self._free_permits.acquire()
+
     async def hand_on(self, message: Any, raw: Any, letter: Letter | Request) -> Ended:
         """Wait for room, then publish *letter* and acknowledge *message*, whose handle is *raw*.
 
@@ -78,7 +83,7 @@ class Handing:
             ConsumerClosedError: the consumer is closed.
         """
         try:
-            await self._free_permits.acquire()
+            await self._wait_for_permit()
         except asyncio.CancelledError as error:
             _end_span(letter, error)
             self._inside.ask_back(raw)

@@ -77,6 +77,8 @@ class Client(pulsar.Client):
     #: Publishes the letters. It is a separate client, so that this one keeps its connection when a
     #: broker refuses a letter. It connects at the first letter. None: this client publishes them.
     _letter_client: pulsar.Client | None = None
+    #: Seconds that pulsar-client waits for the answer to an operation.
+    _operation_timeout: float = _SIGNATURE.parameters["operation_timeout_seconds"].default
     _hooks: Hooks | None = None
     #: Reports brokers that are not reached; None if the service URL is not known.
     _contact: Contact | None = None
@@ -106,6 +108,8 @@ class Client(pulsar.Client):
         if logger is None or isinstance(logger, logging.Logger):
             arguments["logger"] = logger_of(logger)
         super().__init__(**{k: v for k, v in arguments.items() if k != "self"})
+        if (limit := arguments.get("operation_timeout_seconds")) is not None:
+            self._operation_timeout = limit
         # Leave the logger out: there is only one in a process.
         alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}
         alike.update(io_threads=1, message_listener_threads=1)
@@ -414,16 +418,16 @@ class Client(pulsar.Client):
             pulsar.Timeout: the broker has not answered for ``operation_timeout_seconds``.
         """
         threads, here = self._new_client is not None, get_ident()
+        until = self._clock.monotonic() + self._operation_timeout
         ours = [each for each in self._consumers if isinstance(each, Consumer)]
-        for outer in (True, False):
-            alike = [c for c in ours if c._contains_others is outer]  # noqa: SLF001
-            with contextlib.suppress(pulsar.PulsarException):
-                side_by_side([c.close for c in alike if c._closed_by != here], threads=threads)  # noqa: SLF001
+        with contextlib.suppress(pulsar.PulsarException):
+            side_by_side([c.close for c in ours if c._closed_by != here], threads=threads)  # noqa: SLF001
         self._finalizer.detach()
         _open_clients.discard(self)
         self._timer.close()
         keep_until_exit(self._client)
-        side_by_side([super().close, self._close_letter_client], threads=threads)
+        both = [super().close, self._close_letter_client]
+        side_by_side(both, threads=threads, until=until)
 
     def _close_letter_client(self) -> None:
         if self._letter_client is not None:

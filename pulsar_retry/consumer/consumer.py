@@ -41,7 +41,6 @@ class Consumer(pulsar.Consumer):
     and `get_last_message_id` refer to the topic only; everything else applies to both.
     """
 
-    _contains_others: bool = False  # then the client closes it before those
     _closed_by: int = 0  # the thread that has begun to close it
 
     def __init__(self, client: Any, schema: Any, plan: Plan, timer: Timer) -> None:
@@ -251,8 +250,7 @@ class Consumer(pulsar.Consumer):
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages of both topics redelivered now, also nacked ones."""
-        if self._receiving.inbox is not None:
-            self._receiving.inbox.drop()
+        self._receiving.drop()
         self._settling.redeliver_everything()
 
     @property
@@ -314,18 +312,12 @@ class Consumer(pulsar.Consumer):
             BatchSettleError: some messages of a list failed; the others are settled.
             ConsumerClosedError: the consumer is closed.
         """
+        begin = partial(self.reconsume_later_async, delay=delay, level=level, properties=properties)
         if isinstance(message, list | tuple):
             self._outbox.letters.delay_request(delay, level)
-            settle_each(
-                message,
-                partial(
-                    self.reconsume_later_async, delay=delay, level=level, properties=properties
-                ),
-            )
+            settle_each(message, begin)
         else:
-            self.reconsume_later_async(
-                message, delay=delay, level=level, properties=properties
-            ).result()
+            begin(message).result()
 
     def reconsume_later_async(
         self,
@@ -402,7 +394,9 @@ class Consumer(pulsar.Consumer):
             ConfigError: there is no dead-letter policy, or an argument is invalid.
             PulsarRetryError: for the other errors, see `reconsume_later`.
         """
-        self.dead_letter_async(message, reason=reason, error=error, properties=properties).result()
+        future = self.dead_letter_async(message, reason=reason, error=error, properties=properties)
+        self._flush()
+        future.result()
 
     def dead_letter_async(
         self,
@@ -416,6 +410,10 @@ class Consumer(pulsar.Consumer):
         future = self._outbox.dead(message, reason, error, properties)
         handed_on(message, future)
         return future
+
+    def _flush(self) -> None:
+        """Have all letters sent that wait in batches."""
+        self._outbox.flush()
 
     # -- the rest of pulsar.Consumer, for two topics --------------------------------------------
 
@@ -452,15 +450,15 @@ class Consumer(pulsar.Consumer):
         self._outbox.drain()
         for source in self._in_hand.sources:  # the topic first: the broker may refuse it
             source.raw.unsubscribe()
-        self._together(self._close_parts())
+        self._close_all([])
 
     @closes
     def close(self) -> None:
         """Close the consumer. A second call does nothing.
 
-        It waits for letters in flight, at most for the time that one letter may take
-        (``letter_send_timeout``). Messages that wait for their nack delay are redelivered at once,
-        to other consumers too.
+        It waits for letters in flight, at most for ``letter_send_timeout``. Messages that wait for
+        their nack delay are redelivered at once, to other consumers too. If the broker does not
+        answer for the client's ``operation_timeout_seconds``, closing continues on other threads.
 
         Raises:
             pulsar.PulsarException: the broker could not be notified. All resources of this package
@@ -470,23 +468,22 @@ class Consumer(pulsar.Consumer):
             if self._outbox.closed:
                 return
             self._outbox.closed, self._closed_by = True, threading.get_ident()
-            closing = self._close_parts()
-            with contextlib.suppress(ValueError):
-                self._client._consumers.remove(self)  # noqa: SLF001
-            with contextlib.ExitStack() as afterwards:
-                if (inbox := self._receiving.inbox) is not None:
-                    afterwards.callback(inbox.drop)  # a closed consumer delivers nothing
-                    afterwards.callback(inbox.wait_for_callbacks)
-                self._together(closing + [each.raw.close for each in self._in_hand.sources[::-1]])
+            try:
+                self._close_all([each.raw.close for each in self._in_hand.sources[::-1]])
+                self._receiving.wait_for_callbacks()
+            finally:
+                self._receiving.drop()
+                with contextlib.suppress(ValueError):
+                    self._client._consumers.remove(self)  # noqa: SLF001
 
-    def _close_parts(self) -> list[Callable[[], None]]:
-        """Wait for letters in flight; return functions that close what they needed."""
+    def _close_all(self, raws: list[Callable[[], None]]) -> None:
+        """Wait for letters in flight, then close what they needed, and *raws*."""
+        client: Any = self._client
+        until = self._timer.now() + client._operation_timeout  # noqa: SLF001
         self._settling.close()
         self._watch.ledger.detach(self._in_hand)
-        return self._outbox.close()
-
-    def _together(self, closing: list[Callable[[], None]]) -> None:
-        side_by_side(closing, threads=self._client._new_client is not None)  # noqa: SLF001
+        closing = self._outbox.close(until) + raws
+        side_by_side(closing, threads=client._new_client is not None, until=until)  # noqa: SLF001
 
     def _give_up(self) -> None:
         """Fail the letters in flight, because pulsar-client was shut down."""

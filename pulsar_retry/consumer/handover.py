@@ -99,6 +99,14 @@ class Handover:
         if self._receiving.inbox is not None:
             self._receiving.inbox.hold_letters(hold)
 
+    def flush(self) -> None:
+        """Have all letters sent that wait in batches."""
+        self._outbox.flush()
+
+    def hurry(self) -> None:
+        """Have no letter wait in a batch any more."""
+        self._outbox.hurry()
+
     def settle_as(self, message: Any, outcome: str) -> None:
         """Acknowledge a message that was not handled successfully, and count it as *outcome*."""
         self._settling.settle_as(message, outcome)

@@ -62,6 +62,7 @@ class Outbox:
         """Make the outbox of one consumer. Without a dead-letter policy it refuses everything."""
         self.letters = LetterMaker(plan, clock)
         self.closed = False
+        self._clock = clock
         self._in_hand = in_hand
         self._watch = watch
         self._worker = Worker("pulsar-retry-dead-letters", clock)
@@ -299,19 +300,34 @@ class Outbox:
 
     # -- ending -----------------------------------------------------------------------------------
 
+    def flush(self) -> None:
+        """Have all letters sent that wait in batches, because somebody waits for one."""
+        if self._hand_off is not None:
+            self._hand_off.producers.flush()
+
+    def hurry(self) -> None:
+        """Have no letter wait in a batch any more; see `HandOff.hurry`."""
+        if self._hand_off is not None:
+            self._hand_off.hurry()
+
     def drain(self) -> None:
         """Wait for letters in flight, at most for the time that one letter may take."""
         if self._hand_off is not None:
             self._hand_off.drain()
 
-    def close(self) -> list[Callable[[], None]]:
-        """Wait for letters in flight; return functions that close the producers, and may block."""
+    def close(self, until: float) -> list[Callable[[], None]]:
+        """Wait for letters in flight; return functions that close the producers, and may block.
+
+        It waits no longer than *until*, by the monotonic clock.
+        """
+        now = self._clock.monotonic
         self.kept.close()
-        self._worker.close()
+        self.hurry()
+        self._worker.close(until - now())
         if self._hand_off is None:
             return []
         self._hand_off.stop()
-        if left := self._hand_off.drain():
+        if left := self._hand_off.drain(until - now()):
             _log.warning("%d letters have no receipt; their originals will come back", left)
         return self._hand_off.producers.closing()
 

@@ -94,6 +94,16 @@ class Receiving:
                 main, retry.raw, letters.came, arms=arms, clock=clock, ordered=ordered
             )
 
+    def wait_for_callbacks(self) -> None:
+        """See `Inbox.wait_for_callbacks`."""
+        if self.inbox is not None:
+            self.inbox.wait_for_callbacks()
+
+    def drop(self) -> None:
+        """Drop the messages of the inbox."""
+        if self.inbox is not None:
+            self.inbox.drop()
+
     # -- receiving ------------------------------------------------------------------------------
 
     @property

@@ -129,6 +129,7 @@ class Puller:
         if (settler := self._ended(pulled)) is not None:
             future = settler.judge(pulled.work, error, pulled.policy)
             if future is not None:
+                settler.handover.flush()
                 future.result()
 
     def modify(self, pulled: Pulled, duration: Duration) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
+import _pulsar
+
 from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.results import error_of
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -19,6 +24,9 @@ _Tasks = SimpleQueue[Callable[[], object] | None]
 
 #: How many calls are made at a time.
 _MOST = 16
+
+#: Seconds to wait for calls at least. A broker that answers needs milliseconds.
+_LEAST = 1.0
 
 
 class Executor:
@@ -39,11 +47,14 @@ class Executor:
         """Run *task* after those before it."""
         self._tasks.put(task)
 
-    def shutdown(self) -> None:
-        """Wait for the tasks, unless one of them calls this, and end the thread."""
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Wait for the tasks, at most *timeout* seconds, and end the thread.
+
+        It does not wait if a task calls it.
+        """
         self._tasks.put(None)
         if self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(timeout if timeout is None else max(0.0, timeout))
 
 
 class Worker:
@@ -66,13 +77,13 @@ class Worker:
             self._executor.submit(self._clock.counted(task))
             return True
 
-    def close(self) -> None:
-        """Wait for the tasks, unless one of them calls this, and end the thread."""
+    def close(self, timeout: float | None = None) -> None:
+        """Take no more tasks; for the rest see `Executor.shutdown`."""
         with self._lock:
             self._closed = True
             executor = self._executor
         if executor is not None:
-            executor.shutdown()
+            executor.shutdown(timeout)
 
 
 def _run(tasks: _Tasks) -> None:
@@ -86,7 +97,9 @@ def _run(tasks: _Tasks) -> None:
         task = None  # it must not keep its owner alive
 
 
-def side_by_side(calls: Iterable[Callable[[], object]], *, threads: bool = True) -> None:
+def side_by_side(
+    calls: Iterable[Callable[[], object]], *, threads: bool = True, until: float = math.inf
+) -> None:
     """Call each of *calls*, and return when all have ended.
 
     pulsar-client waits up to ``operation_timeout_seconds`` for the answer to each close. The
@@ -97,8 +110,11 @@ def side_by_side(calls: Iterable[Callable[[], object]], *, threads: bool = True)
         calls: The functions.
         threads: Whether they may be called on other threads. If not, or if no thread can be
             started, they are called one after the other.
+        until: When to wait no more, by the monotonic clock, but a second at least. What has not
+            ended by then goes on. At exit it is waited for, because the interpreter does not.
 
     Raises:
+        pulsar.Timeout: a call has not ended in time.
         Exception: the first error of a call. The other functions are called nevertheless.
     """
     left, errors = deque(calls), list[Exception]()
@@ -112,16 +128,26 @@ def side_by_side(calls: Iterable[Callable[[], object]], *, threads: bool = True)
                 except Exception as error:  # noqa: BLE001 - the caller gets it
                     errors.append(error)
 
-    helpers = list[threading.Thread]()
-    for _ in range(min(len(left), _MOST) - 1 if threads else 0):
-        helper = threading.Thread(target=work, name="pulsar-retry-closing", daemon=False)
-        try:
-            helper.start()
-        except RuntimeError:  # no thread can be started
-            break
-        helpers.append(helper)
-    work()
+    until = max(until, time.monotonic() + _LEAST)
+    if not threading.main_thread().is_alive():
+        until = math.inf
+    helpers = _started(work, min(len(left), _MOST) if threads else 0)
+    if not helpers:
+        work()
     for helper in helpers:
-        helper.join()
+        helper.join(min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX))
     if errors:
         raise errors[0]
+    if any(helper.is_alive() for helper in helpers):
+        raise error_of(_pulsar.Result.Timeout)
+
+
+def _started(work: Callable[[], None], most: int) -> list[threading.Thread]:
+    """Start *most* threads that do *work*, or as many as can be started."""
+    helpers = list[threading.Thread]()
+    with contextlib.suppress(RuntimeError):  # no thread can be started
+        for _ in range(most):
+            helper = threading.Thread(target=work, name="pulsar-retry-closing", daemon=False)
+            helper.start()
+            helpers.append(helper)
+    return helpers

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pulsar
 import pytest
 
 from pulsar_retry.testing import MemoryBroker
@@ -46,3 +47,15 @@ def test_a_nack_brings_back_the_batch(
     again = take(consumer, len(back))
     assert back == [(each.data().decode(), each.redelivery_count()) for each in again]
     assert [] == rest(consumer)
+
+
+def test_an_unfinished_batch_is_not_sent_at_the_end(place: Place) -> None:
+    """Who closes a producer has to flush it before."""
+    producer = place.client().create_producer(
+        place.topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    results: list[object] = []
+    for content in (b"a", b"b"):
+        producer.send_async(content, lambda result, _id: results.append(result))
+    producer.close()
+    assert results == [pulsar.Result.AlreadyClosed] * 2

@@ -36,6 +36,7 @@ class HandOffState(Protocol):
     clock: Clock
     come_back: Callable[[Any, bool], None]
     flights: dict[InFlightLetter, bool]
+    patience: float
     permits: Permits
     producers: LetterProducers
     watch: Watch | None
@@ -136,6 +137,12 @@ class InFlightLetter:
         if self.made_letter is None and isinstance(self.request, DeadRequest):
             return self.request
         return self.made_letter
+
+    def begin(self, producer: Any, key: Any) -> None:
+        """Expect the receipt from now on, or from when the batch of the letter is sent."""
+        self.producer, self.key = producer, key
+        hand_off = self.hand_off
+        self.deadline = hand_off.clock.monotonic() + hand_off.patience + producer.linger
 
     def published(self, result: _pulsar.Result) -> None:
         """Handle the receipt of the letter."""

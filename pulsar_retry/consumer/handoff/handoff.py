@@ -20,13 +20,13 @@ import pulsar
 from pulsar_retry.consumer.handoff.alone import LOOK
 from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
 from pulsar_retry.consumer.handoff.flight import InFlightLetter, Keep
-from pulsar_retry.consumer.handoff.making import build_letter
+from pulsar_retry.consumer.handoff.making import build_letter, check_letter
 from pulsar_retry.consumer.handoff.native import native_outcomes
 from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
 from pulsar_retry.consumer.handoff.producers import LetterProducers, PublishAlone, measure
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
 from pulsar_retry.consumer.handoff.written import WireSchema, WrittenSchemas
-from pulsar_retry.errors import ConfigError, ConsumerClosedError
+from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.letters.identity import gives_identity
 from pulsar_retry.letters.letter import Letter, Request
 from pulsar_retry.observe.watch import LetterFacts, Watch
@@ -35,7 +35,7 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.results import error_of
 from pulsar_retry.runtime.timer import Timer
-from pulsar_retry.wire.sizes import MOST_PROPERTIES, excess, most_bytes
+from pulsar_retry.wire.sizes import most_bytes
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -50,18 +50,6 @@ _LARGE = 64 << 10
 
 #: Seconds without a receipt after which the connection of a letter is checked.
 _CHECK_AFTER = 1.0
-
-_TOO_LARGE = (
-    "its properties take {size} bytes, which is more than a Pulsar message can hold in addition to "
-    "its payload (maxMessageSize: 5 MiB)"
-)
-
-_UNREADABLE = (
-    "the message could not be decrypted, and a letter with its payload could never be read, "
-    "because a letter cannot carry the encryption context: pass subscribe a crypto_key_reader that "
-    "has the key"
-)
-
 
 #: Makes a builder of raw messages; the default is pulsar-client's builder.
 NewMessage = Callable[[], Any]
@@ -129,6 +117,8 @@ class HandOff:
         self._check_is_scheduled = False
         #: Whether nothing is handed on any more.
         self.closed = False
+        #: Whether no letter waits in a batch any more.
+        self.hurries = False
         #: Makes a letter in Python that was made in C++, from the raw message and the request.
         self.remake: Callable[[Any, Request], Letter] = _cannot_remake
         self.come_back = come_back
@@ -137,7 +127,6 @@ class HandOff:
             watch.ledger.attach(self)
         self.patience = send_timeout + _GRACE
         self.flights: dict[InFlightLetter, bool] = {}
-        self.permits = Permits(max_pending, clock, most_bytes=MOST_BYTES)
         self.producers = LetterProducers(
             client,
             send_timeout=send_timeout,
@@ -146,6 +135,9 @@ class HandOff:
             outcomes=native_outcomes(_ended) if natively else None,
             clock=clock.monotonic,
             options=producer_options,
+        )
+        self.permits = Permits(
+            max_pending, clock, most_bytes=MOST_BYTES, waits=self.producers.flush
         )
         self._check_interval = (
             min(self.patience, _CHECK_AFTER) if self.producers.can_send_alone else self.patience
@@ -242,14 +234,15 @@ class HandOff:
                 )
                 if not is_out:
                     producer = self._get(letter, key)  # `prove` may have closed it
-            flight.producer, flight.key = producer, key
-            flight.deadline = self.clock.monotonic() + self.patience
+            flight.begin(producer, key)
             if is_out:
                 flight.published(_OK)
             else:
-                _check(raw, letter, most)
+                check_letter(raw, letter, most)
                 apart = max(flight.size, most) > _LARGE
                 producer.publish(flight, self._assemble, self.clock.time, apart=apart)
+                if self.hurries:
+                    producer.flush()
         except Exception as error:  # noqa: BLE001 - the caller must get every error
             flight.fail(error)
         except BaseException as error:
@@ -290,7 +283,7 @@ class HandOff:
 
     def _build(self, raw: Any, letter: Letter, most: int) -> Any:
         """Build the raw message of *letter*, whose properties have at most *most* bytes."""
-        _check(raw, letter, most)
+        check_letter(raw, letter, most)
         return self._assemble(raw, letter)
 
     def _assemble(self, raw: Any, letter: Letter) -> Any:
@@ -382,7 +375,7 @@ class HandOff:
         pause = self._check_interval
         for producer, flights in waiting.items():
             oldest = flights[0]
-            if now < oldest.deadline - self.patience + _CHECK_AFTER:
+            if now < oldest.deadline - self.patience - producer.linger + _CHECK_AFTER:
                 continue
             pause = LOOK
             closed = not producer.raw.is_connected() and oldest.source.is_connected()
@@ -464,22 +457,18 @@ class HandOff:
         for flight in list(self.flights):
             flight.fail(error_of(_pulsar.Result.AlreadyClosed))
 
-    def drain(self) -> int:
-        """Wait for the letters in flight, for the maximum time of one; return how many are left."""
-        return self.permits.wait_for_all(self.patience + 1)
+    def hurry(self) -> None:
+        """Have no letter wait in a batch any more."""
+        self.hurries = True  # first: a letter that is published meanwhile is flushed by its thread
+        self.producers.flush()
 
+    def drain(self, most: float = math.inf) -> int:
+        """Wait for the letters in flight, for the maximum time of one; return how many are left.
 
-def _check(raw: Any, letter: Letter, most: int) -> None:
-    """Check that a letter can be published; its properties have at most *most* bytes.
-
-    Raises:
-        ConfigError: it could not be published, or could never be read.
-    """
-    if most > MOST_PROPERTIES and (size := excess(letter.properties)):
-        raise ConfigError(_TOO_LARGE.format(size=size))
-    context = raw.encryption_context()
-    if context is not None and context.is_decryption_failed():
-        raise ConfigError(_UNREADABLE)
+        It waits no longer than *most* seconds.
+        """
+        self.hurry()
+        return self.permits.wait_for_all(min(self.patience + 1, most))
 
 
 def _landed(flights: list[InFlightLetter]) -> None:

@@ -25,12 +25,24 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.raw import publish_time, whole_of
 from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.properties import Origin, message_id_text, reconsume_times
+from pulsar_retry.wire.sizes import MOST_PROPERTIES, excess
 
 if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future
 
     AnyFuture = Future[None] | asyncio.Future[None]
+
+_TOO_LARGE = (
+    "its properties take {size} bytes, which is more than a Pulsar message can hold in addition to "
+    "its payload (maxMessageSize: 5 MiB)"
+)
+
+_UNREADABLE = (
+    "the message could not be decrypted, and a letter with its payload could never be read, "
+    "because a letter cannot carry the encryption context: pass subscribe a crypto_key_reader that "
+    "has the key"
+)
 
 
 class LetterMaker:
@@ -202,6 +214,19 @@ def _unsettled(message: Any) -> Any:
 
 def _has_failed(future: AnyFuture) -> bool:
     return future.done() and not future.cancelled() and future.exception() is not None
+
+
+def check_letter(raw: Any, letter: Letter, most: int) -> None:
+    """Check that a letter can be published; its properties have at most *most* bytes.
+
+    Raises:
+        ConfigError: it could not be published, or could never be read.
+    """
+    if most > MOST_PROPERTIES and (size := excess(letter.properties)):
+        raise ConfigError(_TOO_LARGE.format(size=size))
+    context = raw.encryption_context()
+    if context is not None and context.is_decryption_failed():
+        raise ConfigError(_UNREADABLE)
 
 
 def build_letter(

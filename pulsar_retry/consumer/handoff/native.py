@@ -14,6 +14,7 @@ from typing import Any
 
 import _pulsar
 
+from pulsar_retry.consumer.handoff.batches import Batches
 from pulsar_retry.consumer.handoff.making import deliver_at
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
 from pulsar_retry.letters.letter import DeadRequest, DelayRequest
@@ -107,8 +108,8 @@ def native_outcomes(ended: Callable[[list[Any]], None]) -> NativeOutcomes | None
 class NativeProducer(LetterProducer):
     """One of pulsar-client's producers, whose letters are handed off in C++. Thread-safe."""
 
-    def __init__(self, raw: Any, outcomes: NativeOutcomes) -> None:
-        super().__init__(raw, ordered=False)
+    def __init__(self, raw: Any, outcomes: NativeOutcomes, batches: Batches | None) -> None:
+        super().__init__(raw, ordered=False, batches=batches)
         self._outcomes = outcomes
         sender = outcomes.sender(raw)
         self._send = sender.send
@@ -196,5 +197,5 @@ class NativeProducer(LetterProducer):
 
     def close(self) -> None:
         """Close the producer. Its letters in flight fail."""
-        self.raw.close()
+        super().close()
         self._outcomes.wake()

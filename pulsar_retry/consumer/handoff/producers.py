@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import math
 import threading
@@ -18,13 +19,13 @@ import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.handoff.alone import Alone, Measure, Refusals, RefusedError
+from pulsar_retry.consumer.handoff.batches import Batches
 from pulsar_retry.consumer.handoff.native import NativeOutcomes, NativeProducer
-from pulsar_retry.consumer.handoff.options import arguments_of
 from pulsar_retry.consumer.handoff.receipts import Landed, LetterProducer, each_landed
 from pulsar_retry.errors import FIRST_SUBSCRIPTION, ConfigError, LetterPublishError
 from pulsar_retry.letters.identity import new_producer_name
 from pulsar_retry.policy.backoff import Exponential
-from pulsar_retry.policy.letter_producers import LetterProducerOptions
+from pulsar_retry.policy.letter_producers import LetterProducerOptions, ProducerOptions
 from pulsar_retry.wire.sizes import most_bytes
 
 _log = logging.getLogger("pulsar_retry")
@@ -36,6 +37,15 @@ _CREATION_BACKOFF = Exponential(0.1, 30)
 #: Seconds after which the subscription of a dead-letter topic is created again if it is gone. A
 #: broker deletes a topic without subscriptions after a minute, which is much longer.
 _KEPT = 5.0
+
+_COMPRESSION = {name.lower(): member for name, member in pulsar.CompressionType.__members__.items()}
+
+#: Milliseconds that pulsar-client keeps a letter in a batch, if nothing else is said.
+_LINGER_MS = (
+    inspect.signature(BareClient.create_producer)
+    .parameters["batching_max_publish_delay_ms"]
+    .default
+)
 
 #: The keys of the producers of usual letters: the consumer's schema, and an identity or none.
 USUAL = (None, True)
@@ -246,12 +256,14 @@ class LetterProducers:
             )
             return self._create(slot, topic, pulsar.schema.BytesSchema(), fallback=False)
         raw = producer._producer  # noqa: SLF001 - direct use of the handle is faster for each letter
+        batches = None
+        if options["batching_enabled"]:
+            batches = Batches(raw, options.get("batching_max_publish_delay_ms", _LINGER_MS) / 1000)
         if self._outcomes is not None and type(raw) is _pulsar.Producer:
-            return NativeProducer(raw, self._outcomes)
+            return NativeProducer(raw, self._outcomes, batches)
         # A batch that is too large fails before those that are on their way.
-        unbatched = not options["batching_enabled"]
-        ordered = unbatched and self._has_one_io_thread and self._is_single(topic)
-        return LetterProducer(raw, ordered=ordered, landed=self._landed)
+        ordered = batches is None and self._has_one_io_thread and self._is_single(topic)
+        return LetterProducer(raw, ordered=ordered, landed=self._landed, batches=batches)
 
     def prove(
         self,
@@ -401,6 +413,12 @@ class LetterProducers:
             if slot.proven < math.inf:
                 slot.proven = 0.0  # the topic may have a limit now
 
+    def flush(self) -> None:
+        """Have all letters sent that wait in batches."""
+        for slot in list(self._slots.values()):
+            if (producer := slot.producer) is not None:
+                producer.flush()
+
     def closing(self) -> list[Callable[[], None]]:
         """Forget every producer, and return functions that close them, which may block."""
         slots = list(self._slots.values())
@@ -413,6 +431,27 @@ def _close(slot: _Slot) -> None:
         with contextlib.suppress(_pulsar.PulsarException):
             slot.producer.close()
             slot.producer = None
+
+
+def arguments_of(options: ProducerOptions, topic: str) -> dict[str, Any]:
+    """Return what *options* mean for a producer of *topic*.
+
+    Raises:
+        ConfigError: the user's function returned something that is not accepted.
+        Exception: the user's function raised it.
+    """
+    given: dict[str, Any] = {
+        "batching_enabled": options.batching_enabled,
+        "chunking_enabled": options.chunking_enabled,
+    }
+    if options.compression_type != "none":
+        given["compression_type"] = _COMPRESSION[options.compression_type]
+    if options.properties:
+        given["properties"] = dict(options.properties)
+    if options.encryption_key is not None:
+        given["encryption_key"] = options.encryption_key
+        given["crypto_key_reader"] = options.crypto_key_reader
+    return given | options.further(topic)
 
 
 def letter_client_of(client: pulsar.Client) -> pulsar.Client:

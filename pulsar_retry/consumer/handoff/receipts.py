@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import _pulsar
 
 from pulsar_retry.consumer.handoff.alone import CLOSED
+from pulsar_retry.consumer.handoff.batches import Batches
 from pulsar_retry.runtime.threads import keep_thread_state
 
 _OK = _pulsar.Result.Ok
@@ -60,7 +61,14 @@ class LetterProducer:
         raw: The producer.
     """
 
-    def __init__(self, raw: Any, *, ordered: bool, landed: Landed = each_landed) -> None:
+    def __init__(
+        self,
+        raw: Any,
+        *,
+        ordered: bool,
+        landed: Landed = each_landed,
+        batches: Batches | None = None,
+    ) -> None:
         """Wrap the producer *raw*.
 
         Args:
@@ -69,8 +77,10 @@ class LetterProducer:
                 without partitions and a client with one I/O thread. With more threads, the time-out
                 of one letter could be reported after the receipt of a later one.
             landed: See `Landed`. It is called with flights in the order of their sends.
+            batches: Its batches; None: it has none.
         """
         self.raw = raw
+        self._batches = batches
         self._ordered = ordered
         self._was_ordered = ordered
         self._landed = landed
@@ -145,6 +155,16 @@ class LetterProducer:
         self._closed_checks += closed
         return self._closed_checks >= CLOSED
 
+    @property
+    def linger(self) -> float:
+        """The maximum number of seconds that a letter waits for others before it is sent."""
+        return 0.0 if self._batches is None else self._batches.delay
+
+    def flush(self) -> None:
+        """Have letters sent that wait for others. It does not wait for that."""
+        if self._batches is not None:
+            self._batches.flush()
+
     def abandon(self) -> None:
         """Close the producer without waiting; later results of its letters do not count."""
         with self._lock:
@@ -158,7 +178,11 @@ class LetterProducer:
             pulsar.PulsarException: the broker could not be notified.
         """
         self._results.put(None)
-        self.raw.close()
+        try:
+            self.raw.close()
+        finally:
+            if self._batches is not None:
+                self._batches.close()
 
     @property
     def is_given_up(self) -> bool:

@@ -95,23 +95,24 @@ class UsualLetters:
             if hand_off.closed:
                 raise ConsumerClosedError("the consumer is closed")
             return None
-        flight.producer, longest = found
+        producer, longest = found
         is_retry = isinstance(request, DelayRequest)
-        flight.key = USUAL if is_retry else USUAL_DEAD
+        flight.begin(producer, USUAL if is_retry else USUAL_DEAD)
         hand_off.flights[flight] = True
         try:
             hand_off.expect_receipts()
-            flight.deadline = hand_off.clock.monotonic() + hand_off.patience
             if isinstance(request, DelayRequest):
                 now = hand_off.clock.time()
-                is_sent = flight.producer.retry(self.rule, flight, request, longest, now)
+                is_sent = producer.retry(self.rule, flight, request, longest, now)
             else:
-                is_sent = flight.producer.dead(self.rule, flight, request)
+                is_sent = producer.dead(self.rule, flight, request)
             if not is_sent:
                 del hand_off.flights[flight]
                 hand_off.permits.release(1, flight.size)
                 self._know(raw.topic_name())
                 return None
+            if hand_off.hurries:
+                producer.flush()
         except Exception as error:  # noqa: BLE001 - the caller must get every error
             flight.fail(error)
         except BaseException as error:

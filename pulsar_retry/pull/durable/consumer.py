@@ -99,8 +99,6 @@ class DurableConsumer(Consumer):
     others, up to a limit of messages in hand.
     """
 
-    _contains_others = True
-
     def __init__(self, client: Client, arguments: Mapping[str, Any]) -> None:
         """Subscribe; *arguments* are all those of `Client.subscribe`.
 
@@ -128,7 +126,10 @@ class DurableConsumer(Consumer):
         self._telling = Worker("pulsar-retry-told", self._clock)
         self._flow_control, self._has_warned = options.flow_control, False
         self._subscriber._ending.add_done_callback(self._end_diverting)
-        client._consumers.insert(0, self)  # the client closes it before those inside of it
+        client._consumers.append(self)
+        for each in self._inner:  # this consumer closes those inside of it
+            with contextlib.suppress(ValueError):  # the client is being closed
+                client._consumers.remove(each)
         fork.guard(self, "_consumer", "_callers")
 
     # -- receiving --------------------------------------------------------------------------------
@@ -290,6 +291,10 @@ class DurableConsumer(Consumer):
         outcome.__cause__ = checked_error(error)
         return self._fail(message, lambda _attempt: outcome)
 
+    def _flush(self) -> None:
+        for each in self._inner:
+            each._flush()
+
     def _fail(self, message: Any, outcome_of: Callable[[int], Outcome]) -> Future[None]:
         self._check_open()
         if (taken := self._callers.settles(message)) is None:
@@ -387,12 +392,14 @@ class DurableConsumer(Consumer):
                 return
             self._closed, self._closed_by = True, threading.get_ident()
             self._callers.close()
+            patience = min(self._plan.letter_send_timeout, self._client._operation_timeout)
+            until = self._clock.monotonic() + patience
+            self._flush()
             # What an interrupted call had, by Ctrl-C, does not end: so the messages do not count.
-            limit = self._clock.monotonic() + self._plan.letter_send_timeout
             for future in list(self._ending):
                 with contextlib.suppress(Exception):
-                    future.result(max(0.0, limit - self._clock.monotonic()))
-            self._subscriber.stop("abandon", self._plan.letter_send_timeout)
+                    future.result(max(0.0, until - self._clock.monotonic()))
+            self._subscriber.stop("abandon", patience)
             with contextlib.suppress(ValueError):
                 self._client._consumers.remove(self)
         self._telling.close()  # not while it is locked: a callback may close the consumer, too
@@ -401,6 +408,8 @@ class DurableConsumer(Consumer):
         self._closed = True
         self._callers.close()
         self._subscriber._ask("abandon", 0)
+        for each in self._inner:
+            each._give_up()
 
 
 def _options(given: Mapping[str, Any], callers: Callers) -> Options:

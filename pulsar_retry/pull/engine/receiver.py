@@ -156,6 +156,7 @@ class Receiver:
                     self._await_workers(wait)
             else:
                 self._await_workers(wait)
+        self._settler.handover.hurry()
 
     def _wait(self, timeout: float) -> bool:
         """Do what `WorkQueue.wait` does. Meanwhile a worker may receive."""

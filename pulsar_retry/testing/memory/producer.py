@@ -138,9 +138,13 @@ class RawProducer:
     # -- the rest -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Store the messages of unfinished batches, and end."""
-        self.flush()
-        self._is_closed = True
+        """End; as with pulsar-client, the messages of unfinished batches fail."""
+        with self._world.guard:
+            self._is_closed = True
+            unfinished, self._batches = self._batches, {}
+            for batch in unfinished.values():
+                for _, callback in batch:
+                    self._world.guard.call(callback, _Result.AlreadyClosed, None)
 
     def lose(self) -> None:
         """End as if the process had died."""

@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.handoff.options import arguments_of
+from pulsar_retry.consumer.handoff.producers import arguments_of
 
 TOPIC = "persistent://public/default/orders-billing-RETRY"
 

@@ -41,7 +41,11 @@ def receiver(
     settler: Any = SimpleNamespace(
         consumer=queue,
         handover=SimpleNamespace(
-            when_moved=lambda _: None, cut=frozenset, flowing=lambda: None, whole=None
+            hurry=lambda: None,
+            when_moved=lambda _: None,
+            cut=frozenset,
+            flowing=lambda: None,
+            whole=None,
         ),
         own_letters=SimpleNamespace(is_empty=True),
         fatal=None,

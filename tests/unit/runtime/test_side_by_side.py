@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 
+import pulsar
 import pytest
 
 from pulsar_retry.runtime import worker
@@ -28,6 +30,24 @@ def test_all_are_called_although_one_fails() -> None:
     with pytest.raises(ValueError, match="no answer"):
         side_by_side([fails, *(lambda n=n: called.append(n) for n in range(50))])  # type: ignore[misc]
     assert sorted(called) == list(range(50))
+
+
+def test_what_takes_too_long_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is told, and the process waits for it when it exits."""
+    monkeypatch.setattr(worker, "_LEAST", 0.0)
+    answers, ended = threading.Event(), threading.Event()
+
+    def waits() -> None:
+        assert answers.wait(PATIENCE)
+        ended.set()
+
+    with pytest.raises(pulsar.Timeout):
+        side_by_side([waits, int], until=time.monotonic())
+    assert False in {
+        each.daemon for each in threading.enumerate() if each.name == "pulsar-retry-closing"
+    }
+    answers.set()
+    assert ended.wait(PATIENCE)
 
 
 def test_without_threads_they_are_called_in_order() -> None:

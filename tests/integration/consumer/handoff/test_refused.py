@@ -270,7 +270,7 @@ def test_properties_that_are_too_large(topic, admin, subscribe, publish, said, m
     Where the broker's limit is lower than usual, only pulsar-client knows it, and refuses them.
     """
     if said == "MessageTooBig":
-        monkeypatch.setattr("pulsar_retry.consumer.handoff.handoff.MOST_PROPERTIES", 1 << 40)
+        monkeypatch.setattr("pulsar_retry.consumer.handoff.making.MOST_PROPERTIES", 1 << 40)
     consumer = subscribe()
     for number in range(10):
         publish(b"%d" % number)
