@@ -20,17 +20,19 @@ Settle(p) ==
 FlushOf(q, x) == Flush(q) /\ main'[x] = "acked"
 StreamFlushOf(q, k) == Flush(q) /\ stream'[k].at = "acked"
 Acknowledged(x) ==
-  LET q == main[x] IN
-  IF x \in acks[q] THEN FlushOf(q, x) ELSE hand[q] /= <<>> /\ First(q) = x /\ Settle(q)
+  IF \E q \in Procs : x \in acks[q] THEN \E q \in Procs : FlushOf(q, x)
+  ELSE LET q == main[x] IN hand[q] /= <<>> /\ First(q) = x /\ Settle(q)
 (* The process drops what it has claimed, because another one has got it. *)
 Drop(p) ==
   IF phase[p] = "claimed" THEN IF seen[p] >= claim[p] THEN Claimed(p) ELSE Read(p) ELSE LetGo(p)
 ReportOf(p) == shand[p][2] /\ Report(p) /\ done' = Max(done, shand[p][1])
 
-(* The process gets message *m*: all earlier ones are acknowledged, no later one is. *)
+(* The process gets message *m*: all earlier ones are acknowledged, no later one is.  The broker also
+   accepts an acknowledgement of a process that has lost the message meanwhile. *)
 Fetch(p, m) ==
   LET from == IF main[m] = p THEN Procs ELSE Procs \ {p}
-      before == {x \in 1..(m - 1) : main[x] \in from}
+      before == {x \in 1..(m - 1) : \/ main[x] \in from
+                                    \/ main[x] = "stored" /\ \E q \in Procs : x \in acks[q]}
       others == {x \in Messages : main[x] \in Procs \ {p}} IN
   CASE before /= {} -> Acknowledged(MinOf(before))
     [] others /= {} -> Cut(main[MinOf(others)]) /\ stream' = stream /\ owner' = p
@@ -46,9 +48,11 @@ IsReady(p, m) == phase[p] = "wait" /\ hand[p] /= <<>> /\ First(p) = m /\ hand[p]
 (* The process gets entry *k* of the stream. *)
 StreamFetch(p, k) ==
   LET from == IF stream[k].at = p THEN Procs ELSE Procs \ {p}
-      before == {x \in 1..(k - 1) : stream[x].at \in from}
+      before == {x \in 1..(k - 1) :
+                   \/ stream[x].at \in from
+                   \/ stream[x].at = "stored" /\ \E q \in Procs : x \in sacks[q]}
       others == {x \in 1..Len(stream) : stream[x].at \in Procs \ {p}} IN
-  CASE before /= {} -> StreamFlushOf(stream[MinOf(before)].at, MinOf(before))
+  CASE before /= {} -> \E q \in Procs : StreamFlushOf(q, MinOf(before))
     [] others /= {} -> Cut(stream[MinOf(others)].at) /\ main' = main /\ sowner' = p
     [] stream[k].at = p -> Cut(p) /\ main' = main /\ sowner' = p
     [] sowner /= p -> Move /\ sowner' = p

@@ -53,6 +53,9 @@ LANES = {
     # Before it has published 1, a loses its connection, so b publishes it.
     "let go": "begin a 1, fail a 1, claim a 1, claim b 1, entry b 1 1, entry b 2 2, claim a 3, "
     "entry a 3 3, end b 1 1, end b 2 2, end b 3 3, frees a",
+    # The connection of a breaks, b gets 1 and dies, and only then a's acknowledgement is accepted.
+    "acknowledged late": "begin a 1, fail a 1, claim a 1, entry a 1 1, claim b 1, gone b 2 1, "
+    f"claim a 2, entry a 2 2, end a 1 1, end a 2 2, frees a, {LAST}",
     "handled again": "begin a 1, ok a 1, gone a 1 1, begin b 1, ok b 1, begin b 2, ok b 2, "
     "begin b 3, ok b 3",
 }
