@@ -2,7 +2,7 @@
 
 import typing
 
-from pulsar_retry import _parts
+from pulsar_retry import _lazy
 from pulsar_retry._version import __version__
 
 if typing.TYPE_CHECKING:
@@ -82,9 +82,9 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.wire.properties import RetryProperties, attempt_of, delivery_attempt
 else:
     # A name is imported at its first use, so that a program which needs one part does not load all.
-    # `__all__` has every public name; `dir()` only those that most programs need, and the rooms.
-    __getattr__ = _parts.part
-    __dir__ = _parts.listed
+    # `__all__` has every public name; `dir()` only what most programs need, and the subpackages.
+    __getattr__ = _lazy.package_getattr
+    __dir__ = _lazy.package_dir
 
 __all__ = [
     "DEFAULT_DELAY_LEVELS",

@@ -6,7 +6,7 @@ broker. `engine` has the threads and the state of a subscriber, and `workers` ca
 
 import typing
 
-from pulsar_retry import _parts
+from pulsar_retry import _lazy
 
 if typing.TYPE_CHECKING:
     from pulsar_retry.pull.delivery import Delivery
@@ -21,7 +21,7 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.pull.rules.quarantine import ClaimStore, FileClaims, Quarantine
     from pulsar_retry.pull.subscriber import Subscriber
 else:
-    __getattr__ = _parts.of_room(__name__)  # most of its modules need threads and pulsar-client
+    __getattr__ = _lazy.getattr_of(__name__)  # most of its modules need threads and pulsar-client
 
 __all__ = [
     "Breaker",

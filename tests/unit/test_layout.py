@@ -38,7 +38,7 @@ def test_modules_can_be_read_in_one_sitting(module: Path) -> None:
 
 
 def test_folders_can_be_seen_at_a_glance() -> None:
-    """Whatever grows beyond that is several rooms."""
+    """Whatever grows beyond that is several folders."""
     crowded = {
         folder: count
         for folder, count in Counter(module.parent for module in MODULES).items()

@@ -14,7 +14,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry import _parts
+from pulsar_retry import _lazy
 
 PUBLIC = [(name, getattr(pr, name)) for name in pr.__all__ if not name.startswith("__")]
 CLASSES = [kind for _, kind in PUBLIC if inspect.isclass(kind)]
@@ -53,12 +53,12 @@ def test_all_is_sorted() -> None:
 
 def test_all_is_what_is_public() -> None:
     """Nothing is public by accident, and nothing that is listed is missing."""
-    public = {name for names in _parts.NAMES.values() for name in names}
+    public = {name for names in _lazy.NAMES.values() for name in names}
     assert public | {"__version__"} == set(pr.__all__)
 
 
 def test_dir_begins_with_what_most_users_need() -> None:
-    """A dozen names, and the rooms that have the others."""
+    """A dozen names, and the subpackages that have the others."""
     assert [
         *("Client", "Consumer", "DeadLetterPolicy", "Defer", "Drop", "Exponential"),
         *("PulsarRetryError", "Reject", "Retry", "RetryPolicy", "Subscriber"),
@@ -67,25 +67,27 @@ def test_dir_begins_with_what_most_users_need() -> None:
     ] == [name for name in dir(pr) if not name.startswith("_")]
 
 
-@pytest.mark.parametrize("room", ["errors", "observe", "policy", "pull", "wire"])
-def test_a_room_has_the_names_of_its_modules(room: str) -> None:
-    """`pr.pull.Lease` is `pr.Lease`; the rooms have all names but the two classes at the top."""
-    listed = getattr(pr, room).__all__
+@pytest.mark.parametrize("subpackage", ["errors", "observe", "policy", "pull", "wire"])
+def test_a_subpackage_has_the_names_of_its_modules(subpackage: str) -> None:
+    """`pr.pull.Lease` is `pr.Lease`; they have all names but the two classes at the top."""
+    package = getattr(pr, subpackage)
+    listed = package.__all__
     assert sorted(listed) == sorted(
         name
-        for module, names in _parts.NAMES.items()
+        for module, names in _lazy.NAMES.items()
         for name in names
-        if module.partition(".")[0] == room
+        if module.partition(".")[0] == subpackage
     )
-    assert [getattr(getattr(pr, room), name) for name in listed] == [getattr(pr, n) for n in listed]
-    with pytest.raises(AttributeError, match=f"'pulsar_retry.{room}' has no attribute 'Replya'"):
-        getattr(pr, room).Replya  # noqa: B018 - it is the look-up that is tested
+    assert [getattr(package, name) for name in listed] == [getattr(pr, n) for n in listed]
+    text = f"'pulsar_retry.{subpackage}' has no attribute 'Replya'"
+    with pytest.raises(AttributeError, match=text):
+        package.Replya  # noqa: B018 - it is the look-up that is tested
 
 
-def test_every_name_is_in_a_room_or_at_the_top() -> None:
-    """What `dir` does not list is found in a room."""
-    rooms = {name for room in _parts.ROOMS for name in getattr(pr, room).__all__}
-    assert set(pr.__all__) - rooms - {*_parts.ESSENTIAL, "__version__"} == set()
+def test_every_name_is_in_a_subpackage_or_at_the_top() -> None:
+    """What `dir` does not list is found in a subpackage."""
+    found = {name for each in _lazy.SUBPACKAGES for name in getattr(pr, each).__all__}
+    assert set(pr.__all__) - found - {*_lazy.ESSENTIAL, "__version__"} == set()
 
 
 def test_a_star_imports_every_name() -> None:
@@ -103,7 +105,7 @@ def test_names_come_from_where_type_checkers_see_them() -> None:
         if isinstance(node, ast.ImportFrom) and node.module and "." in node.module
     }
     del seen["_version"]
-    assert _parts.NAMES == seen
+    assert _lazy.NAMES == seen
 
 
 @pytest.mark.parametrize("kind", CLASSES)
