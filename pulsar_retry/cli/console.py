@@ -13,18 +13,17 @@ import click
 
 from pulsar_retry._extras import need
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.naming import by_options
+from pulsar_retry.cli._common.options import FILE, by_options, text_of_file, with_options
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 
 __all__ = ["command"]
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 #: The address of the console, without characters that end a link in a message.
 _ADDRESS = re.compile(r"https?://[^\s<>|\"']+")
 #: Where users are told of failures; see `_notify`.
-_NOTIFY = (
+_notify_options = with_options(
     click.option(
         "--notify",
         "notify_urls",
@@ -36,7 +35,7 @@ _NOTIFY = (
         "environment or a file.",
     ),
     click.option(
-        "--notify-file", type=_FILE, metavar="FILE", help="A file with such URLs, one on each line."
+        "--notify-file", type=FILE, metavar="FILE", help="A file with such URLs, one on each line."
     ),
     click.option(
         "--notify-form",
@@ -45,12 +44,12 @@ _NOTIFY = (
     ),
     click.option(
         "--notify-secret-file",
-        type=_FILE,
+        type=FILE,
         help="A file with a secret. Sign the messages with an HMAC, as `push serve` does.",
     ),
     click.option(
         "--notify-service-account",
-        type=_FILE,
+        type=FILE,
         help="A service account's key file. Sign the messages with a JWT, likewise.",
     ),
     click.option(
@@ -84,12 +83,6 @@ _NOTIFY = (
 )
 
 
-def _notify_options(command: Any) -> Any:
-    for option in reversed(_NOTIFY):
-        command = option(command)
-    return command
-
-
 @click.command(
     short_help="Look into dead-letter topics in a browser.",
     epilog=f"""{CONNECTION}
@@ -120,13 +113,13 @@ Examples:
 )
 @click.option(
     "--access-token-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="A file with the token of operators. Required if other machines can reach the console, "
     "unless there is --oidc-issuer.",
 )
 @click.option(
     "--viewer-token-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="A file with the token of viewers, who may change nothing.",
 )
 @click.option(
@@ -138,7 +131,7 @@ Examples:
 @click.option("--oidc-client-id", metavar="ID", help="The console's client id there.")
 @click.option(
     "--oidc-client-secret-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="A file with the console's secret there.  [default: none, a public client]",
 )
 @click.option(
@@ -238,8 +231,8 @@ def command(
         return
     access = Access(
         host,
-        token=_secret("access_token_file", access_token_file),
-        viewer_token=_secret("viewer_token_file", viewer_token_file),
+        token=text_of_file("access_token_file", access_token_file),
+        viewer_token=text_of_file("viewer_token_file", viewer_token_file),
         allow_hosts=allow_hosts,
         by_oidc=oidc["oidc_issuer"] is not None,
     )
@@ -277,7 +270,7 @@ def _login(
         OidcSettings(
             issuer=oidc_issuer,
             client_id=oidc_client_id,
-            client_secret=_secret("oidc_client_secret_file", oidc_client_secret_file),
+            client_secret=text_of_file("oidc_client_secret_file", oidc_client_secret_file),
             claim=oidc_claim,
             operators=oidc_operators,
             viewers=oidc_viewers,
@@ -304,13 +297,13 @@ def _notify(
     from pulsar_retry.push.auth.hmacs import Hmac  # noqa: PLC0415 - likewise
     from pulsar_retry.push.auth.tokens import ServiceAccount  # noqa: PLC0415 - likewise
 
-    lines = (_secret("notify_file", notify_file) or "").split("\n")
+    lines = (text_of_file("notify_file", notify_file) or "").split("\n")
     listed = [each for each in map(str.strip, lines) if each]
     if notify_file is not None and not listed:
         raise ConfigError.bad("notify_file", str(notify_file), "a file with a URL on each line")
     urls = dict.fromkeys([*notify_urls, *listed])
     signers: list[Any] = []
-    if (secret := _secret("notify_secret_file", notify_secret_file)) is not None:
+    if (secret := text_of_file("notify_secret_file", notify_secret_file)) is not None:
         signers.append(Hmac(secret if secret.startswith("whsec_") else secret.encode()))
     if notify_service_account is not None:
         signers.append(ServiceAccount.from_file(notify_service_account))
@@ -343,17 +336,6 @@ def _test(notify: Any, cluster: Cluster, *, as_json: bool) -> None:
         raise PulsarRetryError(f"not accepted by {'; '.join(faults)}")
     told = [str(each) for each in notify.webhooks]
     click.echo(json.dumps({"accepted": told}) if as_json else f"accepted by {', '.join(told)}")
-
-
-def _secret(name: str, path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        accepted = "a file that holds a secret"
-        named = f"{path} ({type(error).__name__})"
-        raise ConfigError.bad(name, named, accepted) from None
 
 
 def _ready(url: str, *, as_json: bool) -> None:

@@ -25,6 +25,7 @@ from pulsar_retry.cli._common.moves import (
     restore_command,
     undo,
 )
+from pulsar_retry.cli._common.options import limit_option
 from pulsar_retry.cli._common.output import clean, progress, show_json, table, words_of_age
 from pulsar_retry.cli._common.redriving import dead_letter_topics, patience
 from pulsar_retry.cli.redrive import command as redrive_command
@@ -239,9 +240,7 @@ Examples:
     "standard output.  [default: -]",
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-@click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="The maximum number of letters."
-)
+@limit_option
 @_through
 @click.option(
     "--json",

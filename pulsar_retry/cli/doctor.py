@@ -7,6 +7,7 @@ import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
+from pulsar_retry.cli._common.options import naming_option
 from pulsar_retry.cli._common.output import clean, show_json
 from pulsar_retry.ops.doctor import check_up
 from pulsar_retry.ops.migration import check_migration
@@ -36,13 +37,7 @@ Examples:
 )
 @click.argument("topic", shell_complete=complete_topic(None))
 @click.argument("subscription", shell_complete=complete_subscription)
-@click.option(
-    "--naming",
-    type=click.Choice([each.value for each in Naming]),
-    default="pulsar",
-    show_default=True,
-    help="The naming dialect of the retry and dead-letter topics.",
-)
+@naming_option("retry and dead-letter topics")
 @click.option(
     "--retry-letter-topic", metavar="TOPIC", help="The retry topic.  [default: by --naming]"
 )

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.completing import complete_namespace
-from pulsar_retry.cli._common.listening import address
+from pulsar_retry.cli._common.options import address
 from pulsar_retry.cli._common.output import show_json
 from pulsar_retry.observe.serving import serve_registry
 from pulsar_retry.ops.due import DueBacklog, due_backlogs

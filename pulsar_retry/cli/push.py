@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,14 @@ from click.core import ParameterSource
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
-from pulsar_retry.cli._common.listening import address
-from pulsar_retry.cli._common.naming import by_options
+from pulsar_retry.cli._common.options import (
+    FILE,
+    address,
+    by_options,
+    naming_option,
+    text_of_file,
+    with_options,
+)
 from pulsar_retry.errors import ConfigError, UnreachableError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import seconds_of_text
@@ -45,8 +50,6 @@ _NAMES = {
 }
 #: The settings of the retry policy that are options.
 _POLICY = ("max_attempts", "max_age", "backoff", "jitter")
-_FILE = click.Path(dir_okay=False, path_type=Path)
-_NAMING = click.Choice([each.value for each in Naming])
 _CODEC = click.Choice([each.value for each in Codec])
 
 
@@ -55,7 +58,7 @@ def command() -> None:
     """Deliver a subscription to an HTTP endpoint, as Pub/Sub push does."""
 
 
-_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+_serve_options = with_options(
     click.option(
         "--topic",
         "topics",
@@ -73,7 +76,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "command line: give a URL that contains a secret by the environment or a file.",
     ),
     click.option(
-        "--endpoint-file", type=_FILE, metavar="FILE", help="A file that holds the endpoint's URL."
+        "--endpoint-file", type=FILE, metavar="FILE", help="A file that holds the endpoint's URL."
     ),
     click.option(
         "--ack-deadline",
@@ -103,14 +106,14 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--service-account",
-        type=_FILE,
+        type=FILE,
         help="A service account's key file. Sign requests with a JWT.",
     ),
     click.option(
         "--audience", metavar="TEXT", help="The audience of the JWT.  [default: the endpoint]"
     ),
     click.option(
-        "--hmac-secret-file", type=_FILE, help="A file with a secret. Sign requests with an HMAC."
+        "--hmac-secret-file", type=FILE, help="A file with a secret. Sign requests with an HMAC."
     ),
     click.option(
         "--max-attempts",
@@ -131,13 +134,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--dead-letter-topic", metavar="TOPIC", help="The dead-letter topic."),
     click.option("--retry-letter-topic", metavar="TOPIC", help="The retry topic."),
-    click.option(
-        "--naming",
-        type=_NAMING,
-        default="pulsar",
-        show_default=True,
-        help="The naming dialect of the retry and dead-letter topics.",
-    ),
+    naming_option("retry and dead-letter topics"),
     click.option(
         "--codec",
         type=_CODEC,
@@ -178,7 +175,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         default=True,
         help="Offer HTTP/2. Over HTTP/2, 102 does not count as an answer.",
     ),
-    click.option("--ca-file", type=_FILE, help="The only certificates to trust at the endpoint."),
+    click.option("--ca-file", type=FILE, help="The only certificates to trust at the endpoint."),
     click.option(
         "--listen",
         default="127.0.0.1:0",
@@ -186,7 +183,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Serve health and metrics at this address.",
     ),
     click.option(
-        "--control-token-file", type=_FILE, help="Accept control requests with this token."
+        "--control-token-file", type=FILE, help="Accept control requests with this token."
     ),
     click.option(
         "--paused",
@@ -249,12 +246,6 @@ class _Options:
     as_json: bool
 
 
-def _with_options(function: Any) -> Any:
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
 @command.command(
     short_help="Post each message to an endpoint until SIGTERM.",
     epilog="""\b
@@ -270,7 +261,7 @@ The address of --listen serves GET /livez, /readyz and /metrics; with
 /tokeninfo?id_token=TOKEN; with --control-token-file also POST /pause, /resume and
 /endpoint ({"endpoint": URL}).""",
 )
-@_with_options
+@_serve_options
 def serve(**options: Any) -> None:
     """Post each message of a subscription to an endpoint, and settle it by the answer.
 
@@ -428,14 +419,9 @@ def _signers(options: _Options) -> tuple[ServiceAccount | None, Hmac | None]:
 def _secret(
     name: str, path: Path | None, accepted: str = "a file that holds a secret"
 ) -> str | None:
-    """Return the content of a file; the error does not show the content."""
-    if path is None:
-        return None
-    try:
-        secret = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError.bad(name, f"{path} ({type(error).__name__})", accepted) from None
-    if not secret:
+    """Return the content of a file, which must not be empty."""
+    secret = text_of_file(name, path, accepted)
+    if secret is not None and not secret:
         raise ConfigError.bad(name, str(path), accepted)
     return secret
 

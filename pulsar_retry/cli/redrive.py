@@ -8,13 +8,21 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
-from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.editing import MakeEdit, edit_options
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.operator import Operator, operator_options
+from pulsar_retry.cli._common.options import (
+    dry_run_option,
+    limit_option,
+    naming_option,
+    rate_option,
+    yes_option,
+)
 from pulsar_retry.cli._common.redriving import (
     carry_out,
     dead_letter_topics,
+    dlq_subscription_option,
+    dlqs_argument,
     patience,
     within_option,
 )
@@ -24,7 +32,6 @@ from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.redrive import MAX_REDRIVES, Redrive
-from pulsar_retry.wire.names import Naming
 
 __all__ = ["command"]
 
@@ -51,9 +58,7 @@ Examples:
   pulsar-retry redrive orders-billing-DLQ --reason invalid --patch '{"currency": "EUR"}' --dry-run
   pulsar-retry redrive orders-billing-DLQ --reason invalid --transform fixes.py:amount --yes""",
 )
-@click.argument(
-    "dlqs", metavar="DLQ...", nargs=-1, required=True, shell_complete=complete_topic("dead_letter")
-)
+@dlqs_argument
 @click.option(
     "--to",
     default="retry",
@@ -63,25 +68,11 @@ Examples:
     "of the topic that a message came from. Or the name of a topic.",
 )
 @click.option("--subscription", metavar="NAME", help="Only letters of this subscription.")
-@click.option(
-    "--dlq-subscription",
-    metavar="NAME",
-    shell_complete=complete_subscription,
-    help="The DLQ's subscription through which letters are taken.  [default: pulsar-retry, or the "
-    "only one]",
-)
-@click.option(
-    "--naming",
-    type=click.Choice([each.value for each in Naming]),
-    default="pulsar",
-    show_default=True,
-    help="The naming dialect of the retry topics.",
-)
+@dlq_subscription_option
+@naming_option("retry topics")
 @filter_options
-@click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="The maximum number of letters."
-)
-@click.option("--rate", type=float, metavar="N", help="Messages per second.")
+@limit_option
+@rate_option
 @click.option("--ramp", metavar="N,N,…", help="Rates to start with, such as 1,10,100.")
 @click.option(
     "--ramp-step",
@@ -113,9 +104,9 @@ Examples:
     help="Accept a DLQ that is not a topic of letters, and publish the messages that its "
     "subscription has not acknowledged.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@dry_run_option
 @within_option
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @operator_options
 @json_option
 @cluster_options

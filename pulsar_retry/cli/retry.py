@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 import click
@@ -16,6 +16,14 @@ from pulsar_retry.cli._common.filter import filter_options, moment
 from pulsar_retry.cli._common.letters import full, show_groups
 from pulsar_retry.cli._common.moves import restore_command
 from pulsar_retry.cli._common.operator import Operator, operator_options
+from pulsar_retry.cli._common.options import (
+    all_letters_option,
+    as_argument,
+    dry_run_option,
+    limit_option,
+    with_options,
+    yes_option,
+)
 from pulsar_retry.cli._common.output import (
     ask,
     check_can_ask,
@@ -42,8 +50,6 @@ from pulsar_retry.wire.names import TopicName
 
 __all__ = ["command"]
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
 _TIME = "a time such as 2026-01-31T12:00:00Z"
 
 
@@ -62,26 +68,23 @@ def command() -> None:
     """Look at the letters of retry topics, which wait for their delay; cancel or expedite them."""
 
 
-def _due_options(command: _Command) -> _Command:
-    """Give a command the options about due times; the command gets them as `due`."""
+def _due_of(given: dict[str, Any]) -> DueTimes:
+    after, before = given.pop("due_after"), given.pop("due_before")
+    return DueTimes(after=_when("--due-after", after), before=_when("--due-before", before))
 
-    def with_due(**options: Any) -> Any:
-        after, before = options.pop("due_after"), options.pop("due_before")
-        times = DueTimes(after=_when("--due-after", after), before=_when("--due-before", before))
-        return command(due=times, **options)
 
-    wrapped: Any = functools.update_wrapper(with_due, command)
-    wrapped = click.option("--due-before", metavar="TIME", help=f"Due before: {_TIME}.")(wrapped)
-    wrapped = click.option("--due-after", metavar="TIME", help=f"Due at or after: {_TIME}.")(
-        wrapped
-    )
-    wrapped = click.option(
+#: The options about due times; the command gets them as `subscription` and `due`.
+_due_options = as_argument(
+    "due",
+    _due_of,
+    click.option(
         "--subscription",
         metavar="NAME",
         help="The subscription of RETRY whose letters are meant.  [default: the only one]",
-    )(wrapped)
-    result: _Command = wrapped
-    return result
+    ),
+    click.option("--due-after", metavar="TIME", help=f"Due at or after: {_TIME}."),
+    click.option("--due-before", metavar="TIME", help=f"Due before: {_TIME}."),
+)
 
 
 def _when(option: str, text: str | None) -> datetime | None:
@@ -220,25 +223,8 @@ def _counted(letters: Any, tell: Callable[[float, float | None], None]) -> Any:
         yield each
 
 
-def _change_options(command: _Command) -> _Command:
-    """Give a command the options of those that change letters."""
-    wrapped: Any = command
-    for option in reversed(
-        (
-            click.option("--all", "everything", is_flag=True, help="All letters of the topic."),
-            click.option(
-                "--limit",
-                type=click.IntRange(min=1),
-                metavar="N",
-                help="The maximum number of letters.",
-            ),
-            click.option("--dry-run", is_flag=True, help="Only show what would be done."),
-            click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-        )
-    ):
-        wrapped = option(wrapped)
-    result: _Command = wrapped
-    return result
+#: The options of commands that change letters.
+_change_options = with_options(all_letters_option, limit_option, dry_run_option, yes_option)
 
 
 @command.command(

@@ -9,6 +9,7 @@ import click
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.operator import operator_options
+from pulsar_retry.cli._common.options import dry_run_option, yes_option
 from pulsar_retry.cli._common.seek import carry_out, grace_option, letter_options, subscription_of
 from pulsar_retry.errors import RetentionError, SeekError
 from pulsar_retry.replay.cluster import Cluster
@@ -50,8 +51,8 @@ Examples:
 )
 @grace_option
 @letter_options
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@dry_run_option
+@yes_option
 @operator_options
 @json_option
 @cluster_options

@@ -9,6 +9,7 @@ import click
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.operator import Operator, operator_options
+from pulsar_retry.cli._common.options import dry_run_option, yes_option
 from pulsar_retry.cli._common.output import ask, busy, check_can_ask, clean, show_json, table
 from pulsar_retry.cli._common.seek import carry_out, grace_option, letter_options, subscription_of
 from pulsar_retry.errors import ConfigError
@@ -169,8 +170,8 @@ Examples:
 @click.argument("name")
 @grace_option
 @letter_options
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@dry_run_option
+@yes_option
 @operator_options
 @json_option
 @cluster_options
@@ -216,7 +217,7 @@ def label(
 @command.command()
 @click.argument("topic", shell_complete=complete_topic(None))
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @json_option
 @operator_options
 @cluster_options

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import urllib3
 from click.core import ParameterSource
 
+from pulsar_retry.cli._common.options import as_argument
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
 
 __all__ = ["CONNECTION", "cluster_of", "cluster_options", "json_option"]
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 #: The keys of a configuration file.
 _KEYS = (
@@ -38,22 +36,70 @@ CONNECTION = (
 )
 
 
-def cluster_options(command: _Command) -> _Command:
-    """Give a command the connection options; the command gets them as one argument, `cluster`."""
-
-    def with_cluster(**options: Any) -> Any:
-        given = _one_token({key: options.pop(key) for key in _KEYS})
-        config_file = options.pop("config_file")
-        return command(cluster=_cluster(given, config_file), **options)
-
-    wrapped: Any = functools.update_wrapper(with_cluster, command)
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    result: _Command = wrapped
-    return result
+#: The option of all verbs that print data.
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-_OPTIONS = (
+def cluster_of(params: Mapping[str, Any]) -> Cluster:
+    """Return the cluster of a command that is being completed, from its parameters so far.
+
+    Raises:
+        ConfigError: a setting is invalid.
+    """
+    return _cluster({key: params.get(key) for key in _KEYS}, params.get("config_file"))
+
+
+def _cluster_of_options(given: dict[str, Any]) -> Cluster:
+    settings = _one_token({key: given.pop(key) for key in _KEYS})
+    return _cluster(settings, given.pop("config_file"))
+
+
+def _one_token(given: dict[str, Any]) -> dict[str, Any]:
+    """Ignore a token, or its file, from the environment if an option gives the other one."""
+    source = click.get_current_context().get_parameter_source
+    for name, other in (("token", "token_file"), ("token_file", "token")):
+        by_option = given[other] is not None and source(other) is ParameterSource.COMMANDLINE
+        if by_option and source(name) is ParameterSource.ENVIRONMENT:
+            return {**given, name: None}
+    return given
+
+
+def _cluster(given: dict[str, Any], config_file: str | None) -> Cluster:
+    named = {key: value for key, value in given.items() if value is not None}
+    if {"token", "token_file"} & set(named):
+        # A given token replaces the token or the token file of the configuration file.
+        base = {k: v for k, v in _read(config_file).items() if k not in {"token", "token_file"}}
+    else:
+        base = _read(config_file)
+    arguments = base | named
+    service_url = arguments.pop("service_url", None)
+    if arguments.get("tls_allow_insecure"):  # the user knows it: no warning for each request
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    return Cluster(**arguments) if service_url is None else Cluster(service_url, **arguments)
+
+
+def _read(path: str | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        found = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, RuntimeError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        # RuntimeError: there is no such user as in "~user"
+        raise ConfigError(f"--config {path} cannot be read: {error}") from None
+    for key, value in found.items():
+        expected = bool if key == "tls_allow_insecure" else str
+        if key not in _KEYS or not isinstance(value, expected):
+            accepted = (
+                f"one of {', '.join(_KEYS)}, with a string (tls_allow_insecure: true or false)"
+            )
+            raise ConfigError.bad(f"{key} in {path}", value, accepted)
+    return found
+
+
+#: Gives a command the connection options; the command gets them as one argument, `cluster`.
+cluster_options = as_argument(
+    "cluster",
+    _cluster_of_options,
     click.option(
         "--service-url",
         envvar="PULSAR_SERVICE_URL",
@@ -98,57 +144,3 @@ _OPTIONS = (
         help="A TOML file with settings that neither an option nor the environment gives.",
     ),
 )
-
-#: The option of all verbs that print data.
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-def cluster_of(params: Mapping[str, Any]) -> Cluster:
-    """Return the cluster of a command that is being completed, from its parameters so far.
-
-    Raises:
-        ConfigError: a setting is invalid.
-    """
-    return _cluster({key: params.get(key) for key in _KEYS}, params.get("config_file"))
-
-
-def _one_token(given: dict[str, Any]) -> dict[str, Any]:
-    """Ignore a token, or its file, from the environment if an option gives the other one."""
-    source = click.get_current_context().get_parameter_source
-    for name, other in (("token", "token_file"), ("token_file", "token")):
-        by_option = given[other] is not None and source(other) is ParameterSource.COMMANDLINE
-        if by_option and source(name) is ParameterSource.ENVIRONMENT:
-            return {**given, name: None}
-    return given
-
-
-def _cluster(given: dict[str, Any], config_file: str | None) -> Cluster:
-    named = {key: value for key, value in given.items() if value is not None}
-    if {"token", "token_file"} & set(named):
-        # A given token replaces the token or the token file of the configuration file.
-        base = {k: v for k, v in _read(config_file).items() if k not in {"token", "token_file"}}
-    else:
-        base = _read(config_file)
-    arguments = base | named
-    service_url = arguments.pop("service_url", None)
-    if arguments.get("tls_allow_insecure"):  # the user knows it: no warning for each request
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-    return Cluster(**arguments) if service_url is None else Cluster(service_url, **arguments)
-
-
-def _read(path: str | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        found = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, RuntimeError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        # RuntimeError: there is no such user as in "~user"
-        raise ConfigError(f"--config {path} cannot be read: {error}") from None
-    for key, value in found.items():
-        expected = bool if key == "tls_allow_insecure" else str
-        if key not in _KEYS or not isinstance(value, expected):
-            accepted = (
-                f"one of {', '.join(_KEYS)}, with a string (tls_allow_insecure: true or false)"
-            )
-            raise ConfigError.bad(f"{key} in {path}", value, accepted)
-    return found

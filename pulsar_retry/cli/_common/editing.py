@@ -8,10 +8,11 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from pulsar_retry.cli._common.options import as_argument
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import Act
 from pulsar_retry.replay.editing.edit import Edit
@@ -19,12 +20,41 @@ from pulsar_retry.replay.redriving.editor import DIFFS
 
 __all__ = ["MakeEdit", "edit_options"]
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
 #: Returns the edit of a command; None if there is none.
 MakeEdit = Callable[[Act], Edit | None]
 
-_OPTIONS = (
+
+def _edit_of(transform: str | None, patch: str | None) -> Callable[..., Edit] | None:
+    if transform is not None and patch is not None:
+        raise ConfigError("--transform and --patch: expected only one of them")
+    if transform is not None:
+        return functools.partial(Edit.of_function, _function(transform), _name_of(transform))
+    if patch is None:
+        return None
+    if patch.lstrip().startswith(("[", "{")):
+        text, name = patch, "patch"
+    else:
+        try:
+            text, name = Path(patch).read_text("utf-8"), Path(patch).name
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--patch: {patch} cannot be read: {error}") from None
+    Edit.of_patch(text)  # checks it before anything is opened
+    return functools.partial(Edit.of_patch, text, name)
+
+
+def _make_edit_of(given: dict[str, Any]) -> MakeEdit:
+    edit = _edit_of(given.pop("transform"), given.pop("patch"))
+
+    def make_edit(act: Act) -> Edit | None:
+        return None if edit is None else edit(by=act.by, why=act.why, job=act.job)
+
+    return make_edit
+
+
+#: Gives a command the options of an edit; the command gets them as `make_edit` and `diffs`.
+edit_options = as_argument(
+    "make_edit",
+    _make_edit_of,
     click.option(
         "--transform",
         metavar="MODULE:FUNCTION",
@@ -46,42 +76,6 @@ _OPTIONS = (
         help="For how many letters a dry run shows the changes.",
     ),
 )
-
-
-def edit_options(command: _Command) -> _Command:
-    """Give a command the options of an edit; it gets them as `make_edit` and `diffs`."""
-
-    def with_edit(**options: Any) -> Any:
-        edit = _edit_of(options.pop("transform"), options.pop("patch"))
-
-        def make_edit(act: Act) -> Edit | None:
-            return None if edit is None else edit(by=act.by, why=act.why, job=act.job)
-
-        return command(make_edit=make_edit, **options)
-
-    wrapped: Any = functools.update_wrapper(with_edit, command)
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    result: _Command = wrapped
-    return result
-
-
-def _edit_of(transform: str | None, patch: str | None) -> Callable[..., Edit] | None:
-    if transform is not None and patch is not None:
-        raise ConfigError("--transform and --patch: expected only one of them")
-    if transform is not None:
-        return functools.partial(Edit.of_function, _function(transform), _name_of(transform))
-    if patch is None:
-        return None
-    if patch.lstrip().startswith(("[", "{")):
-        text, name = patch, "patch"
-    else:
-        try:
-            text, name = Path(patch).read_text("utf-8"), Path(patch).name
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--patch: {patch} cannot be read: {error}") from None
-    Edit.of_patch(text)  # checks it before anything is opened
-    return functools.partial(Edit.of_patch, text, name)
 
 
 def _name_of(transform: str) -> str:

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from pulsar_retry.admin.position import Position
+from pulsar_retry.cli._common.options import as_argument
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.formatting import MOMENT, moment
 from pulsar_retry.replay.filter import Filter
 
 __all__ = ["filter_options", "moment"]
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_OPTIONS = (
+def _filter_of(given: dict[str, Any]) -> Filter:
+    return Filter(
+        reason=given.pop("reason"),
+        error=given.pop("error"),
+        fingerprint=given.pop("fingerprint"),
+        key=given.pop("key"),
+        ids=_ids(given.pop("ids")),
+        attempt=given.pop("attempts"),
+        search=given.pop("search"),
+        properties=dict(_pair(each) for each in given.pop("properties")),
+        since=moment("--since", given.pop("since")),
+        until=moment("--until", given.pop("until")),
+    )
+
+
+#: Gives a command the filter options; the command gets them as one argument, `where`.
+filter_options = as_argument(
+    "where",
+    _filter_of,
     click.option("--id", "ids", multiple=True, metavar="ID", help="A message id. Repeatable."),
     click.option(
         "--reason", multiple=True, metavar="TEXT", help="The reason of the dead letter. Repeatable."
@@ -52,31 +69,6 @@ _OPTIONS = (
     click.option("--since", metavar="TIME", help=f"Dead at or after this time: {MOMENT}."),
     click.option("--until", metavar="TIME", help="Dead before this time."),
 )
-
-
-def filter_options(command: _Command) -> _Command:
-    """Give a command the filter options; the command gets them as one argument, `where`."""
-
-    def with_filter(**options: Any) -> Any:
-        where = Filter(
-            reason=options.pop("reason"),
-            error=options.pop("error"),
-            fingerprint=options.pop("fingerprint"),
-            key=options.pop("key"),
-            ids=_ids(options.pop("ids")),
-            attempt=options.pop("attempts"),
-            search=options.pop("search"),
-            properties=dict(_pair(each) for each in options.pop("properties")),
-            since=moment("--since", options.pop("since")),
-            until=moment("--until", options.pop("until")),
-        )
-        return command(where=where, **options)
-
-    wrapped: Any = functools.update_wrapper(with_filter, command)
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    result: _Command = wrapped
-    return result
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -9,14 +9,24 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
-from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
+from pulsar_retry.cli._common.completing import complete_topic
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.operator import Operator, operator_options
+from pulsar_retry.cli._common.options import (
+    all_letters_option,
+    dry_run_option,
+    limit_option,
+    rate_option,
+    with_options,
+    yes_option,
+)
 from pulsar_retry.cli._common.output import ask, check_can_ask, clean, show_json
 from pulsar_retry.cli._common.redriving import (
     carry_out,
     check_selects,
     dead_letter_topics,
+    dlq_subscription_option,
+    dlqs_argument,
     interruptible,
     patience,
     shown,
@@ -41,41 +51,18 @@ _WHAT = (
     *("since", "until", "limit"),
 )
 
-_DLQ_SUBSCRIPTION = click.option(
-    "--dlq-subscription",
-    metavar="NAME",
-    shell_complete=complete_subscription,
-    help="The DLQ's subscription through which letters are taken.  [default: pulsar-retry, or the "
-    "only one]",
-)
 _ANY_TOPIC = click.option(
     "--any-topic", is_flag=True, help="Accept a DLQ that is not a topic of letters."
 )
 
 
-def _with_options(function: Any, *more: Any) -> Any:
-    """Give a command the options of all three verbs, and *more*."""
-    options = (
-        filter_options,
-        click.option("--all", "everything", is_flag=True, help="All letters of the topic."),
-        click.option(
-            "--limit",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="The maximum number of letters.",
-        ),
-        click.option("--rate", type=float, metavar="N", help="Messages per second."),
-        *more,
-        click.option("--dry-run", is_flag=True, help="Only show what would be done."),
-        within_option,
-        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-        operator_options,
-        json_option,
-        cluster_options,
+def _move_options(*more: Any) -> Any:
+    """Return the options of all three verbs, and *more*."""
+    return with_options(
+        *(filter_options, all_letters_option, limit_option, rate_option, *more),
+        *(dry_run_option, within_option, yes_option),
+        *(operator_options, json_option, cluster_options),
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
 
 
 def _key(verb: str) -> str:
@@ -128,15 +115,8 @@ def _archiving(archived_as: ArchivedAs, verb: str, text: str, example: str) -> c
         words = (verb, archived_as)
         return carry_out(make, topics, cluster=cluster, who=who, words=words, total=limit, **output)
 
-    argument = click.argument(
-        "dlqs",
-        metavar="DLQ...",
-        nargs=-1,
-        required=True,
-        shell_complete=complete_topic("dead_letter"),
-    )
-    function = argument(_with_options(run, _DLQ_SUBSCRIPTION, _ANY_TOPIC))
-    return click.command(verb, help=text, epilog=example)(function)
+    options = with_options(dlqs_argument, _move_options(dlq_subscription_option, _ANY_TOPIC))
+    return click.command(verb, help=text, epilog=example)(options(run))
 
 
 def archive_command() -> click.Command:
@@ -224,9 +204,7 @@ def restore_command(metavar: str, letters: Kind, kind: str, example: str) -> cli
         delay waits for the rest of it. If this command is killed, the same command continues.
 
         Without --yes it does a dry run first and asks."""
-    function = click.argument("topic", metavar=metavar, shell_complete=complete_topic(letters))(
-        _with_options(run)
-    )
+    topic = click.argument("topic", metavar=metavar, shell_complete=complete_topic(letters))
     return click.command(
         "restore",
         help=text,
@@ -234,7 +212,7 @@ def restore_command(metavar: str, letters: Kind, kind: str, example: str) -> cli
 Examples:
   pulsar-retry {example} --all --dry-run
   pulsar-retry {example} --property ARCHIVED_JOB=1f0c2a9be5d7""",
-    )(function)
+    )(with_options(topic, _move_options())(run))
 
 
 @click.command(
@@ -245,9 +223,9 @@ Examples:
 )
 @click.argument("dlq", metavar="DLQ", shell_complete=complete_topic("dead_letter"))
 @click.argument("job", metavar="JOB")
-@_DLQ_SUBSCRIPTION
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@dlq_subscription_option
+@dry_run_option
+@yes_option
 @operator_options
 @json_option
 @cluster_options

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 import click
 from click.core import ParameterSource
 
+from pulsar_retry.cli._common.options import as_argument
 from pulsar_retry.errors import AuditError
 from pulsar_retry.ops.audit import Act, audited
 from pulsar_retry.replay.cluster import Cluster
@@ -18,25 +18,12 @@ from pulsar_retry.replay.who import operator
 
 __all__ = ["Operator", "operator_options"]
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
 #: Options that say how to connect or to print, and not what to do.
 _LEFT_OUT = frozenset(
     {
         *("service_url", "admin_url", "token", "token_file", "tls_trust_certs_file"),
         *("tls_allow_insecure", "config_file", "as_json", "yes", "by", "why", "no_audit"),
     }
-)
-
-_OPTIONS = (
-    click.option("--why", metavar="TEXT", help="The reason, for the audit log."),
-    click.option(
-        "--by",
-        envvar="PULSAR_RETRY_OPERATOR",
-        metavar="NAME",
-        help="Who does this, for the audit log.  [default: user@host]",
-    ),
-    click.option("--no-audit", is_flag=True, help="Do not write the audit log of the namespace."),
 )
 
 
@@ -82,16 +69,21 @@ class Operator:
             raise AuditError(f"{error}; nothing was done (--no-audit goes on without it)") from None
 
 
-def operator_options(command: _Command) -> _Command:
-    """Give a command the options of the audit log; it gets them as one argument, `who`."""
+def _operator_of(given: dict[str, Any]) -> Operator:
+    by, why = given.pop("by"), given.pop("why")
+    return Operator(by or operator(), why, audits=not given.pop("no_audit"))
 
-    def with_operator(**options: Any) -> Any:
-        by, why = options.pop("by"), options.pop("why")
-        who = Operator(by or operator(), why, audits=not options.pop("no_audit"))
-        return command(who=who, **options)
 
-    wrapped: Any = functools.update_wrapper(with_operator, command)
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    result: _Command = wrapped
-    return result
+#: Gives a command the options of the audit log; the command gets them as one argument, `who`.
+operator_options = as_argument(
+    "who",
+    _operator_of,
+    click.option("--why", metavar="TEXT", help="The reason, for the audit log."),
+    click.option(
+        "--by",
+        envvar="PULSAR_RETRY_OPERATOR",
+        metavar="NAME",
+        help="Who does this, for the audit log.  [default: user@host]",
+    ),
+    click.option("--no-audit", is_flag=True, help="Do not write the audit log of the namespace."),
+)

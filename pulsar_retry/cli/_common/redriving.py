@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
+from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.letters import show_groups
 from pulsar_retry.cli._common.operator import Operator
 from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json
@@ -29,6 +30,8 @@ __all__ = [
     "carry_out",
     "check_selects",
     "dead_letter_topics",
+    "dlq_subscription_option",
+    "dlqs_argument",
     "interruptible",
     "patience",
     "shown",
@@ -44,6 +47,16 @@ _Result = TypeVar("_Result", Redriven, Undone, WaitingReport)
 #: is for people; and for how long it reads at least.
 _PATIENCE, _LEAST = 4.0, 1.0
 
+dlqs_argument = click.argument(
+    "dlqs", metavar="DLQ...", nargs=-1, required=True, shell_complete=complete_topic("dead_letter")
+)
+dlq_subscription_option = click.option(
+    "--dlq-subscription",
+    metavar="NAME",
+    shell_complete=complete_subscription,
+    help="The DLQ's subscription through which letters are taken.  [default: pulsar-retry, or the "
+    "only one]",
+)
 within_option = click.option(
     "--within",
     metavar="DURATION",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
 from pulsar_retry.cli._common.operator import Operator
+from pulsar_retry.cli._common.options import naming_option, with_options
 from pulsar_retry.cli._common.output import ask, busy, check_can_ask, clean, show_json, table
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
@@ -16,8 +16,6 @@ from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming
 
 __all__ = ["carry_out", "grace_option", "letter_options", "subscription_of"]
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 #: What happens to letters, in words.
 _LETTERS = {
@@ -42,22 +40,13 @@ grace_option = click.option(
 )
 
 
-def letter_options(command: _Command) -> _Command:
-    """Give a command the options that name a subscription's letter topics."""
-    wrapped: Any = click.option(
-        "--retry-letter-topic",
-        metavar="TOPIC",
-        help="The retry topic.  [default: by --naming]",
-    )(command)
-    wrapped = click.option(
-        "--naming",
-        type=click.Choice([each.value for each in Naming]),
-        default="pulsar",
-        show_default=True,
-        help="The naming dialect of the retry topics.",
-    )(wrapped)
-    result: _Command = wrapped
-    return result
+#: The options that name a subscription's letter topics.
+letter_options = with_options(
+    naming_option("retry topics"),
+    click.option(
+        "--retry-letter-topic", metavar="TOPIC", help="The retry topic.  [default: by --naming]"
+    ),
+)
 
 
 def subscription_of(

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pulsar_retry.cli._common.listening import address
+from pulsar_retry.cli._common.options import address
 from pulsar_retry.push.serving import Orders, Server
 
 
