@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Self
 
-from pulsar_retry.admin.compaction import Compaction
-from pulsar_retry.admin.endpoint import Endpoint
 from pulsar_retry.admin.namespaces import Namespaces
 from pulsar_retry.admin.subscriptions import Subscriptions
-from pulsar_retry.admin.topics import Topics
-from pulsar_retry.admin.transport import Transport
+from pulsar_retry.admin.topics import Compaction, Topics
+from pulsar_retry.admin.transport import Endpoint, Transport
 
 
 class AdminClient:

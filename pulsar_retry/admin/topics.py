@@ -1,4 +1,4 @@
-"""Requests about topics."""
+"""Requests about topics, and about their compaction."""
 
 from __future__ import annotations
 
@@ -122,3 +122,22 @@ class Topics:
         With *applied*, the namespace's or the broker's policy is returned if the topic has none.
         """
         return self._transport.json("GET", topic_path(topic, name), applied=applied)
+
+
+class Compaction:
+    """Compaction of single topics. Thread-safe. Failed requests raise `AdminError`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def start(self, topic: str) -> None:
+        """Start the compaction of a topic. A running compaction continues.
+
+        Raises:
+            AdminConflictError: a compaction is running.
+        """
+        self._transport.json("PUT", topic_path(topic, "compaction"))
+
+    def status(self, topic: str) -> str:
+        """Return ``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``."""
+        return str(self._transport.json("GET", topic_path(topic, "compaction"))["status"])

@@ -7,13 +7,12 @@ import ssl
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, ReadTimeoutError
 
-from pulsar_retry.admin.endpoint import Endpoint
 from pulsar_retry.errors import (
     AdminConflictError,
     AdminError,
@@ -23,6 +22,29 @@ from pulsar_retry.errors import (
     shown,
 )
 from pulsar_retry.wire.names import TopicName
+
+
+class Endpoint(Protocol):
+    """The location of the REST API, the token, and the trusted certificates.
+
+    `pulsar_retry.replay.Cluster` is an implementation.
+    """
+
+    @property
+    def admin_url(self) -> str:
+        """The root of the API, such as ``http://localhost:8080``."""
+
+    @property
+    def tls_trust_certs_file(self) -> str | None:
+        """The file of trusted certificates; None: the system's certificates."""
+
+    @property
+    def tls_allow_insecure(self) -> bool:
+        """Whether every certificate is accepted."""
+
+    def read_token(self) -> str | None:
+        """Return the present token; None if there is none."""
+        ...
 
 
 class _Retry(urllib3.Retry):

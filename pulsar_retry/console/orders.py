@@ -29,8 +29,7 @@ from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.replay.waiting.report import WaitingReport
 from pulsar_retry.replay.waiting.waiting import WaitingLetters
 from pulsar_retry.wire.archive import ArchiveNote
-from pulsar_retry.wire.letter_topics import kind_of
-from pulsar_retry.wire.names import TopicName
+from pulsar_retry.wire.names import TopicName, kind_of
 
 Verb = Literal["redrive", "archive", "discard", "restore", "undo", "cancel", "expedite", "seek"]
 #: What happens to the letters, for each verb.

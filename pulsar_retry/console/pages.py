@@ -32,7 +32,7 @@ from pulsar_retry.policy.retry import READERS, RetryPolicy
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.snapshots.snapshot import Snapshot
 from pulsar_retry.replay.subscription import Subscription
-from pulsar_retry.wire.letter_topics import kind_of
+from pulsar_retry.wire.names import kind_of
 
 _HOUR = 3600.0
 #: The times that charts show, in seconds, and the number of their bars.

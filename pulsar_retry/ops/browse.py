@@ -18,6 +18,7 @@ from pulsar_retry.ops.showing import facts_of, failure_of, fits
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import (
+    LetterCodecs,
     LetterInPlace,
     Unreadable,
     read_letters,
@@ -30,7 +31,6 @@ from pulsar_retry.replay.redriving.source import (
     durable_subscriptions,
     usual_subscription,
 )
-from pulsar_retry.replay.schemas import LetterCodecs
 from pulsar_retry.wire.names import TopicName
 
 #: After so many letters the clock is read, and progress told.

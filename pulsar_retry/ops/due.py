@@ -21,7 +21,7 @@ from pulsar_retry.ops.overview import (
     owner_of,
     subscriptions_of,
 )
-from pulsar_retry.wire.letter_topics import candidates, kind_of
+from pulsar_retry.wire.names import candidates, kind_of
 
 _log = logging.getLogger("pulsar_retry")
 

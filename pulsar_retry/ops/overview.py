@@ -15,7 +15,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminNotFoundError
 from pulsar_retry.replay.redriving.source import is_users, usual_subscription
-from pulsar_retry.wire.letter_topics import Kind, candidates, kind_of
+from pulsar_retry.wire.names import Kind, candidates, kind_of
 
 #: How many requests run at a time.
 THREADS = 16

@@ -9,9 +9,8 @@ from typing import Any
 
 from pulsar_retry.errors import PayloadError
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.reading import LetterInPlace
+from pulsar_retry.replay.reading import LetterCodecs, LetterInPlace
 from pulsar_retry.replay.redriving.judge import is_meant, key_of
-from pulsar_retry.replay.schemas import LetterCodecs
 from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.dead_letter import DeadLetter

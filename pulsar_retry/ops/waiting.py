@@ -11,9 +11,8 @@ import attrs
 
 from pulsar_retry.ops.showing import facts_of, failure_of, fits
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.reading import LetterInPlace
+from pulsar_retry.replay.reading import LetterCodecs, LetterInPlace
 from pulsar_retry.replay.redriving.report import Group, Groups
-from pulsar_retry.replay.schemas import LetterCodecs
 from pulsar_retry.replay.waiting.choosing import DueTimes
 from pulsar_retry.wire.archive import due_ms
 

@@ -13,11 +13,10 @@ import attrs
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.actions import RetryLater
 from pulsar_retry.policy.backoff import Backoff, BackoffLike, Exponential, Levels, backoff_of
-from pulsar_retry.policy.checks import whole
+from pulsar_retry.policy.checks import keywords_only, whole
 from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT, DeadLetterPolicy
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, seconds_of_text
 from pulsar_retry.policy.jitter import Jitter, Spread
-from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.settings import Setting, from_environment, resolve
 

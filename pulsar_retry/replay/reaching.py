@@ -10,8 +10,7 @@ import ssl
 
 import certifi
 
-from pulsar_retry.admin.endpoint import Endpoint
-from pulsar_retry.admin.transport import tls_context
+from pulsar_retry.admin.transport import Endpoint, tls_context
 from pulsar_retry.errors import UnreachableError
 from pulsar_retry.runtime.reaching import problem_at
 

@@ -1,4 +1,4 @@
-"""Reads dead letters without consuming them."""
+"""Reads dead letters without consuming them, and finds the codecs of their payloads."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
+from pulsar_retry.consumer.handoff.written import WrittenSchemas
 from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
+from pulsar_retry.wire.payloads.choosing import codec_of
+from pulsar_retry.wire.payloads.codec import PLAIN, PayloadCodec, UnknownCodec
 
 #: Seconds to wait for a message that is known to be stored; and if the broker has sent all of them,
 #: which is so if the last one is in chunks of which some were never published.
@@ -246,3 +249,29 @@ def reader_of(
     finally:
         with contextlib.suppress(_pulsar.PulsarException):
             bare.close()
+
+
+class LetterCodecs:
+    """Finds the codec of each letter. Each schema is read once. Thread-safe."""
+
+    def __init__(self, client: pulsar.Client) -> None:
+        """Start without known schemas; *client* asks the broker."""
+        self._written = WrittenSchemas(client)
+        self._known: dict[Any, PayloadCodec] = {}
+
+    def of(self, raw: Any) -> PayloadCodec:
+        """Return the codec of a raw message. May ask the broker, and block. Never raises.
+
+        If the schema cannot be had, the codec raises when it is used.
+        """
+        try:
+            schema = self._written.of(raw)
+        except pulsar.PulsarException as error:
+            return UnknownCodec("unknown", f"its schema cannot be had from the broker: {error}")
+        if schema is None:
+            return PLAIN
+        codec = self._known.get(schema)
+        if codec is None:
+            info = schema.schema_info()
+            codec = self._known[schema] = codec_of(info.schema_type().name, info.schema())
+        return codec

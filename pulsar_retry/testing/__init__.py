@@ -12,9 +12,9 @@ from pulsar_retry.testing.asserting import (
     assert_retried,
 )
 from pulsar_retry.testing.clock import VirtualClock
-from pulsar_retry.testing.deliveries import Delivered
 from pulsar_retry.testing.faults import Faults
 from pulsar_retry.testing.memory.broker import MemoryBroker, MemoryClient
+from pulsar_retry.testing.memory.message import Delivered
 
 if TYPE_CHECKING:
     from pulsar_retry.testing.memory.asyncio_client import AsyncMemoryClient

@@ -13,8 +13,8 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import attrs
 import pulsar
@@ -26,7 +26,6 @@ from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.runtime.exiting import keep_until_exit
 from pulsar_retry.runtime.fork import keep_for_ever
 from pulsar_retry.wire.names import LetterTopics
-from pulsar_retry_spark.busy import when_free
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.schemas.registry import TopicSchema
@@ -232,3 +231,36 @@ def _forget_inherited() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_inherited)
+
+
+_T = TypeVar("_T")
+
+
+def when_free(
+    take: Callable[[], _T],
+    busy: type[pulsar.PulsarException],
+    *,
+    patience: float,
+    backoff: Exponential,
+) -> _T:
+    """Return what *take* returns; call it again while it raises *busy*.
+
+    Args:
+        take: Takes the name.
+        busy: The error that *take* raises while another process has the name.
+        patience: Seconds after which *take* is not called again.
+        backoff: How long to wait before each further call.
+
+    Raises:
+        pulsar.PulsarException: *busy*, after *patience*; any other error of *take*, at once.
+    """
+    give_up_at = time.monotonic() + patience
+    tries = 0
+    while True:
+        try:
+            return take()
+        except busy:
+            if time.monotonic() > give_up_at:
+                raise
+        tries += 1
+        time.sleep(backoff.delay(tries))

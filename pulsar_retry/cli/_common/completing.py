@@ -15,8 +15,7 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
 from pulsar_retry.cli._common.cluster import cluster_of
-from pulsar_retry.wire.letter_topics import Kind, kind_of
-from pulsar_retry.wire.names import TopicName
+from pulsar_retry.wire.names import Kind, TopicName, kind_of
 
 __all__ = ["complete_namespace", "complete_subscription", "complete_topic", "register_shells"]
 

@@ -40,8 +40,7 @@ from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import STOPPED
 from pulsar_retry.wire.archive import ArchivedAs, ArchiveNote
-from pulsar_retry.wire.letter_topics import Kind
-from pulsar_retry.wire.names import TopicName
+from pulsar_retry.wire.names import Kind, TopicName
 
 __all__ = ["archive_command", "discard_command", "restore_command", "undo"]
 

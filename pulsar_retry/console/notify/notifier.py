@@ -24,7 +24,7 @@ from pulsar_retry.console.store.history import History
 from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.observe.metrics import NOTIFY_METRICS, family_of
 from pulsar_retry.policy.backoff import Exponential
-from pulsar_retry.wire.letter_topics import kind_of
+from pulsar_retry.wire.names import kind_of
 
 _log = logging.getLogger("pulsar_retry")
 

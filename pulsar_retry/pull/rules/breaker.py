@@ -7,9 +7,8 @@ import enum
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import positive, whole
+from pulsar_retry.policy.checks import keywords_only, positive, whole
 from pulsar_retry.policy.durations import Duration, number
-from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.pull.rules.results import RecentResults
 
 

@@ -15,9 +15,8 @@ from collections.abc import Callable
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import whole
+from pulsar_retry.policy.checks import keywords_only, whole
 from pulsar_retry.policy.durations import number
-from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.pull.rules.results import RecentResults
 
 #: It is an outage while at least this share of the results of the last seconds are first attempts

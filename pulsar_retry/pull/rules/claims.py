@@ -13,9 +13,8 @@ from functools import cached_property
 
 import attrs
 
-from pulsar_retry.policy.checks import not_blank, positive
+from pulsar_retry.policy.checks import keywords_only, not_blank, positive
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.wire.names import TopicName, first_topic
 
 #: The end of the default name of a subscription's topic of claims.

@@ -10,9 +10,8 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import attrs
 
-from pulsar_retry.policy.checks import one_of, positive, whole
+from pulsar_retry.policy.checks import keywords_only, one_of, positive, whole
 from pulsar_retry.policy.durations import Duration
-from pulsar_retry.policy.keywords import keywords_only
 
 Item = TypeVar("Item")
 

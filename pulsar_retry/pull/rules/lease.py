@@ -10,9 +10,8 @@ from typing import Literal
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import flag, one_of, positive, whole
+from pulsar_retry.policy.checks import flag, keywords_only, one_of, positive, whole
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.policy.keywords import keywords_only
 
 Late = Literal["refuse", "ignore"]
 

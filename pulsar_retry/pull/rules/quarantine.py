@@ -14,8 +14,7 @@ import attrs
 
 from pulsar_retry.errors import ConfigError, WorkerCrashedError
 from pulsar_retry.letters.facts import facts_of
-from pulsar_retry.policy.checks import whole
-from pulsar_retry.policy.keywords import keywords_only
+from pulsar_retry.policy.checks import keywords_only, whole
 from pulsar_retry.policy.outcomes import Reject
 from pulsar_retry.pull.rules.claims import Record, TopicClaims
 from pulsar_retry.wire.properties import FAILURE_CLAIMS, FAILURE_CRASHES, count_of

@@ -23,8 +23,7 @@ from pulsar_retry.wire.archive import (
     archive_of,
 )
 from pulsar_retry.wire.edited import EDITED_FROM, EDITED_JOB
-from pulsar_retry.wire.letter_topics import kind_of
-from pulsar_retry.wire.names import Naming
+from pulsar_retry.wire.names import Naming, kind_of
 from pulsar_retry.wire.redrive import owner_of
 
 

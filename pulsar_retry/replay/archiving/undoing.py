@@ -32,8 +32,7 @@ from pulsar_retry.replay.waiting.waiting import WaitingLetters
 from pulsar_retry.replay.who import operator
 from pulsar_retry.wire.archive import ARCHIVED_EDIT, ArchiveNote, archive_of
 from pulsar_retry.wire.edited import EDITED_JOB
-from pulsar_retry.wire.letter_topics import kind_of
-from pulsar_retry.wire.names import TopicName
+from pulsar_retry.wire.names import TopicName, kind_of
 
 
 @attrs.frozen(kw_only=True)

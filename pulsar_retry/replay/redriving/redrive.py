@@ -27,6 +27,7 @@ from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.editing.edit import Edit
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.publishing import hand_off_of
+from pulsar_retry.replay.reading import LetterCodecs
 from pulsar_retry.replay.redriving.editor import LetterEditor, archived_by
 from pulsar_retry.replay.redriving.judge import LetterJudge, RedriveJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
@@ -49,11 +50,9 @@ from pulsar_retry.replay.redriving.source import (
 )
 from pulsar_retry.replay.redriving.survey import Failures, count_unreadable, survey_redrive
 from pulsar_retry.replay.redriving.targets import RETRY, RedriveTargets, checked_target
-from pulsar_retry.replay.schemas import LetterCodecs
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.archive import archive_of
-from pulsar_retry.wire.letter_topics import kind_of
-from pulsar_retry.wire.names import Naming, NamingLike, TopicName, logical
+from pulsar_retry.wire.names import Naming, NamingLike, TopicName, kind_of, logical
 from pulsar_retry.wire.redrive import RedriveProperties
 
 #: How often a message may be redriven, as in Spark's sink.

@@ -51,8 +51,7 @@ from pulsar_retry.wire.archive import (
     republished,
 )
 from pulsar_retry.wire.codecs import read_envelope
-from pulsar_retry.wire.letter_topics import kind_of
-from pulsar_retry.wire.names import TopicName
+from pulsar_retry.wire.names import TopicName, kind_of
 from pulsar_retry.wire.properties import message_id_text
 
 #: How many letters are published before they are acknowledged; a kill leaves so many copies.

@@ -22,9 +22,8 @@ from pulsar_retry.pull.options import LOOP, THREADS, Options
 from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.runtime.raw import message_of
 from pulsar_retry.testing.clock import VirtualClock
-from pulsar_retry.testing.deliveries import Delivered
 from pulsar_retry.testing.faults import Faults
-from pulsar_retry.testing.memory.message import Builder, Content, RawMessage
+from pulsar_retry.testing.memory.message import Builder, Content, Delivered, RawMessage
 from pulsar_retry.testing.memory.raw_client import RawClient
 from pulsar_retry.testing.memory.topic import MemorySubscription
 from pulsar_retry.testing.memory.world import World

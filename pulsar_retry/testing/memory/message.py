@@ -223,3 +223,20 @@ class MemoryEntry:
         """The key for Key_Shared; an entry without a key gets a unique one."""
         content = self.messages[0].content
         return content.ordering_key or content.key or f"\0{self.number}"
+
+
+@attrs.frozen
+class Delivered:
+    """A message that the broker has delivered to a consumer.
+
+    Attributes:
+        at: When, in seconds since 1970 by the broker's clock.
+        message: The `pulsar.Message`.
+        redelivery_count: How often it had been redelivered before.
+        consumer: The consumer's name.
+    """
+
+    at: float
+    message: Any
+    redelivery_count: int
+    consumer: str

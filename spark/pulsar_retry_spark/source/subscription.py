@@ -14,7 +14,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.policy.backoff import Exponential
-from pulsar_retry_spark.busy import when_free
+from pulsar_retry_spark.clients import when_free
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.patience import has_message, last_message_id
 from pulsar_retry_spark.source.positions import MessagePosition

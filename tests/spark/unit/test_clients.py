@@ -11,7 +11,7 @@ import attrs
 import pulsar
 import pytest
 
-from pulsar_retry_spark import busy, clients
+from pulsar_retry_spark import clients
 from pulsar_retry_spark.errors import PulsarFailuresError
 
 
@@ -119,7 +119,7 @@ def test_producers_with_a_name_are_not():
 
 def test_a_name_that_is_still_in_use_is_waited_for(monkeypatch):
     """A killed task's producer is there until the broker has noticed."""
-    monkeypatch.setattr(busy.time, "sleep", lambda _: None)
+    monkeypatch.setattr(clients.time, "sleep", lambda _: None)
     with clients.lease(Connection("a")) as client:
         client.client.busy = 3
         assert client.producer("t", producer_name="n") is client.client.created[0]

@@ -14,7 +14,7 @@ from pulsar_retry.admin import Position
 from pulsar_retry.replay import Cluster, Filter, Redrive
 from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.source import Checkpoint
-from pulsar_retry.wire.letter_topics import candidates, kind_of
+from pulsar_retry.wire.names import candidates, kind_of
 from pulsar_retry.wire.redrive import (
     Owner,
     RedriveProperties,
