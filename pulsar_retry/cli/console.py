@@ -216,8 +216,8 @@ def command(
         need("console", "the console", *needed)
     except ModuleNotFoundError as error:
         raise PulsarRetryError(str(error)) from None
+    from pulsar_retry.console.assembling import ConsoleOptions, opened  # noqa: PLC0415 - likewise
     from pulsar_retry.console.login.access import Access  # noqa: PLC0415 - an extra
-    from pulsar_retry.console.making import ConsoleOptions, opened  # noqa: PLC0415 - likewise
     from pulsar_retry.console.serving import serve_console  # noqa: PLC0415 - likewise
 
     oidc = {name: value for name, value in more.items() if name.startswith("oidc_")}
@@ -330,7 +330,7 @@ def _test(notify: Any, cluster: Cluster, *, as_json: bool) -> None:
     """
     if notify is None:
         raise ConfigError("--notify-test: expected --notify or --notify-file, too")
-    from pulsar_retry.console.making import send_test  # noqa: PLC0415 - an extra
+    from pulsar_retry.console.assembling import send_test  # noqa: PLC0415 - an extra
 
     if faults := send_test(notify, cluster):
         raise PulsarRetryError(f"not accepted by {'; '.join(faults)}")

@@ -23,12 +23,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsar_retry._throttle import TooManyTriesError
-from pulsar_retry.console.acting import Acting, Form
-from pulsar_retry.console.desk import BusyError, LetterBrowser
+from pulsar_retry.console.forms import Form, Forms
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.login.access import COOKIE, Access
 from pulsar_retry.console.login.gate import AccessMiddleware, address_of, retry_after
 from pulsar_retry.console.login.oidc import CALLBACK, STATE_COOKIE, OidcError, OidcLogin
+from pulsar_retry.console.lookup import BusyError, LetterLookup
 from pulsar_retry.console.notify.notifier import Notifier
 from pulsar_retry.console.pages import Pages
 from pulsar_retry.console.store.history import History
@@ -65,7 +65,7 @@ class Console:
 
     Attributes:
         cluster: The cluster.
-        desk: Reads letters.
+        lookup: Reads letters.
         jobs: Runs what was ordered.
         history: Knows earlier numbers.
         records: Knows what was done.
@@ -79,7 +79,7 @@ class Console:
     """
 
     cluster: Cluster
-    desk: LetterBrowser
+    lookup: LetterLookup
     jobs: Jobs
     history: History
     records: Records
@@ -101,11 +101,11 @@ class Console:
     def app(self) -> Starlette:
         """Return the ASGI application."""
         pages = Pages(
-            *(self.cluster, self.desk, self.jobs, self.history),
+            *(self.cluster, self.lookup, self.jobs, self.history),
             *(self.records, self.watcher, self._views, self.notifier),
         )
-        acting = Acting(
-            *(self.cluster, self.desk, self.jobs, self.history),
+        forms = Forms(
+            *(self.cluster, self.lookup, self.jobs, self.history),
             *(self.records, self.changes, self._views),
         )
         routes = [
@@ -121,13 +121,13 @@ class Console:
             Route("/audit", pages.audit),
             Route("/tools", pages.tools),
             Route("/explain", pages.explain),
-            Route("/act", acting.form),
-            Route("/act/look", self._reading_form(acting.look), methods=_POST),
-            Route("/act/confirm", self._reading_form(acting.confirm), methods=_POST),
-            Route("/job/cancel", self._reading_form(acting.cancel), methods=_POST),
-            Route("/job/resume", self._reading_form(acting.resume), methods=_POST),
-            Route("/marks", self._reading_form(acting.mark), methods=_POST),
-            Route("/snapshot", self._reading_form(acting.snapshot), methods=_POST),
+            Route("/act", forms.form),
+            Route("/act/look", self._reading_form(forms.look), methods=_POST),
+            Route("/act/confirm", self._reading_form(forms.confirm), methods=_POST),
+            Route("/job/cancel", self._reading_form(forms.cancel), methods=_POST),
+            Route("/job/resume", self._reading_form(forms.resume), methods=_POST),
+            Route("/marks", self._reading_form(forms.mark), methods=_POST),
+            Route("/snapshot", self._reading_form(forms.snapshot), methods=_POST),
             Route("/events", self._events),
             Route("/metrics", self._metrics),
             Route("/login", self._login_page),

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from pulsar_retry.console.chart import Bars, Chart, bars, chart
-from pulsar_retry.console.desk import LetterBrowser
 from pulsar_retry.console.filtering import Query
 from pulsar_retry.console.jobs import Jobs
+from pulsar_retry.console.lookup import LetterLookup
 from pulsar_retry.console.notify.notifier import Notifier
 from pulsar_retry.console.payload import FORMS, displayed, payload_of
 from pulsar_retry.console.store.history import Arrived, History
@@ -68,7 +68,7 @@ class Pages:
     """The pages, and the objects that they show. Thread-safe."""
 
     cluster: Cluster
-    desk: LetterBrowser
+    lookup: LetterLookup
     jobs: Jobs
     history: History
     records: Records
@@ -81,8 +81,8 @@ class Pages:
     def overview(self, request: Request) -> Response:
         """Show all topics, and what has changed."""
         asked = request.query_params.get("namespace", "")
-        namespaces = (asked,) if asked else self.desk.namespaces
-        topics = {each: list(self.desk.topics(each)) for each in namespaces}
+        namespaces = (asked,) if asked else self.lookup.namespaces
+        topics = {each: list(self.lookup.topics(each)) for each in namespaces}
         all_topics = [topic for each in topics.values() for topic in each]
         dead = [each for each in all_topics if each.kind == "dead_letter"]
         names = [each.topic for each in dead]
@@ -93,7 +93,7 @@ class Pages:
             "overview.html",
             request,
             listens=(TOPICS, JOBS, *names[:20]),
-            namespaces=self.desk.namespaces,
+            namespaces=self.lookup.namespaces,
             asked=asked,
             topics=topics,
             totals=_totals(all_topics),
@@ -154,14 +154,14 @@ class Pages:
     def topic(self, request: Request) -> Response:
         """Show the letters of a topic."""
         params = request.query_params
-        topic = self.desk.checked(params.get("name", ""))
+        topic = self.lookup.checked(params.get("name", ""))
         if kind_of(topic) == "retry":
             return RedirectResponse(link("/waiting", params.multi_items()), 303)
         query = Query(params.multi_items())
         if "filter" in params:  # what was typed becomes a URL that can be shared
             typed = Query.typed(params["filter"])
             return RedirectResponse(link("/topic", typed.pairs, name=topic), 303)
-        contents = self.desk.contents(
+        contents = self.lookup.contents(
             topic, query.where(), after=params.get("after"), before=params.get("before")
         )
         _, (seconds, _) = self._span(request)
@@ -184,17 +184,17 @@ class Pages:
     def group(self, request: Request) -> Response:
         """Show a group: letters with the same reason, error and fingerprint."""
         params = request.query_params
-        topic = self.desk.checked(params.get("name", ""))
+        topic = self.lookup.checked(params.get("name", ""))
         query = Query(params.multi_items())
         if not query:
             return RedirectResponse(link("/topic", name=topic), 303)
-        contents = self.desk.contents(
+        contents = self.lookup.contents(
             topic, query.where(), after=params.get("after"), before=params.get("before")
         )
         group = next(iter(contents.groups), None)
         sample = None
         if contents.letters:
-            sample = self.desk.letter(topic, contents.letters[0].id)
+            sample = self.lookup.letter(topic, contents.letters[0].id)
         return self.views.page(
             "group.html",
             request,
@@ -212,11 +212,11 @@ class Pages:
     def letter(self, request: Request) -> Response:
         """Show one letter."""
         params = request.query_params
-        topic, message_id = self.desk.checked(params.get("name", "")), params.get("id", "")
-        facts = self.desk.letter(topic, message_id)
+        topic, message_id = self.lookup.checked(params.get("name", "")), params.get("id", "")
+        facts = self.lookup.letter(topic, message_id)
         query = Query([each for each in params.multi_items() if each[0] != "id"])
         payload, record = payload_of(facts), record_of(facts)
-        before, after = self.desk.neighbours(topic, query.where(), message_id)
+        before, after = self.lookup.neighbours(topic, query.where(), message_id)
         return self.views.page(
             "letter.html",
             request,
@@ -233,8 +233,8 @@ class Pages:
     def payload(self, request: Request) -> Response:
         """Download a payload as it is."""
         params = request.query_params
-        topic, message_id = self.desk.checked(params.get("name", "")), params.get("id", "")
-        payload = payload_of(self.desk.letter(topic, message_id))
+        topic, message_id = self.lookup.checked(params.get("name", "")), params.get("id", "")
+        payload = payload_of(self.lookup.letter(topic, message_id))
         if payload is None:
             raise HTTPException(404, "This letter has a null value: there is no payload.")
         return Response(
@@ -243,7 +243,7 @@ class Pages:
 
     def export(self, request: Request) -> Response:
         """Download letters as JSON Lines, or as CSV."""
-        topic = self.desk.checked(request.query_params.get("name", ""))
+        topic = self.lookup.checked(request.query_params.get("name", ""))
         query = Query(request.query_params.multi_items())
         where = query.where()
         user = request.scope["user"]
@@ -252,7 +252,7 @@ class Pages:
         name = f"{topic.rpartition('/')[2]}.{'csv' if is_csv else 'jsonl'}"
         safe = "".join(each if each.isalnum() or each in "-._" else "_" for each in name)
         return StreamingResponse(
-            self.desk.exported(topic, where, is_csv=is_csv),
+            self.lookup.exported(topic, where, is_csv=is_csv),
             media_type="text/csv" if is_csv else "application/x-ndjson",
             headers=_saved(safe.encode("ascii", "replace").decode().replace("?", "_")),
         )
@@ -260,7 +260,7 @@ class Pages:
     def waiting(self, request: Request) -> Response:
         """Show the letters of a retry topic, which wait for their delay."""
         params = request.query_params
-        topic = self.desk.checked(params.get("name", ""))
+        topic = self.lookup.checked(params.get("name", ""))
         if "filter" in params:
             typed = Query.typed(params["filter"])
             return RedirectResponse(link("/waiting", typed.pairs, name=topic), 303)
@@ -272,12 +272,12 @@ class Pages:
             topic=topic,
             query=query,
             owner=self._owner(topic),
-            found=self.desk.waiting(topic, query.where()),
+            found=self.lookup.waiting(topic, query.where()),
         )
 
     def _owner(self, topic: str) -> LetterTopic | None:
         namespace = "/".join(topic.partition("://")[2].split("/")[:2])
-        return next((each for each in self.desk.topics(namespace) if each.topic == topic), None)
+        return next((each for each in self.lookup.topics(namespace) if each.topic == topic), None)
 
     # -- what was done ----------------------------------------------------------------------------
 
@@ -304,18 +304,18 @@ class Pages:
             raise HTTPException(404, "There is no such job, or the console no longer remembers it.")
         remaining = None
         if job.may_resume and job.order.verb in {"redrive", "archive", "discard"}:
-            self.desk.refresh(job.order.source)
-            remaining = self.desk.count(job.order.source, job.order.query.where())
+            self.lookup.refresh(job.order.source)
+            remaining = self.lookup.count(job.order.source, job.order.query.where())
         return self.views.page("job.html", request, listens=(job.id,), job=job, remaining=remaining)
 
     def audit(self, request: Request) -> Response:
         """Show who did what: from the console, and by commands."""
-        namespace = request.query_params.get("namespace") or self.desk.namespaces[0]
-        self.desk.topics(namespace)  # checks it
+        namespace = request.query_params.get("namespace") or self.lookup.namespaces[0]
+        self.lookup.topics(namespace)  # checks it
         return self.views.page(
             "audit.html",
             request,
-            namespaces=self.desk.namespaces,
+            namespaces=self.lookup.namespaces,
             namespace=namespace,
             entries=read_audit(self.cluster, namespace)[:_ACTIONS],
             actions=self.records.actions(_ACTIONS),
@@ -327,15 +327,15 @@ class Pages:
         """Show the state of a subscription, its snapshots, and a form to move it."""
         params = request.query_params
         owners: dict[tuple[str, str], None] = {}
-        for namespace in self.desk.namespaces:
-            for each in self.desk.topics(namespace):
+        for namespace in self.lookup.namespaces:
+            for each in self.lookup.topics(namespace):
                 if each.main_topic and each.subscription:
                     owners[each.main_topic, each.subscription] = None
         asked, name = params.get("name", ""), params.get("subscription", "").strip()
         results: list[CheckResult] = []
         snapshots: list[Snapshot] = []
         if asked and name:
-            asked = self.desk.checked(asked)
+            asked = self.lookup.checked(asked)
             results = list(check_up(Subscription(self.cluster, asked, name)))
             if not any(each.verdict == "error" and each.check == "topic" for each in results):
                 snapshots = Snapshot.list(self.cluster, asked)

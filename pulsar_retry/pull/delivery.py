@@ -60,10 +60,10 @@ class Delivery:
         attempt: The number of this attempt, 1 for the first (Pub/Sub's ``delivery_attempt``).
     """
 
-    def __init__(self, desk: DeliverySettler, pulled: Pulled, attempt: int) -> None:
+    def __init__(self, settler: DeliverySettler, pulled: Pulled, attempt: int) -> None:
         self.message = pulled.work.message
         self.attempt = attempt
-        self._desk = desk
+        self._settler = settler
         self._pulled = pulled
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class Delivery:
             LeaseExpired: the lease is over; the message is delivered again.
             pulsar.PulsarException: the consumer is closed.
         """
-        self._desk.acknowledge(self._pulled)
+        self._settler.acknowledge(self._pulled)
 
     def nack(
         self,
@@ -108,7 +108,7 @@ class Delivery:
             outcome = error
         elif error is not None:
             outcome.__cause__ = error
-        self._desk.fail(self._pulled, outcome)
+        self._settler.fail(self._pulled, outcome)
 
     def dead_letter(self, reason: str = "rejected", *, error: Exception | None = None) -> None:
         """Move the message to the dead-letter topic now.
@@ -125,7 +125,7 @@ class Delivery:
         """
         outcome = Reject(reason)
         outcome.__cause__ = checked_error(error)
-        self._desk.fail(self._pulled, outcome)
+        self._settler.fail(self._pulled, outcome)
 
     def modify(self, seconds: Duration) -> None:
         """Set the end of the lease to *seconds* from now (Pub/Sub's ``modify_ack_deadline``).
@@ -140,7 +140,7 @@ class Delivery:
             LeaseExpired: the lease is over.
             ConfigError: *seconds* is not a duration, or is longer than ``max_total``.
         """
-        self._desk.modify(self._pulled, seconds)
+        self._settler.modify(self._pulled, seconds)
 
     def hand_back(self) -> None:
         """Have the message delivered again at once; this does not count as an attempt.
@@ -149,4 +149,4 @@ class Delivery:
             AlreadySettledError: the message was settled before.
             LeaseExpired: the lease is over; the message is delivered again anyway.
         """
-        self._desk.hand_back(self._pulled)
+        self._settler.hand_back(self._pulled)

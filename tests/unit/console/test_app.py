@@ -1,4 +1,4 @@
-"""The console's pages, without a network: letters come from a desk that makes them up."""
+"""The console's pages, without a network: letters come from a look-up that makes them up."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from pulsar_retry.admin.position import Position
-from pulsar_retry.console import desk
+from pulsar_retry.console import lookup
 from pulsar_retry.console.app import Console
-from pulsar_retry.console.desk import Contents, LetterBrowser
+from pulsar_retry.console.assembling import ConsoleOptions, assembled
 from pulsar_retry.console.jobs import Job
 from pulsar_retry.console.login.access import COOKIE, Access
-from pulsar_retry.console.making import ConsoleOptions, assembled
+from pulsar_retry.console.lookup import Contents, LetterLookup
 from pulsar_retry.console.orders import Order, OrderOutcome
 from pulsar_retry.console.store.database import MEMORY, Database
 from pulsar_retry.console.store.letters import IndexedLetter, IndexProgress, LetterGroup
@@ -65,7 +65,7 @@ TOPIC = LetterTopic(
 )
 
 
-class MadeUp(LetterBrowser):
+class MadeUp(LetterLookup):
     """Letters of an attacker."""
 
     facts = FACTS
@@ -124,7 +124,7 @@ def console(access: Access, database: Database) -> Console:
     cluster = Cluster("pulsar://127.0.0.1:1", admin_url="http://127.0.0.1:1")
     options = ConsoleOptions(namespaces=["public/default"])
     made = assembled(cluster, access, options, database)
-    made.desk.__class__ = MadeUp
+    made.lookup.__class__ = MadeUp
     return made
 
 
@@ -338,7 +338,7 @@ def test_a_program_brings_the_token_itself(locked) -> None:
 )
 def test_faults_are_told(browser, local, fault, status) -> None:
     """On a page, with a status."""
-    local.desk.fault = fault
+    local.lookup.fault = fault
     answer = browser.get("/topic", params={"name": DLQ})
     assert status == answer.status_code
     assert "That did not work" in answer.text
@@ -400,7 +400,7 @@ def test_there_is_no_redrive_without_a_dry_run(browser, local) -> None:
 )
 def test_a_payload_in_each_form(browser, local, payload, form, text) -> None:
     """As it was asked for, else as what it is."""
-    local.desk.facts = {k: v for k, v in FACTS.items() if k != "payload"} | payload
+    local.lookup.facts = {k: v for k, v in FACTS.items() if k != "payload"} | payload
     answer = browser.get("/letter", params={"name": DLQ, "id": "1:2", "as": form})
     assert text in answer.text
 
@@ -481,14 +481,14 @@ def test_a_job_keeps_the_largest_groups() -> None:
 def test_downloads_that_nobody_reads_stop_no_page(local, monkeypatch) -> None:
     """Two at a time; another one is refused, and nobody waits for them."""
     letters = SimpleNamespace(letters=lambda: iter(range(9)), facts=lambda each: {"n": each})
-    monkeypatch.setattr(desk, "look_into", lambda *_: contextlib.nullcontext(letters))
-    monkeypatch.setattr(desk, "fits", lambda *_: True)
-    monkeypatch.setattr(desk, "letters_after", lambda *_: iter(()))
-    monkeypatch.setattr(local.desk._indexer, "clients", lambda: (None, None))
-    held = [local.desk.exported(DLQ, Filter()) for _ in range(2)]
+    monkeypatch.setattr(lookup, "look_into", lambda *_: contextlib.nullcontext(letters))
+    monkeypatch.setattr(lookup, "fits", lambda *_: True)
+    monkeypatch.setattr(lookup, "letters_after", lambda *_: iter(()))
+    monkeypatch.setattr(local.lookup._indexer, "clients", lambda: (None, None))
+    held = [local.lookup.exported(DLQ, Filter()) for _ in range(2)]
     browser = TestClient(local.app(), base_url=URL)
     assert 503 == browser.get(f"/export?name={DLQ}").status_code
-    assert 0 == LetterBrowser.waiting(local.desk, RETRY, Filter()).count
+    assert 0 == LetterLookup.waiting(local.lookup, RETRY, Filter()).count
     assert ['{"n": 0}\n', '{"n": 1}\n'] == [next(held[0]), next(held[0])]
     held.clear()
     assert 9 == len(browser.get(f"/export?name={DLQ}").text.splitlines())

@@ -20,9 +20,9 @@ from joserfc import jwt
 from joserfc.jwk import RSAKey
 from starlette.testclient import TestClient
 
+from pulsar_retry.console.assembling import ConsoleOptions, assembled
 from pulsar_retry.console.login.access import COOKIE, Access
 from pulsar_retry.console.login.oidc import OidcLogin, OidcSettings
-from pulsar_retry.console.making import ConsoleOptions, assembled
 from pulsar_retry.console.store.database import MEMORY, Database
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay import Cluster

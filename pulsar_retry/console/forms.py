@@ -10,9 +10,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from pulsar_retry.console.desk import LetterBrowser
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.login.access import User
+from pulsar_retry.console.lookup import LetterLookup
 from pulsar_retry.console.orders import DONE, Order
 from pulsar_retry.console.payload import editable, editable_text, patch_of, payload_of, text_of
 from pulsar_retry.console.store.history import History
@@ -31,11 +31,11 @@ _MOST_NAME = 100
 
 
 @attrs.frozen
-class Acting:
+class Forms:
     """What operators may do. Thread-safe."""
 
     cluster: Cluster
-    desk: LetterBrowser
+    lookup: LetterLookup
     jobs: Jobs
     history: History
     records: Records
@@ -45,13 +45,13 @@ class Acting:
     def form(self, request: Request) -> Response:
         """Show the form of an order."""
         pairs = request.query_params.multi_items()
-        order = Order.of(pairs, self.desk.checked(_one(pairs, "name")))
+        order = Order.of(pairs, self.lookup.checked(_one(pairs, "name")))
         if order.verb not in DONE:
             raise ConfigError.bad("verb", order.verb, ", ".join(DONE))
         matching = None
         if order.verb in {"redrive", "archive", "discard"}:
-            self.desk.refresh(order.source)
-            matching = self.desk.count(order.source, order.query.where())
+            self.lookup.refresh(order.source)
+            matching = self.lookup.count(order.source, order.query.where())
         return self.views.page(
             "act.html",
             request,
@@ -62,12 +62,12 @@ class Acting:
 
     def look(self, request: Request, form: Form) -> Response:
         """Start a dry run."""
-        order = Order.of(form, self.desk.checked(_one(form, "name"))).settled()
+        order = Order.of(form, self.lookup.checked(_one(form, "name"))).settled()
         if (typed := _one(form, "payload")).strip():
             order = self._edited(order, typed)
         total = None
         if order.verb in {"redrive", "archive", "discard"} and order.query:
-            total = self.desk.count(order.source, order.query.where())
+            total = self.lookup.count(order.source, order.query.where())
         job = self.jobs.look(order, _user(request).name, total)
         return _to(link("/job", id=job.id))
 
@@ -85,7 +85,7 @@ class Acting:
         ids = order.query.values("id")
         if order.verb != "redrive" or len(ids) != 1:
             return None, False
-        facts = self.desk.letter(order.source, ids[0])
+        facts = self.lookup.letter(order.source, ids[0])
         payload = payload_of(facts)
         as_json = editable(payload, record_of(facts))
         if as_json is not None or "schema" in facts:
@@ -146,7 +146,7 @@ class Acting:
 
     def snapshot(self, request: Request, form: Form) -> Response:
         """Keep what a subscription has not acknowledged."""
-        topic, name = self.desk.checked(_one(form, "name")), _one(form, "subscription")
+        topic, name = self.lookup.checked(_one(form, "name")), _one(form, "subscription")
         target = Subscription(self.cluster, topic, name)
         made = Snapshot.create(target, name=_one(form, "snapshot").strip() or None)
         self.records.add(_user(request).name, "snapshot", f"{topic} {name}", made.name)

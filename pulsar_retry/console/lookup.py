@@ -1,4 +1,4 @@
-"""Reads letters for pages: from the index, or else from the cluster."""
+"""Looks letters up for pages: in the index, or else in the cluster."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Contents:
     after: str | None = None
 
 
-class LetterBrowser:
+class LetterLookup:
     """Reads the letter topics of some namespaces, and of no others. Thread-safe.
 
     Attributes:
@@ -199,7 +199,7 @@ class LetterBrowser:
         admin, client = self._indexer.clients()
         with _turn(self._readers):
             missed: list[object] = []
-            reading = letters_after(client, admin, topic, None, missed.append)
+            reading = letters_after(client, admin, topic, None, lambda *place: missed.append(place))
             limited = itertools.islice(reading, _MOST_WAITING)
             found = survey_waiting(limited, where, DueTimes(), LISTED)
             return attrs.evolve(found, unreadable=len(missed))

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from pulsar_retry.console.app import Console
-from pulsar_retry.console.desk import LetterBrowser
 from pulsar_retry.console.indexing import Indexer
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.login.access import Access
 from pulsar_retry.console.login.oidc import OidcLogin
+from pulsar_retry.console.lookup import LetterLookup
 from pulsar_retry.console.notify.notifier import Notifier, NotifyOptions, try_webhooks
 from pulsar_retry.console.notify.outbox import NoticeOutbox
 from pulsar_retry.console.notify.wording import Wording
@@ -118,7 +118,7 @@ def assembled(
     return Console(
         cluster=cluster,
         notifier=notifier,
-        desk=LetterBrowser(cluster, options.namespaces, watcher, index, indexer),
+        lookup=LetterLookup(cluster, options.namespaces, watcher, index, indexer),
         jobs=Jobs(cluster, records, audits=options.audits, changed=job_changed),
         history=history,
         records=records,
