@@ -19,7 +19,7 @@ from pulsar_retry.errors import AdminError, AdminNotFoundError
 from pulsar_retry.ops.formatting import short
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.reading import LetterInPlace, read_after
+from pulsar_retry.replay.reading import LetterInPlace, Unreadable, read_after, read_letters
 from pulsar_retry.replay.redriving.judge import key_of
 from pulsar_retry.replay.redriving.source import durable_subscriptions, usual_subscription
 from pulsar_retry.wire.codecs import read_envelope
@@ -70,8 +70,7 @@ class _Seen:
     @property
     def gone(self) -> AckState:
         """What does not wait any more. Without a subscription, letters leave with their ledgers."""
-        first = self.log.first
-        return self.acks or AckState(EntryPlace(first.ledger, first.entry - 1))
+        return self.acks or AckState.of_nothing(self.log)
 
 
 class Indexer:
@@ -247,7 +246,7 @@ class Indexer:
             return False
         missed = self._unreadable.setdefault(partition, set())
         for raw, position in read_after(client, admin, partition, reached, log, skipped=missed.add):
-            at = EntryPlace(position.ledger, position.entry)
+            at = EntryPlace.of(position)
             if number >= _CHUNK and at != place:
                 self._index.add(topic, held, arrived)
                 follow(place, is_whole=False)
@@ -273,39 +272,12 @@ def letters_after(
     admin: AdminClient,
     topic: str,
     after: Position | None,
-    skipped: Callable[[EntryPlace], object] = lambda _place: None,
+    unreadable: Unreadable = lambda _topic, _place: None,
 ) -> Generator[LetterInPlace, None, None]:
-    """Yield the letters of a topic that wait, after a place; the partitions come in turn.
-
-    *skipped* gets the places of those that cannot be read.
-    """
+    """Yield the letters of a topic that wait, after a place; see `read_letters`."""
     through = usual_subscription(durable_subscriptions(admin, topic))
-    for part in _Part.all(admin, topic):
-        here = after if after is not None and part.number == after.partition else None
-        if after is not None and part.number < after.partition:
-            continue
-        seen = _Seen.of(admin, part.name, through)
-        gone = seen.gone
-        start = gone.mark
-        if here is not None:
-            start = max(start, EntryPlace(here.ledger, here.entry - 1))
-        if start >= seen.log.last:
-            continue
-
-        def left_out(place: EntryPlace, gone: AckState = gone) -> None:
-            if not gone.is_acknowledged(place):
-                skipped(place)
-
-        reading = read_after(client, admin, part.name, start, seen.log, skipped=left_out)
-        for raw, position in reading:
-            if here is not None and _order(position) <= _order(here):
-                continue
-            if not gone.is_acknowledged(EntryPlace(position.ledger, position.entry)):
-                yield LetterInPlace(raw, part.name, position)
-
-
-def _order(position: Position) -> tuple[int, int, int]:
-    return position.ledger, position.entry, position.batch
+    partitions = admin.topics.partition_names(topic)
+    return read_letters(client, admin, partitions, through, unreadable, after=after)
 
 
 def indexed(raw: Any, position: Position) -> IndexedLetter:

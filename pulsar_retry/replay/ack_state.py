@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import attrs
 
+from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import SnapshotError
 
 #: The broker's format for acknowledged ranges: ``[(3:-1..3:1],(3:4..3:6]]``.
@@ -36,10 +37,20 @@ class EntryPlace(NamedTuple):
     entry: int
 
     @classmethod
+    def of(cls, position: Position) -> EntryPlace:
+        """Return the place of the entry in which a message is."""
+        return cls(position.ledger, position.entry)
+
+    @classmethod
     def parse(cls, text: str) -> EntryPlace:
         """Read ``ledger:entry``; for a batch the broker may add more in brackets."""
         ledger, entry = text.partition(" ")[0].split(":")
         return cls(int(ledger), int(entry))
+
+    @property
+    def before(self) -> EntryPlace:
+        """The place just before; its entry number is -1 at the start of a ledger."""
+        return EntryPlace(self.ledger, self.entry - 1)
 
     def __str__(self) -> str:
         return f"{self.ledger}:{self.entry}"
@@ -118,6 +129,11 @@ class AckState:
 
     mark: EntryPlace
     ranges: tuple[Range, ...] = ()
+
+    @classmethod
+    def of_nothing(cls, log: Log) -> Self:
+        """Make the state in which nothing of *log* is acknowledged."""
+        return cls(log.first.before)
 
     @classmethod
     def of(cls, mark: EntryPlace, ranges: Iterable[Range]) -> Self:

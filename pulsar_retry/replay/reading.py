@@ -61,7 +61,9 @@ def read_letters(
     partitions: list[str],
     subscription: str | None = None,
     unreadable: Unreadable = lambda _topic, _place: None,
-) -> Iterator[LetterInPlace]:
+    *,
+    after: Position | None = None,
+) -> Generator[LetterInPlace, None, None]:
     """Yield the current messages of *partitions*, one partition after the other, unchanged.
 
     Args:
@@ -73,20 +75,28 @@ def read_letters(
             broker does not report them.
         unreadable: Called with the partition and place of each entry that is left out because it
             cannot be read; see `read_after`.
+        after: Leave out this message and those before it; its partition says in which partition.
     """
-    for topic in partitions:
+    for number, topic in enumerate(partitions):
+        begin = None
+        if after is not None and number <= max(0, after.partition):
+            if number < after.partition:
+                continue
+            begin = after
         stats = admin.topics.internal_stats(topic)
         log = Log.read(stats)
         cursor = None if subscription is None else cursor_of(stats, subscription)
-        first = EntryPlace(log.first.ledger, log.first.entry - 1)
-        done = AckState(first) if cursor is None else AckState.read(cursor, log)
+        done = AckState.of_nothing(log) if cursor is None else AckState.read(cursor, log)
+        mark = done.mark if begin is None else max(done.mark, EntryPlace.of(begin).before)
 
         def skipped(place: EntryPlace, topic: str = topic, done: AckState = done) -> None:
             if not done.is_acknowledged(place):
                 unreadable(topic, place)
 
-        for raw, position in read_after(client, admin, topic, done.mark, log, skipped=skipped):
-            if not done.is_acknowledged(EntryPlace(position.ledger, position.entry)):
+        for raw, position in read_after(client, admin, topic, mark, log, skipped=skipped):
+            if begin is not None and position <= begin:
+                continue
+            if not done.is_acknowledged(EntryPlace.of(position)):
                 yield LetterInPlace(raw, topic, position)
 
 
@@ -134,7 +144,7 @@ def read_after(
                 continue
             came = time.monotonic()
             position = Position.of(raw.message_id())
-            place = EntryPlace(position.ledger, position.entry)
+            place = EntryPlace.of(position)
             if place > log.last:
                 break
             if place != mark and place != (mark.ledger, mark.entry + 1):
@@ -201,14 +211,13 @@ def read_one(
     """
     asked = Position.parse(message_id)
     topic = partitions[asked.partition] if 0 <= asked.partition < len(partitions) else partitions[0]
-    place = EntryPlace(asked.ledger, asked.entry)
+    place = EntryPlace.of(asked)
     log = Log.read(admin.topics.internal_stats(topic))
     if not log.has(place):
         return None
     only = attrs.evolve(log, last=place)
-    before = EntryPlace(asked.ledger, asked.entry - 1)
     is_readable = False
-    with contextlib.closing(read_after(client, admin, topic, before, only)) as reading:
+    with contextlib.closing(read_after(client, admin, topic, place.before, only)) as reading:
         for raw, found in reading:
             is_readable = True
             if asked.batch in {-1, found.batch}:

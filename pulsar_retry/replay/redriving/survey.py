@@ -112,7 +112,7 @@ def count_unreadable(
     found: list[EntryPlace] = []
     for topic, end in ends.items():
         stats = admin.topics.internal_stats(topic)
-        log = attrs.evolve(Log.read(stats), last=EntryPlace(end.ledger, end.entry))
+        log = attrs.evolve(Log.read(stats), last=EntryPlace.of(end))
         cursor = cursor_of(stats, subscription)
         if cursor is None:
             continue
@@ -122,9 +122,8 @@ def count_unreadable(
             known = seen()
             unseen = [each for each in unseen if each not in known]
         if unseen:  # chunks of a letter, or what cannot be read
-            before = EntryPlace(unseen[0].ledger, unseen[0].entry - 1)
             missed: list[EntryPlace] = []
-            for _ in read_after(client, admin, topic, before, log, skipped=missed.append):
+            for _ in read_after(client, admin, topic, unseen[0].before, log, skipped=missed.append):
                 pass
             found += set(missed) & set(unseen)
     return len(found)

@@ -39,7 +39,7 @@ class Late:
 
     def look(self, goal: Goal, now: Surveyed) -> Late:
         """Return the new state after another look at the partition."""
-        unread = AckState.of(EntryPlace(now.read.ledger, now.read.entry - 1), now.acks.ranges)
+        unread = AckState.of(now.read.before, now.acks.ranges)
         early = set(unread.missing(goal.acks))
         # Since the last look it was either dispatched and acknowledged, or acknowledged and
         # skipped. Which one cannot be known. Delivering it twice is better than never.

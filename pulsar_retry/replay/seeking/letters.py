@@ -97,7 +97,7 @@ class OpenLetter:
             position = Position.parse(self.origin.rsplit(";", maxsplit=1)[-1])
         except ConfigError:
             return None
-        return EntryPlace(position.ledger, position.entry)
+        return EntryPlace.of(position)
 
     @property
     def starts_anew(self) -> bool:

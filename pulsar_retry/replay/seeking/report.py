@@ -37,7 +37,7 @@ class Goal:
         """The last entry that is acknowledged together with everything before it."""
         if self.begin is None:
             return self.seen.log.last
-        return EntryPlace(self.begin.ledger, self.begin.entry - 1)
+        return EntryPlace.of(self.begin).before
 
     @property
     def acks(self) -> AckState:

@@ -31,7 +31,7 @@ class Surveyed:
     @property
     def in_hand(self) -> int:
         """How many entries consumers may have in hand, at most."""
-        before = EntryPlace(self.read.ledger, self.read.entry - 1)
+        before = self.read.before
         return self.acks.backlog(self.log) - self.acks.backlog(self.log, before)
 
 
