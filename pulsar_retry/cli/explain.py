@@ -5,26 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from pulsar_retry.policy.actions import DeadLetter
 from pulsar_retry.policy.durations import text_of
-from pulsar_retry.policy.explain import Schedule, Step, explain
-from pulsar_retry.policy.retry import READERS, RetryPolicy
+from pulsar_retry.policy.explain import PRESETS, SCHEDULE_SETTINGS, Schedule, Step, explain
+from pulsar_retry.policy.retry import RetryPolicy, policy_of_texts
 from pulsar_retry.policy.settings import Setting
 
 __all__ = ["command"]
-
-_PRESETS: dict[str, Callable[[], RetryPolicy]] = {
-    "pubsub": RetryPolicy.pubsub,
-    "tdmq": RetryPolicy.tdmq,
-}
-
-#: The settings that determine a schedule.
-_SETTINGS = ("max_attempts", "max_age", "backoff", "jitter")
 
 #: The origins of values here: options take the place of a call, the preset that of a subscriber.
 _ORIGINS = {"call": "option", "subscriber": "preset"}
@@ -39,7 +31,7 @@ Examples:
   pulsar-retry explain --backoff "exponential 1s 1m" --jitter full --max-age 10m
   pulsar-retry explain --backoff "levels 1s 5s 30s" --max-attempts 4 --json""",
 )
-@click.option("--preset", type=click.Choice(sorted(_PRESETS)), help="Start from a known policy.")
+@click.option("--preset", type=click.Choice(sorted(PRESETS)), help="Start from a known policy.")
 @click.option("--max-attempts", metavar="N", help="Attempts, including the first one; or inf.")
 @click.option(
     "--max-age", metavar="DURATION", help="The maximum age of a message at its last retry; or inf."
@@ -68,14 +60,13 @@ def command(
     nor the preset sets come from the environment (PULSAR_RETRY_MAX_ATTEMPTS, PULSAR_RETRY_MAX_AGE,
     PULSAR_RETRY_BACKOFF, PULSAR_RETRY_JITTER), or are the defaults.
     """
-    texts = dict(zip(_SETTINGS, (max_attempts, max_age, backoff, jitter), strict=True))
-    said = {name: READERS[name](text) for name, text in texts.items() if text is not None}
-    policy = _PRESETS[preset]() if preset else RetryPolicy()
-    options = RetryPolicy(**said)
+    texts = dict(zip(SCHEDULE_SETTINGS, (max_attempts, max_age, backoff, jitter), strict=True))
+    policy = PRESETS[preset]() if preset else RetryPolicy()
+    options = policy_of_texts(texts)
     settings = [
         each
         for each in policy.describe(call=options, environment=os.environ)
-        if each.name in _SETTINGS
+        if each.name in SCHEDULE_SETTINGS
     ]
     schedule = explain(policy.resolved(call=options, environment=os.environ), attempts=attempts)
     if as_json:

@@ -26,7 +26,8 @@ from pulsar_retry.cli._common.options import (
 from pulsar_retry.errors import ConfigError, UnreachableError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import seconds_of_text
-from pulsar_retry.policy.retry import READERS, RetryPolicy
+from pulsar_retry.policy.explain import SCHEDULE_SETTINGS
+from pulsar_retry.policy.retry import RetryPolicy, policy_of_texts
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.budget import RetryBudget
 from pulsar_retry.replay.cluster import Cluster
@@ -48,8 +49,6 @@ _NAMES = {
     "secret": "--hmac-secret-file",
     "wrapped=False": "--unwrapped",
 }
-#: The settings of the retry policy that are options.
-_POLICY = ("max_attempts", "max_age", "backoff", "jitter")
 _CODEC = click.Choice([each.value for each in Codec])
 
 
@@ -386,12 +385,12 @@ def _endpoint(options: _Options) -> str:
 
 
 def _retry_policy(options: _Options) -> RetryPolicy | None:
-    texts = {name: getattr(options, name) for name in _POLICY}
-    said = {name: READERS[name](text) for name, text in texts.items() if text is not None}
-    if not said and options.retry_letter_topic is not None:
+    texts = {name: getattr(options, name) for name in SCHEDULE_SETTINGS}
+    is_given = any(text is not None for text in texts.values())
+    if not is_given and options.retry_letter_topic is not None:
         accepted = "an option of the retry policy too, for example --backoff"
         raise ConfigError.bad("retry_letter_topic", options.retry_letter_topic, accepted)
-    return RetryPolicy(**said) if said else None
+    return policy_of_texts(texts) if is_given else None
 
 
 def _dead_letter_policy(options: _Options) -> DeadLetterPolicy | None:

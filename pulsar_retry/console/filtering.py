@@ -14,7 +14,7 @@ import attrs
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.ops.formatting import moment
+from pulsar_retry.ops.formatting import moment, name_and_value
 from pulsar_retry.replay.filter import Filter
 
 #: The fields that may be given several times, with the options of the command line.
@@ -103,7 +103,7 @@ class Query:
             key=self.values("key"),
             attempt=attempts,
             ids=[str(Position.parse(each)) for each in self.values("id")],
-            properties=dict(_pair(each) for each in self.values("property")),
+            properties=dict(name_and_value("property", each) for each in self.values("property")),
             search=self.values("search"),
             since=moment("since", one("since")),
             until=moment("until", one("until")),
@@ -142,10 +142,3 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
         raise ConfigError.bad("attempt", text, "a number")
     return int(text)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise ConfigError.bad("property", text, "NAME=VALUE")
-    return name, value

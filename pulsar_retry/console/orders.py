@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import attrs
 
@@ -31,7 +31,6 @@ from pulsar_retry.replay.waiting.waiting import WaitingLetters
 from pulsar_retry.wire.archive import ArchiveNote
 from pulsar_retry.wire.names import TopicName, kind_of
 
-Verb = Literal["redrive", "archive", "discard", "restore", "undo", "cancel", "expedite", "seek"]
 #: What happens to the letters, for each verb.
 DONE: dict[str, str] = {
     "redrive": "redriven",

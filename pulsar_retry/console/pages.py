@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -27,8 +27,8 @@ from pulsar_retry.ops.doctor import check_up
 from pulsar_retry.ops.finding import CheckResult
 from pulsar_retry.ops.overview import LetterTopic
 from pulsar_retry.ops.showing import record_of
-from pulsar_retry.policy.explain import Step, explain
-from pulsar_retry.policy.retry import READERS, RetryPolicy
+from pulsar_retry.policy.explain import PRESETS, SCHEDULE_SETTINGS, Step, explain
+from pulsar_retry.policy.retry import RetryPolicy, policy_of_texts
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.snapshots.snapshot import Snapshot
 from pulsar_retry.replay.subscription import Subscription
@@ -45,7 +45,6 @@ SPANS = {
 _USUAL = "24h"
 _TOP, _ACTIONS = 10, 200
 _WIDTH = 960
-_POLICY = ("max_attempts", "max_age", "backoff", "jitter")
 
 
 @attrs.frozen
@@ -352,14 +351,10 @@ class Pages:
     def explain(self, request: Request) -> Response:
         """Show the schedule of a retry policy."""
         params = request.query_params
-        texts = {name: params.get(name, "").strip() for name in _POLICY}
-        presets: dict[str, Callable[[], RetryPolicy]] = {
-            "pubsub": RetryPolicy.pubsub,
-            "tdmq": RetryPolicy.tdmq,
-        }
+        texts = {name: params.get(name, "").strip() for name in SCHEDULE_SETTINGS}
         preset = params.get("preset", "")
-        policy = presets[preset]() if preset in presets else RetryPolicy()
-        options = RetryPolicy(**{name: READERS[name](text) for name, text in texts.items() if text})
+        policy = PRESETS[preset]() if preset in PRESETS else RetryPolicy()
+        options = policy_of_texts({name: text or None for name, text in texts.items()})
         found = explain(policy.resolved(call=options, environment={}))
         steps: list[Step] = list(found.steps)
         return self.views.page(
@@ -367,7 +362,7 @@ class Pages:
             request,
             texts=texts,
             preset=preset,
-            presets=list(presets),
+            presets=list(PRESETS),
             steps=steps,
             total=found.total,
             complete=found.complete,

@@ -43,6 +43,18 @@ def words_of_age(age: float | None) -> str:
     return "0 s"
 
 
+def name_and_value(argument: str, text: str) -> tuple[str, str]:
+    """Read ``NAME=VALUE``.
+
+    Raises:
+        ConfigError: the text has no name, or no equals sign.
+    """
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ConfigError.bad(argument, text, "NAME=VALUE")
+    return name, value
+
+
 def moment(argument: str, text: str | None) -> datetime | None:
     """Read a time, or how long ago it was. A time without a time zone is UTC.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from pulsar_retry.policy.actions import DeadLetter, RetryLater
@@ -9,6 +11,13 @@ from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.decide import retry_or_dead
 from pulsar_retry.policy.retry import RetryPolicy
 
+#: Known policies, by the names that the command line and the console have for them.
+PRESETS: dict[str, Callable[[], RetryPolicy]] = {
+    "pubsub": RetryPolicy.pubsub,
+    "tdmq": RetryPolicy.tdmq,
+}
+#: The settings that determine a schedule; each has a text form.
+SCHEDULE_SETTINGS = ("max_attempts", "max_age", "backoff", "jitter")
 #: The maximum number of steps for a policy with an end, and for one without.
 _MOST_STEPS, _STEPS_WITHOUT_END = 10_000, 20
 

@@ -365,6 +365,17 @@ READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
     }
 )
 
+
+def policy_of_texts(texts: Mapping[str, str | None]) -> RetryPolicy:
+    """Return a policy from texts such as ``{"backoff": "fixed 5s"}``; None leaves one open.
+
+    Raises:
+        ConfigError: a text is invalid.
+    """
+    said = {name: READERS[name](text) for name, text in texts.items() if text is not None}
+    return RetryPolicy(**said)
+
+
 _DEFAULT_BACKOFF = Exponential()
 
 #: The setting of the delay levels when nothing sets them.

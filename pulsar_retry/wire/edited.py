@@ -28,10 +28,6 @@ EDITED_JOB = "EDITED_JOB"
 #: How many edits a letter knows.
 _MOST = 50
 
-LINEAGE = frozenset(
-    {EDITED_WITH, EDITED_BY, EDITED_AT, EDITED_SHA256, EDITED_FROM, EDITED_JOB, EDITED_BEFORE},
-)
-
 
 @attrs.frozen(kw_only=True)
 class Lineage:

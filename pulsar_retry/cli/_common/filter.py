@@ -9,8 +9,7 @@ import click
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.cli._common.options import as_argument
-from pulsar_retry.errors import ConfigError
-from pulsar_retry.ops.formatting import MOMENT, moment
+from pulsar_retry.ops.formatting import MOMENT, moment, name_and_value
 from pulsar_retry.replay.filter import Filter
 
 __all__ = ["filter_options", "moment"]
@@ -25,7 +24,7 @@ def _filter_of(given: dict[str, Any]) -> Filter:
         ids=_ids(given.pop("ids")),
         attempt=given.pop("attempts"),
         search=given.pop("search"),
-        properties=dict(_pair(each) for each in given.pop("properties")),
+        properties=dict(name_and_value("--property", each) for each in given.pop("properties")),
         since=moment("--since", given.pop("since")),
         until=moment("--until", given.pop("until")),
     )
@@ -69,13 +68,6 @@ filter_options = as_argument(
     click.option("--since", metavar="TIME", help=f"Dead at or after this time: {MOMENT}."),
     click.option("--until", metavar="TIME", help="Dead before this time."),
 )
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise ConfigError.bad("--property", text, "NAME=VALUE")
-    return name, value
 
 
 def _ids(texts: Sequence[str]) -> list[str]:

@@ -51,6 +51,32 @@ def backlog(admin, letters):
     return backlog
 
 
+@pytest.fixture
+def read_once(letters, micro):
+    """Return a function that sends messages, has a stream read them, and ends it."""
+
+    def read_once(*payloads):
+        letters.send(*payloads)
+        stream = micro()
+        stream.run()
+        stream.kill()
+        return stream
+
+    return read_once
+
+
+@pytest.fixture
+def read_and_deleted(read_once, micro, admin, backlog, letters):
+    """Give a stream that has read two messages, which the broker has deleted, and not a third."""
+    stream = read_once(*numbers(2))
+    again = micro(stream.offset)
+    again.plan()
+    again.kill()
+    assert 0 == backlog()
+    forget(admin, letters, b"2")
+    return stream
+
+
 def numbers(*args):
     """Return payloads that are numbers."""
     return [str(number).encode() for number in range(*args)]
@@ -168,24 +194,18 @@ def test_only_what_is_committed_is_acknowledged(letters, micro, backlog):
 
 
 def test_a_stream_that_starts_again_acknowledges_what_its_checkpoint_proves(
-    letters, micro, backlog
+    read_once, micro, backlog
 ):
     """Spark has committed the last micro-batch, but has not said so."""
-    letters.send(*numbers(3))
-    stream = micro()
-    stream.run()
-    stream.kill()
+    stream = read_once(*numbers(3))
     assert 3 == backlog()
     micro(stream.offset).plan()
     eventually(lambda: backlog() == 0)
 
 
-def test_a_stream_may_leave_that_to_the_next_commit(letters, micro, backlog):
+def test_a_stream_may_leave_that_to_the_next_commit(read_once, letters, micro, backlog):
     """`ack_on_restart=false`."""
-    letters.send(*numbers(3))
-    stream = micro()
-    stream.run()
-    stream.kill()
+    stream = read_once(*numbers(3))
     again = micro(stream.offset, ack_on_restart="false")
     again.plan()
     assert 3 == backlog()
@@ -337,12 +357,9 @@ def test_two_streams_with_one_subscription_are_refused(letters, micro, monkeypat
     assert [b"a"] == micro().run()
 
 
-def test_what_was_deleted_unread_is_an_error(letters, micro, admin, monkeypatch):
+def test_what_was_deleted_unread_is_an_error(read_once, letters, micro, admin):
     """Somebody has skipped the backlog, and the broker has deleted it."""
-    letters.send(*numbers(2))
-    stream = micro()
-    stream.run()
-    stream.kill()
+    stream = read_once(*numbers(2))
     letters.send(*numbers(2, 4))
     path = f"{letters.dead.replace('://', '/')}/subscription/{NAME}"
     admin.call("DELETE", path)
@@ -354,12 +371,9 @@ def test_what_was_deleted_unread_is_an_error(letters, micro, admin, monkeypatch)
     assert [b"4"] == micro(stream.offset, fail_on_data_loss="false").run()
 
 
-def test_a_backlog_that_somebody_skipped_is_an_error(letters, micro, admin):
+def test_a_backlog_that_somebody_skipped_is_an_error(read_once, letters, micro, admin):
     """The subscription is there, but does not stand where the checkpoint does."""
-    letters.send(*numbers(2))
-    stream = micro()
-    stream.run()
-    stream.kill()
+    stream = read_once(*numbers(2))
     letters.send(*numbers(2, 4))
     path = f"{letters.dead.replace('://', '/')}/subscription/{NAME}"
     admin.call("POST", f"{path}/skip_all")
@@ -369,18 +383,9 @@ def test_a_backlog_that_somebody_skipped_is_an_error(letters, micro, admin):
         micro(stream.offset).plan()
 
 
-def test_what_was_deleted_after_it_was_read_is_no_error(letters, micro, admin, backlog):
+def test_what_was_deleted_after_it_was_read_is_no_error(read_and_deleted, micro):
     """Ledgers go when all of their messages are acknowledged."""
-    letters.send(*numbers(2))
-    stream = micro()
-    stream.run()
-    stream.kill()
-    again = micro(stream.offset)
-    again.plan()
-    again.kill()
-    assert 0 == backlog()
-    forget(admin, letters, b"2")
-    assert [b"2"] == micro(stream.offset).run()
+    assert [b"2"] == micro(read_and_deleted.offset).run()
 
 
 @pytest.mark.parametrize(
@@ -392,18 +397,10 @@ def test_what_was_deleted_after_it_was_read_is_no_error(letters, micro, admin, b
     ],
 )
 def test_a_broker_that_is_too_slow_costs_no_message(
-    letters, micro, admin, backlog, monkeypatch, silent, slug
+    read_and_deleted, micro, backlog, monkeypatch, silent, slug
 ):
     """The subscription may hold all that is left, so it stays, whatever it looks like."""
-    letters.send(*numbers(2))
-    stream = micro()
-    stream.run()
-    stream.kill()
-    again = micro(stream.offset)
-    again.plan()
-    again.kill()
-    assert 0 == backlog()
-    forget(admin, letters, b"2")
+    stream = read_and_deleted
 
     def nothing(*_):
         raise pulsar.Timeout

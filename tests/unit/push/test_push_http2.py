@@ -52,6 +52,20 @@ def asked(
     return asyncio.run(main()), server
 
 
+def posting(*bodies: bytes) -> Callable[[Poster], Awaitable[list[str]]]:
+    """Return a function that posts *bodies*, one after the other, and returns the codes."""
+
+    async def use(poster: Poster) -> list[str]:
+        return [(await poster.post(body, [])).code for body in bodies]
+
+    return use
+
+
+def one(poster: Poster) -> Awaitable[Answer]:
+    """Post one body."""
+    return poster.post(b"{}", [])
+
+
 def acknowledge(connection: h2.connection.H2Connection, stream: int, body: bytes) -> None:
     """Acknowledge what is not to be left without an answer."""
     if body != b"hang":
@@ -95,11 +109,7 @@ def test_no_answer_waits_for_another_one():
 
 def test_no_answer():
     """It is a nack at the deadline, and the next request has another connection."""
-
-    async def use(poster: Poster) -> list[str]:
-        return [(await poster.post(body, [])).code for body in (b"{}", b"hang", b"{}")]
-
-    codes, server = asked(acknowledge, use, deadline=3.0)
+    codes, server = asked(acknowledge, posting(b"{}", b"hang", b"{}"), deadline=3.0)
     assert (["204", "timeout", "204"], 2) == (codes, server.connections)
 
 
@@ -150,7 +160,7 @@ def test_interim_answers_do_not_count(last, is_ack):
         say_status(connection, stream, 102)
         say_status(connection, stream, last)
 
-    answer, _ = asked(say, lambda poster: poster.post(b"{}", []))
+    answer, _ = asked(say, one)
     assert (last, is_ack) == (answer.status, answer.is_ack)
 
 
@@ -161,7 +171,7 @@ def test_102_alone_is_no_answer_here():
         say_status(connection, stream, 102)
         connection.reset_stream(stream)
 
-    answer, _ = asked(say, lambda poster: poster.post(b"{}", []))
+    answer, _ = asked(say, one)
     assert ("connection", False) == (answer.failure, answer.is_ack)
 
 
@@ -185,11 +195,9 @@ class Early(Server):
 @pytest.mark.parametrize("status", [200, 500])
 def test_an_answer_before_the_body_is_read(status, resets):
     """It counts, though no window is given for the rest; its connection is not used again."""
-
-    async def use(poster: Poster) -> list[str]:
-        return [(await poster.post(bytes(1_000_000), [])).code for _ in range(3)]
-
-    codes, server = asked(Early(status, resets=resets), use, deadline=3.0)
+    codes, server = asked(
+        Early(status, resets=resets), posting(*[bytes(1_000_000)] * 3), deadline=3.0
+    )
     assert ([str(status)] * 3, 3) == (codes, server.connections)
 
 
@@ -213,10 +221,7 @@ def test_an_answer_in_the_middle_of_the_body_and_the_end():
                 if read > 2_000_000:
                     raise OSError("the server leaves")
 
-    async def use(poster: Poster) -> list[str]:
-        return [(await poster.post(bytes(20_000_000), [])).code for _ in range(3)]
-
-    codes, _ = asked(Leaving(acknowledge), use, deadline=5.0)
+    codes, _ = asked(Leaving(acknowledge), posting(*[bytes(20_000_000)] * 3), deadline=5.0)
     assert ["204"] * 3 == codes
 
 
@@ -229,10 +234,7 @@ def test_a_stream_that_is_reset_before_the_body_is_read():
                 connection.send_headers(event.stream_id, [(":status", "204")])
                 connection.reset_stream(event.stream_id)
 
-    async def use(poster: Poster) -> list[str]:
-        return [(await poster.post(bytes(1_000_000), [])).code for _ in range(3)]
-
-    codes, _ = asked(Resetting(acknowledge), use, deadline=3.0)
+    codes, _ = asked(Resetting(acknowledge), posting(*[bytes(1_000_000)] * 3), deadline=3.0)
     assert ["connection"] * 3 == codes
 
 
@@ -270,7 +272,7 @@ def test_a_status_that_is_none(statuses):
         headers = [*((":status", each) for each in statuses), ("server", "x")]
         connection.send_headers(stream, headers, end_stream=True)
 
-    answer, _ = asked(say, lambda poster: poster.post(b"{}", []))
+    answer, _ = asked(say, one)
     assert ("connection", False) == (answer.failure, answer.is_ack)
 
 
@@ -281,7 +283,7 @@ def test_headers_that_http2_does_not_know():
         headers = [(":status", "204"), ("connection", "keep-alive"), ("Server", "x")]
         connection.send_headers(stream, headers, end_stream=True)
 
-    assert asked(say, lambda poster: poster.post(b"{}", []))[0].is_ack
+    assert asked(say, one)[0].is_ack
 
 
 def test_an_answer_after_the_connection_was_said_to_go_away():
@@ -294,10 +296,7 @@ def test_an_answer_after_the_connection_was_said_to_go_away():
             connection._data_to_send += GoAwayFrame(last_stream_id=stream).serialize()
         say_status(connection, stream, 204)
 
-    async def use(poster: Poster) -> list[str]:
-        return [(await poster.post(b"%d" % number, [])).code for number in range(6)]
-
-    codes, server = asked(say, use)
+    codes, server = asked(say, posting(*(b"%d" % number for number in range(6))))
     assert (["204"] * 6, [b"%d" % number for number in range(6)]) == (codes, bodies)
     assert 3 == server.connections
 
@@ -313,10 +312,7 @@ def test_a_request_that_was_not_taken_is_sent_again():
         else:
             connection.close_connection(last_stream_id=1)
 
-    async def use(poster: Poster) -> list[str]:
-        return [(await poster.post(b"%d" % number, [])).code for number in range(3)]
-
-    assert ["204"] * 3 == asked(say, use)[0]
+    assert ["204"] * 3 == asked(say, posting(b"0", b"1", b"2"))[0]
     assert [b"0", b"1", b"1", b"2", b"2"] == bodies
 
 
@@ -337,7 +333,7 @@ def test_a_frame_that_is_too_long_is_not_awaited(said):
     def say(connection: h2.connection.H2Connection, _stream: int, _body: bytes) -> None:
         connection._data_to_send += said[:100]
 
-    answer, _ = asked(say, lambda poster: poster.post(b"{}", []), deadline=50.0)
+    answer, _ = asked(say, one, deadline=50.0)
     assert ("connection", False) == (answer.failure, answer.is_ack)
 
 
@@ -353,10 +349,7 @@ def test_a_request_that_was_reset_is_not_sent_again(code, posted):
         else:
             connection.reset_stream(stream, h2.errors.ErrorCodes[code])
 
-    async def use(poster: Poster) -> list[str]:
-        return [(await poster.post(body, [])).code for body in (b"1", b"2")]
-
-    assert ["204", "connection"] == asked(say, use)[0]
+    assert ["204", "connection"] == asked(say, posting(b"1", b"2"))[0]
     assert [b"1", b"2", b"2"][:posted] == bodies
 
 
@@ -372,10 +365,7 @@ def test_an_answer_that_breaks_off_is_not_asked_for_again():
             connection.send_headers(stream, [(":status", "200")])
             connection.reset_stream(stream)
 
-    async def use(poster: Poster) -> list[str]:
-        return [(await poster.post(body, [])).code for body in (b"1", b"2", b"1")]
-
-    assert ["204", "connection", "204"] == asked(say, use)[0]
+    assert ["204", "connection", "204"] == asked(say, posting(b"1", b"2", b"1"))[0]
     assert [b"1", b"2", b"1"] == bodies
 
 
