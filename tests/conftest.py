@@ -166,6 +166,13 @@ def own_broker() -> Iterator[Standalone]:
         yield standalone
 
 
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Standalone]:
+    """Give the tests of a module a broker that lets nobody in without a token."""
+    with Standalone(fast_start=True, auth=True, settings=HOSTILE) as broker:
+        yield broker
+
+
 @pytest.fixture(scope="session")
 def index_ack_broker() -> Iterator[Standalone]:
     """Give a broker that acknowledges messages within batches, for tests of just that."""

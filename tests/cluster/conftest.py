@@ -26,12 +26,6 @@ def namespace(cluster: RunningCluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def topic(namespace: str) -> str:
-    """Return the full name of a topic that does not exist yet."""
-    return f"persistent://{namespace}/{uuid.uuid4().hex}"
-
-
-@pytest.fixture
 def client(cluster: RunningCluster) -> Iterator[pr.Client]:
     """Give a client with all rights."""
     with cluster.client() as client:

@@ -7,8 +7,9 @@ import uuid
 import pytest
 
 from support.faults.balancing import Stage
-from support.faults.handing import manage, publish, retry_many, retry_topic
+from support.faults.handing import manage, publish, retry_many
 from support.faults.ledger import Ledger, wait_until
+from support.reading import retry_topic
 
 #: How many messages are published before the fault, and again during it.
 COUNT = 150

@@ -7,9 +7,9 @@ from functools import partial
 import pulsar
 import pytest
 
-from support.faults.handing import manage, publish, retry_many, retry_topic
+from support.faults.handing import manage, publish, retry_many
 from support.faults.ledger import wait_until
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION, eventually, retry_topic
 
 pytestmark = pytest.mark.timeout(280)
 

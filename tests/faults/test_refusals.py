@@ -12,18 +12,8 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.standalone import Standalone
 from support.brokers.hostile import HOSTILE
-from support.faults.handing import (
-    EARLIEST,
-    dead_letter,
-    dead_letter_topic,
-    manage,
-    nack,
-    publish,
-    reject,
-    retry,
-    retry_topic,
-)
-from support.reading import eventually
+from support.faults.handing import EARLIEST, dead_letter, manage, nack, publish, reject, retry
+from support.reading import dead_letter_topic, eventually, retry_topic
 
 pytestmark = pytest.mark.timeout(280)
 

@@ -11,7 +11,9 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry import cli
-from pulsar_retry.replay import Subscription
+from pulsar_retry.admin import AdminClient
+from pulsar_retry.replay import Cluster, Subscription
+from support.push.receiving import Receiver
 from support.reading import SUBSCRIPTION, read_all
 from support.replay.redriving import Dead
 from support.replay.replaying import subscription_of
@@ -105,6 +107,20 @@ def start(client: pr.Client, topic: str) -> Iterator[Callable[..., pr.Subscriber
 def dead(broker, admin, client, topic) -> Dead:
     """Give the topics of the test's subscription."""
     return Dead(broker, admin, client, topic)
+
+
+@pytest.fixture
+def rest(broker: Any) -> Iterator[AdminClient]:
+    """Give the package's own client of the REST API."""
+    with Cluster(broker.service_url, admin_url=broker.admin_url).admin() as rest:
+        yield rest
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Give an endpoint that acknowledges everything, until a test says otherwise."""
+    with Receiver() as receiver:
+        yield receiver
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import pulsar_retry as pr
-from support.interop.names import dead_letter_topic, retry_topic
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION, dead_letter_topic, eventually, retry_topic
 
 both_orders = pytest.mark.parametrize("order", [("python", "go"), ("go", "python")])
 

@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 import pulsar_retry as pr
-from support.interop.names import dead_letter_topic, is_settled, retry_topic
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION, dead_letter_topic, eventually, is_settled, retry_topic
 
 both_orders = pytest.mark.parametrize("order", [("python", "java"), ("java", "python")])
 

@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from support.interop.names import dead_letter_topic, is_settled, retry_topic
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION, dead_letter_topic, eventually, is_settled, retry_topic
 
 
 @pytest.fixture(params=["java", "go"], scope="module")

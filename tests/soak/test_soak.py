@@ -21,9 +21,10 @@ from pulsar_retry.standalone import Standalone
 from support.brokers.proxy import Proxy
 from support.faults.balancing import Stage
 from support.faults.crashing import STEPS, crash
-from support.faults.handing import WAYS, manage, publish, retry_many, retry_topic
+from support.faults.handing import WAYS, manage, publish, retry_many
 from support.faults.ledger import Ledger
 from support.faults.schedule import schedule
+from support.reading import retry_topic
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 

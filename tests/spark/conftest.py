@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import pulsar_retry as pr
+from pulsar_retry_spark import clients
 from pulsar_retry_spark.local import local_session
-from support.spark.sourcing import Letters
+from support.reading import SUBSCRIPTION
+from support.spark.sourcing import Letters, Query
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +45,44 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
 def letters(broker: Any, topic: str, client: pr.Client) -> Letters:
     """Return the topics of the test's subscription."""
     return Letters(broker.service_url, topic, client)
+
+
+@pytest.fixture
+def options(broker: Any, topic: str) -> dict[str, str]:
+    """Give the options for the topics of the test's subscription."""
+    return {"service.url": broker.service_url, "topic": topic, "subscription": SUBSCRIPTION}
+
+
+@pytest.fixture
+def retry(topic: str) -> str:
+    """Return the name of its retry topic."""
+    return f"{topic}-{SUBSCRIPTION}-RETRY"
+
+
+@pytest.fixture
+def dead(topic: str) -> str:
+    """Return the name of its dead-letter topic."""
+    return f"{topic}-{SUBSCRIPTION}-DLQ"
+
+
+@pytest.fixture
+def consumer(client: pr.Client, topic: str) -> pr.Consumer:
+    """Give a consumer of it that gets retry letters, and retries nothing by itself."""
+    return client.subscribe(
+        topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
+    )
+
+
+@pytest.fixture
+def query(spark: SparkSession, letters: Letters, tmp_path: Path) -> Iterator[Query]:
+    """Give a query of both topics; what runs at the end of the test is stopped."""
+    query = Query(spark, letters.options, str(tmp_path / "checkpoint"))
+    yield query
+    query.stop()
+
+
+@pytest.fixture
+def closed_clients() -> Iterator[None]:
+    """Let no client of the package outlive the topics or the broker of its test."""
+    yield
+    clients.close_all()

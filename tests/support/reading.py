@@ -27,6 +27,21 @@ FROM_START: dict[str, Any] = {
 RETRYING = FROM_START | {"enable_retry": True}
 
 
+def retry_topic(topic: str) -> str:
+    """Return the retry topic of *topic*."""
+    return f"{topic}-{SUBSCRIPTION}-RETRY"
+
+
+def dead_letter_topic(topic: str) -> str:
+    """Return the dead-letter topic of *topic*."""
+    return f"{topic}-{SUBSCRIPTION}-DLQ"
+
+
+def is_settled(admin: Any, topic: str) -> bool:
+    """Return whether nothing is left; a letter is published before its original is acknowledged."""
+    return all(admin.backlog(name, SUBSCRIPTION) == 0 for name in (topic, retry_topic(topic)))
+
+
 def read_all(client: pr.Client, topic: str, count: int, **options: Any) -> list[pulsar.Message]:
     """Read *count* messages of *topic* from its start, and check that there are no more."""
     consumer = client.subscribe(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pulsar
@@ -13,6 +13,7 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.consumer.arguments import make_plan
 from pulsar_retry.letters.plan import Plan
+from pulsar_retry.testing import MemoryBroker
 
 MakePlan = Callable[..., Plan]
 
@@ -56,3 +57,11 @@ def wait_until() -> Callable[[Callable[[], Any]], None]:
             pause.wait(0.001)
 
     return wait_until
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryBroker]:
+    """Give an empty broker in memory."""
+    memory = MemoryBroker()
+    yield memory
+    memory.close()

@@ -9,14 +9,6 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.admin import Position, Retention
-from pulsar_retry.replay import Cluster
-
-
-@pytest.fixture
-def rest(broker):
-    """Give the client that is tested."""
-    with Cluster(broker.service_url, admin_url=broker.admin_url).admin() as rest:
-        yield rest
 
 
 def test_what_there_is(rest, namespace, topic) -> None:

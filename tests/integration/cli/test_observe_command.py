@@ -24,13 +24,6 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
-def environment(broker, monkeypatch) -> None:
-    """Say in the environment where the broker is."""
-    monkeypatch.setenv("PULSAR_SERVICE_URL", broker.service_url)
-    monkeypatch.setenv("PULSAR_ADMIN_URL", broker.admin_url)
-
-
-@pytest.fixture
 def dead_letter(subscribe, publish) -> Callable[[], None]:
     """Return a function that makes one."""
     consumer = subscribe(

@@ -13,16 +13,9 @@ import pytest
 
 from support.browser import Browser, find_chromium
 from support.console import Served
-from support.replay.redriving import Dead
 
 #: The checker of accessibility, a package of npm.
 AXE = "axe-core@4.14.1"
-
-
-@pytest.fixture
-def dead(broker, admin, client, topic) -> Dead:
-    """Give the topics of the test's subscription."""
-    return Dead(broker, admin, client, topic)
 
 
 @pytest.fixture(scope="module")

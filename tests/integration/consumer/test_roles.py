@@ -11,18 +11,9 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.standalone import Standalone
-from support.brokers.hostile import HOSTILE
 from support.reading import SOON
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-
-
-@pytest.fixture(scope="module")
-def guarded():
-    """Give a broker that lets nobody in without a token."""
-    with Standalone(fast_start=True, auth=True, settings=HOSTILE) as broker:
-        yield broker
 
 
 def connect(guarded, token):

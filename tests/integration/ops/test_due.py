@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pulsar
 import pytest
@@ -14,20 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 import pulsar_retry as pr
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.ops.due import DueBacklog, due_backlogs
-from pulsar_retry.replay.cluster import Cluster
 from support.reading import FROM_START, SOON, SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(240)
 
 #: Seconds that letters are delayed, or for ever as far as tests go.
 SHORT, LONG = 8.0, 3600.0
-
-
-@pytest.fixture
-def rest(broker: Any) -> Iterator[AdminClient]:
-    """Give the package's own client of the REST API."""
-    with Cluster(broker.service_url, admin_url=broker.admin_url).admin() as rest:
-        yield rest
 
 
 @pytest.fixture

@@ -37,13 +37,6 @@ def payload(request: Request) -> bytes:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    """Give an endpoint that acknowledges everything, until a test says otherwise."""
-    with Receiver() as receiver:
-        yield receiver
-
-
-@pytest.fixture
 def push(
     client: pr.Client, topic: str, receiver: Receiver
 ) -> Iterator[Callable[..., pr.push.Dispatcher]]:

@@ -73,13 +73,6 @@ class Served:
                 return error.code, error.read()
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    """Give an endpoint that acknowledges everything, until a test says otherwise."""
-    with Receiver() as receiver:
-        yield receiver
-
-
 Serve = Callable[..., Served]
 
 

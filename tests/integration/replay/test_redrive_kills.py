@@ -16,12 +16,6 @@ from support.replay.redriving import Dead
 LETTERS = 10_000
 
 
-@pytest.fixture
-def dead(broker, admin, client, topic):
-    """Give the topics of the test's subscription."""
-    return Dead(broker, admin, client, topic)
-
-
 def come_so_far(process, count: int) -> None:
     """Wait until a redrive has brought back more than *count* letters."""
     for line in process.stdout:

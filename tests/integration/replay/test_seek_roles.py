@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 
 import pulsar
 import pytest
@@ -12,15 +11,7 @@ import pulsar_retry as pr
 from pulsar_retry.admin.transport import topic_path
 from pulsar_retry.replay import Cluster, Snapshot, Subscription, seek
 from pulsar_retry.standalone import Standalone
-from support.brokers.hostile import HOSTILE
 from support.reading import SOON, SUBSCRIPTION
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Standalone]:
-    """Give a broker that lets nobody in without a token."""
-    with Standalone(fast_start=True, auth=True, settings=HOSTILE) as broker:
-        yield broker
 
 
 def cluster_of(guarded: Standalone, token: str | None) -> Cluster:

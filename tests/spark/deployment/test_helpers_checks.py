@@ -28,14 +28,9 @@ with local_session(conf=conf) as spark:
 
 
 @pytest.fixture
-def options(broker, topic):
-    """Give the options for the topics of one subscription."""
-    return {
-        "service.url": broker.service_url,
-        "admin.url": broker.admin_url,
-        "topic": topic,
-        "subscription": SUBSCRIPTION,
-    }
+def options(broker, options):
+    """Give options that name the REST API."""
+    return options | {"admin.url": broker.admin_url}
 
 
 def levels(findings):

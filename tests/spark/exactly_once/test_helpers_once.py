@@ -11,13 +11,10 @@ from support.reading import SUBSCRIPTION, read_all
 
 
 @pytest.fixture
-def options(broker, admin, namespace, topic):
+def options(options, admin, namespace):
     """Give the options of a sink that writes to a namespace that deduplicates."""
     admin.set_namespace_policy(namespace, "deduplication", value=True)
-    return {
-        "service.url": broker.service_url,
-        "topic": topic,
-        "subscription": SUBSCRIPTION,
+    return options | {
         "delivery": "effectively-once",
         "sink.id": "nightly-2024-01-01",
         "sink.partitions": 2,

@@ -31,25 +31,16 @@ def nothing_remembered():
     clients.close_all()
 
 
-@pytest.fixture
-def dead(topic):
-    """Return the dead-letter topic's name."""
-    return f"{topic}-{SUBSCRIPTION}-DLQ"
-
-
 def deduplicate(admin, namespace, *, enabled):
     """Switch the namespace's deduplication on or off."""
     admin.set_namespace_policy(namespace, "deduplication", enabled)
 
 
 @pytest.fixture
-def options(broker, admin, namespace, topic):
+def options(options, admin, namespace):
     """Give options for a namespace that deduplicates."""
     deduplicate(admin, namespace, enabled=True)
-    return {
-        "service.url": broker.service_url,
-        "topic": topic,
-        "subscription": SUBSCRIPTION,
+    return options | {
         "max_attempts": "1",  # dead letters all
         "delivery": "effectively-once",
         "sink.id": "job",

@@ -12,7 +12,6 @@ import uuid
 
 import pytest
 
-from pulsar_retry_spark import clients
 from support.reading import SUBSCRIPTION, eventually
 from support.spark import chaos
 from support.spark.cluster import Cluster
@@ -22,18 +21,12 @@ from support.stored import stored
 ROWS = 100_000
 
 pytestmark = [
+    pytest.mark.usefixtures("closed_clients"),
     pytest.mark.skipif(sys.platform != "linux", reason="looks for workers in /proc"),
     pytest.mark.timeout(600),
 ]
 
 four_attempts = pytest.mark.parametrize("spark", ["local[2,4]"], indirect=True)
-
-
-@pytest.fixture(autouse=True)
-def closed_clients():
-    """Let no client outlive the topics of its test."""
-    yield
-    clients.close_all()
 
 
 @pytest.fixture(autouse=True)

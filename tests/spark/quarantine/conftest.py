@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pulsar_retry_spark import QuarantineTable
-from support.reading import SUBSCRIPTION
 from support.spark.routed import Job
 
 
@@ -52,12 +51,6 @@ def kept(request, spark, tmp_path):
 def folder(spark, tmp_path):
     """Give a table that is a folder."""
     return Kept(spark, QuarantineTable(path=str(tmp_path / "kept")))
-
-
-@pytest.fixture
-def options(broker, topic):
-    """Give the options for the topics of one subscription."""
-    return {"service.url": broker.service_url, "topic": topic, "subscription": SUBSCRIPTION}
 
 
 @pytest.fixture

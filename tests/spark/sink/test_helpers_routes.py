@@ -9,24 +9,13 @@ from pyspark.errors import StreamingQueryException
 
 import pulsar_retry as pr
 from pulsar_retry_spark import failures, route_batches, split
-from support.reading import SUBSCRIPTION, read_all
+from support.reading import read_all
 
 
 @pytest.fixture
-def options(broker, topic):
-    """Give the options for the topics of one subscription; all failed rows are dead letters."""
-    return {
-        "service.url": broker.service_url,
-        "topic": topic,
-        "subscription": SUBSCRIPTION,
-        "max_attempts": 1,
-    }
-
-
-@pytest.fixture
-def dead_letter_topic(topic):
-    """Return the subscription's dead-letter topic."""
-    return f"{topic}-{SUBSCRIPTION}-DLQ"
+def options(options):
+    """Give options with which all failed rows are dead letters."""
+    return options | {"max_attempts": 1}
 
 
 @pytest.fixture
@@ -72,7 +61,7 @@ def written(folder):
     return sorted(json.loads(row)["id"] for each in files for row in each.read_text().splitlines())
 
 
-def test_each_row_goes_one_way(lines, options, client, dead_letter_topic, tmp_path):
+def test_each_row_goes_one_way(lines, options, client, dead, tmp_path):
     """Good rows to their writer, failed ones to Pulsar, and a report of each micro-batch."""
     put(tmp_path, "1.json", range(6))
     put(tmp_path, "2.json", range(6, 9))
@@ -90,7 +79,7 @@ def test_each_row_goes_one_way(lines, options, client, dead_letter_topic, tmp_pa
     )
 
     assert [0, 2, 4, 6, 8] == written(tmp_path)
-    messages = read_all(client, dead_letter_topic, 4)
+    messages = read_all(client, dead, 4)
     assert {"1", "3", "5", "7"} == {each.partition_key() for each in messages}
     tasks = [json.loads(each.properties()["FAILURE_TASK"]) for each in messages]
     assert {0, 1} == {each["batch"] for each in tasks}
@@ -116,9 +105,7 @@ def test_a_batch_is_judged_once(lines, options, tmp_path):
     assert [0, 2] == written(tmp_path)
 
 
-def test_good_rows_may_be_written_by_who_judges(
-    lines, options, client, dead_letter_topic, tmp_path
-):
+def test_good_rows_may_be_written_by_who_judges(lines, options, client, dead, tmp_path):
     """Then only the failed ones are left to write."""
     put(tmp_path, "1.json", range(4))
 
@@ -130,14 +117,12 @@ def test_good_rows_may_be_written_by_who_judges(
     run(lines, tmp_path, route_batches(write_and_judge, options))
 
     assert [0, 2] == written(tmp_path)
-    messages = read_all(client, dead_letter_topic, 2)
+    messages = read_all(client, dead, 2)
     assert {"1", "3"} == {each.partition_key() for each in messages}
 
 
 @pytest.mark.parametrize(("when", "times"), [("before", 1), ("after", 2)])
-def test_a_batch_that_fails_is_done_again(
-    lines, options, client, dead_letter_topic, tmp_path, when, times
-):
+def test_a_batch_that_fails_is_done_again(lines, options, client, dead, tmp_path, when, times):
     """All of it, with its number; failed rows that were written before keep their ids."""
     put(tmp_path, "1.json", range(4))
 
@@ -154,7 +139,7 @@ def test_a_batch_that_fails_is_done_again(
     run(lines, tmp_path, route_batches(judge, options, write_good=to(tmp_path)))
 
     assert [0, 2] == written(tmp_path)
-    messages = read_all(client, dead_letter_topic, 2 * times)
+    messages = read_all(client, dead, 2 * times)
     ids = [each.properties()["DEDUPE_ID"] for each in messages]
     assert [times, times] == [ids.count(each) for each in set(ids)]
     tasks = [json.loads(each.properties()["FAILURE_TASK"]) for each in messages]
@@ -174,7 +159,7 @@ def test_failed_rows_that_are_not_written_fail_the_batch(lines, options, tmp_pat
 
 
 def test_a_batch_done_again_is_written_once(
-    lines, options, client, admin, namespace, dead_letter_topic, tmp_path
+    lines, options, client, admin, namespace, dead, tmp_path
 ):
     """With effectively-once delivery, whichever part of the batch was written before."""
     admin.set_namespace_policy(namespace, "deduplication", value=True)
@@ -204,7 +189,7 @@ def test_a_batch_done_again_is_written_once(
     )
 
     assert [(20, 20, 0), (10, 0, 1)] == [(r.rows, r.duplicates, n) for r, n in reports[1:]]
-    messages = read_all(client, dead_letter_topic, 30)
+    messages = read_all(client, dead, 30)
     assert {str(i) for i in range(1, 60, 2)} == {each.partition_key() for each in messages}
 
 

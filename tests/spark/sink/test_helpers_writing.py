@@ -5,40 +5,13 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
-import pulsar
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 import pulsar_retry as pr
 from pulsar_retry_spark import PulsarFailuresError, failures, register, split, write_failures
 from pulsar_retry_spark.errors import PulsarSourceError
-from support.reading import SOON, SUBSCRIPTION, read_all
-
-
-@pytest.fixture
-def consumer(client, topic):
-    """Give a consumer that gets retry letters."""
-    return client.subscribe(
-        topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
-    )
-
-
-@pytest.fixture
-def options(broker, topic):
-    """Give the options for the topics of one subscription."""
-    return {"service.url": broker.service_url, "topic": topic, "subscription": SUBSCRIPTION}
-
-
-@pytest.fixture
-def retry_topic(topic):
-    """Return the subscription's retry topic."""
-    return f"{topic}-{SUBSCRIPTION}-RETRY"
-
-
-@pytest.fixture
-def dead_letter_topic(topic):
-    """Return the subscription's dead-letter topic."""
-    return f"{topic}-{SUBSCRIPTION}-DLQ"
+from support.reading import SOON, read_all
 
 
 @pytest.fixture
@@ -58,11 +31,11 @@ def topics(admin, topic):
     return admin.topics(topic.removeprefix("persistent://").rpartition("/")[0])
 
 
-def test_each_row_is_there_with_its_reason(failed, options, client, dead_letter_topic):
+def test_each_row_is_there_with_its_reason(failed, options, client, dead):
     """What the frame says is what the messages say, and the report counts what is there."""
     report = write_failures(failed, options, action="dead_letter")
 
-    messages = read_all(client, dead_letter_topic, 30)
+    messages = read_all(client, dead, 30)
     assert {str(i): {"id": i} for i in range(20, 50)} == {
         each.partition_key(): json.loads(each.data()) for each in messages
     }
@@ -73,11 +46,11 @@ def test_each_row_is_there_with_its_reason(failed, options, client, dead_letter_
         each.properties()["DEDUPE_ID"] for each in messages
     }
     assert (30, sum(len(each.data()) for each in messages)) == (report.rows, report.bytes)
-    assert {dead_letter_topic: 30} == report.by_topic
+    assert {dead: 30} == report.by_topic
     assert {"dead_letter": 30} == report.by_action
 
 
-def test_the_sink_gives_the_ids_that_failures_gives(spark, options, client, dead_letter_topic):
+def test_the_sink_gives_the_ids_that_failures_gives(spark, options, client, dead):
     """A row written without an id is known as the one that was written with it."""
     frame = spark.sql(
         """
@@ -93,7 +66,7 @@ def test_the_sink_gives_the_ids_that_failures_gives(spark, options, client, dead
 
     write_failures(rows.drop("dedupe_id"), options, action="dead_letter")
 
-    messages = read_all(client, dead_letter_topic, 5)
+    messages = read_all(client, dead, 5)
     assert {row.dedupe_id for row in rows.collect()} == {
         each.properties()["DEDUPE_ID"] for each in messages
     }
@@ -112,20 +85,20 @@ def test_consumers_get_what_is_to_be_retried(failed, options, consumer):
     assert {0.1} == {pr.RetryProperties.of(each).delay for each in messages}
 
 
-def test_options_are_as_spark_takes_them(failed, options, dead_letter_topic):
+def test_options_are_as_spark_takes_them(failed, options, dead):
     """Numbers and booleans are options, too; None is as good as left out."""
     values = {"max_attempts": 1, "rate_limit": 1e6, "tls.allow_insecure": False, "delay": None}
 
     report = write_failures(failed, options | values)
 
-    assert {dead_letter_topic: 30} == report.by_topic
+    assert {dead: 30} == report.by_topic
 
 
-def test_an_action_holds_for_every_row(failed, options, retry_topic):
+def test_an_action_holds_for_every_row(failed, options, retry):
     """Whatever the rows say themselves."""
     stubborn = failed.withColumn("action", F.lit("dead_letter"))
 
-    assert {retry_topic: 30} == write_failures(stubborn, options, action="retry").by_topic
+    assert {retry: 30} == write_failures(stubborn, options, action="retry").by_topic
 
 
 def test_nothing_is_written_of_nothing(failed, options, admin, topic):
@@ -274,7 +247,7 @@ def read_back(spark, failed, options):
     return read
 
 
-def test_dead_letters_go_back_to_work(failed, options, consumer, retry_topic, read_back):
+def test_dead_letters_go_back_to_work(failed, options, consumer, retry, read_back):
     """Read, mended in SQL and written again, they are a consumer's first attempt, and at once."""
     letters = failed.withColumns({"attempt": F.lit(17), "delay_ms": F.lit(7_200_000)})
     assert {"dead_letter": 30} == write_failures(letters, options).by_action
@@ -282,7 +255,7 @@ def test_dead_letters_go_back_to_work(failed, options, consumer, retry_topic, re
     mended = read_back().withColumn("payload", F.encode(F.lit("mended"), "utf-8"))
     report = write_failures(mended, options, action="retry")
 
-    assert {retry_topic: 30} == report.by_topic
+    assert {retry: 30} == report.by_topic
     messages = [consumer.receive(SOON) for _ in range(30)]
     assert {b"mended"} == {each.data() for each in messages}
     assert {1} == {pr.attempt_of(each) for each in messages}
@@ -315,13 +288,13 @@ def test_dead_letters_do_not_go_round_for_ever(failed, options, consumer, read_b
     assert (1, {"dead_letter": 1}) == (report.over_redriven, report.by_action)
 
 
-def test_a_later_time_can_be_asked_for(failed, options, client, retry_topic, read_back):
+def test_a_later_time_can_be_asked_for(failed, options, client, retry, read_back):
     """`not_before` is the mender's own; the delay that the letters had is not asked for again."""
     write_failures(failed, options, action="dead_letter")
 
     later = read_back().withColumn("not_before", F.expr("now() + interval 1 hour"))
     write_failures(later, options, action="retry")
 
-    messages = read_all(client, retry_topic, 30)
+    messages = read_all(client, retry, 30)
     delays = [timedelta(milliseconds=int(each.properties()["DELAY_TIME"])) for each in messages]
     assert all(timedelta(minutes=58) < delay <= timedelta(hours=1) for delay in delays)

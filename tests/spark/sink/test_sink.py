@@ -39,18 +39,6 @@ def write(spark, broker, topic):
 
 
 @pytest.fixture
-def retry(topic):
-    """Return the retry topic's name."""
-    return f"{topic}-{SUBSCRIPTION}-RETRY"
-
-
-@pytest.fixture
-def dead(topic):
-    """Return the dead-letter topic's name."""
-    return f"{topic}-{SUBSCRIPTION}-DLQ"
-
-
-@pytest.fixture
 def rows(spark):
     """Return a function that makes a frame of one row from SQL, such as `'x' AS payload`."""
     return lambda *columns: spark.range(1).selectExpr(*columns)

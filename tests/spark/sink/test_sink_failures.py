@@ -9,7 +9,6 @@ from collections import defaultdict
 import pyarrow as pa
 import pytest
 
-from pulsar_retry_spark import clients
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
@@ -18,6 +17,8 @@ from pulsar_retry_spark.sink import sender
 from pulsar_retry_spark.sink.sink import send_batches
 from support.reading import SUBSCRIPTION
 from support.stored import payloads, stored
+
+pytestmark = pytest.mark.usefixtures("closed_clients")
 
 
 def batches(count, rows=1000):
@@ -33,13 +34,6 @@ def options(url, topic, **more):
     given = {key.replace("__", "."): value for key, value in more.items()}
     base = {"service.url": url, "topic": topic, "subscription": SUBSCRIPTION}
     return SinkOptions.parse(base | given)
-
-
-@pytest.fixture(autouse=True)
-def closed_clients():
-    """Let no client outlive the topics of its test, or its broker."""
-    yield
-    clients.close_all()
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])

@@ -16,12 +16,7 @@ from pulsar_retry_spark.sink.sink import send_batches
 from support.reading import SOON, SUBSCRIPTION, eventually, receive_all
 from support.stored import payloads, stored
 
-
-@pytest.fixture(autouse=True)
-def closed_clients():
-    """Let no client keep the topics of its test."""
-    yield
-    clients.close_all()
+pytestmark = pytest.mark.usefixtures("closed_clients")
 
 
 @pytest.fixture

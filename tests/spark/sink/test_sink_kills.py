@@ -13,35 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_retry_spark import clients
 from pulsar_retry_spark.datasource import register
 from pulsar_retry_spark.exactly_once.stable import in_stable_order
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.report import Report, TaskReport
 from pulsar_retry_spark.sink.sink import REPORT_SCHEMA, arrow_sender
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import eventually
 from support.spark import chaos
 from support.stored import payloads, stored
 
 ROWS = 40_000
 ALL = {b"%d" % row for row in range(ROWS)}
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for workers in /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="looks for workers in /proc"),
+    pytest.mark.usefixtures("closed_clients"),
+]
 
 four_attempts = pytest.mark.parametrize("spark", ["local[2,4]"], indirect=True)
-
-
-@pytest.fixture(autouse=True)
-def closed_clients():
-    """Let no client outlive the topics of its test."""
-    yield
-    clients.close_all()
-
-
-@pytest.fixture
-def dead(topic):
-    """Return the dead-letter topic's name."""
-    return f"{topic}-{SUBSCRIPTION}-DLQ"
 
 
 @pytest.fixture
@@ -52,12 +41,6 @@ def written(admin, namespace, dead):
         return dead in admin.topics(namespace) and admin.stats(dead)["msgInCounter"] > 2000
 
     return written
-
-
-@pytest.fixture
-def options(broker, topic):
-    """Give options of a sink."""
-    return {"service.url": broker.service_url, "topic": topic, "subscription": SUBSCRIPTION}
 
 
 @pytest.fixture

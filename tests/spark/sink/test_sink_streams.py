@@ -48,12 +48,6 @@ def run(broker, topic, tmp_path):
     return run
 
 
-@pytest.fixture
-def dead(topic):
-    """Return the dead-letter topic's name."""
-    return f"{topic}-{SUBSCRIPTION}-DLQ"
-
-
 def tasks_of(messages):
     """Return what each message says of its task."""
     return [json.loads(message.properties()["FAILURE_TASK"]) for message in messages]

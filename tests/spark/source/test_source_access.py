@@ -10,24 +10,15 @@ import pulsar
 import pyarrow as pa
 import pytest
 
-from pulsar_retry.standalone import Standalone
 from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
 from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.sink import send_batches
 from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.source import batch_reader
-from support.brokers.hostile import HOSTILE
 from support.spark.sourcing import Letters
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-
-
-@pytest.fixture(scope="module")
-def guarded():
-    """Give a broker that lets nobody in without a token."""
-    with Standalone(fast_start=True, auth=True, settings=HOSTILE) as broker:
-        yield broker
 
 
 @pytest.fixture

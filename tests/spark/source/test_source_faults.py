@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 import pulsar_retry as pr
 from pulsar_retry_spark.source import reading
 from support.reading import eventually
-from support.spark.sourcing import Letters, Micro, Query
+from support.spark.sourcing import Letters, Micro, numbers
 
 #: Seconds for a broker to come back and for Spark to notice.
 PATIENCE = 240
@@ -68,19 +68,6 @@ def fallen(own_broker):
             return result
 
     return fallen
-
-
-@pytest.fixture
-def query(spark, letters, tmp_path):
-    """Give a query of both topics; what runs at the end of the test is stopped."""
-    query = Query(spark, letters.options, str(tmp_path / "checkpoint"))
-    yield query
-    query.stop()
-
-
-def numbers(*args):
-    """Return payloads that are numbers."""
-    return [str(number).encode() for number in range(*args)]
 
 
 def test_planning_waits_for_the_broker(letters, micro, fallen):

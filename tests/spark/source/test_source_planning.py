@@ -21,7 +21,7 @@ from pulsar_retry_spark.source import subscription as reading_subscription
 from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.source import batch_reader
 from support.reading import eventually
-from support.spark.sourcing import Micro, forget
+from support.spark.sourcing import Micro, forget, numbers
 
 NAME = "pulsar-failures"
 
@@ -75,11 +75,6 @@ def read_and_deleted(read_once, micro, admin, backlog, letters):
     assert 0 == backlog()
     forget(admin, letters, b"2")
     return stream
-
-
-def numbers(*args):
-    """Return payloads that are numbers."""
-    return [str(number).encode() for number in range(*args)]
 
 
 # -- offsets and limits -----------------------------------------------------------------------

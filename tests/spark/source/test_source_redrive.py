@@ -15,14 +15,6 @@ from support.spark.sourcing import frame, payloads
 
 
 @pytest.fixture
-def consumer(client, topic):
-    """Give a consumer that retries nothing by itself."""
-    return client.subscribe(
-        topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
-    )
-
-
-@pytest.fixture
 def dead(letters, consumer):
     """Have the consumer dead-letter three orders, of which two can be mended."""
     for order in (b"amount=-1", b"amount=-2", b"garbage"):

@@ -9,25 +9,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from support.reading import eventually
-from support.spark.sourcing import Query
+from support.spark.sourcing import Query, numbers
 
 NAME = "pulsar-failures"
 
 #: Seconds for what takes a few micro-batches of a slow machine.
 PATIENCE = 150
-
-
-@pytest.fixture
-def query(spark, letters, tmp_path):
-    """Give a query of both topics; what runs at the end of the test is stopped."""
-    query = Query(spark, letters.options, str(tmp_path / "checkpoint"))
-    yield query
-    query.stop()
-
-
-def numbers(*args):
-    """Return payloads that are numbers."""
-    return [str(number).encode() for number in range(*args)]
 
 
 def logged(query, what):

@@ -29,7 +29,7 @@ from pulsar_retry_spark import (
     write_failures,
 )
 from support.reading import SUBSCRIPTION, eventually
-from support.spark.sourcing import Query, forget, payloads
+from support.spark.sourcing import forget, payloads
 
 SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
@@ -66,14 +66,6 @@ def judged(orders):
     }
     good, failed = split(cents, rules)
     return good, failures(failed, key="id", retryable=F.col("reason") == "currency-known")
-
-
-@pytest.fixture
-def query(spark, letters, tmp_path):
-    """Give a query of both topics; what runs at the end of the test is stopped."""
-    query = Query(spark, letters.options, str(tmp_path / "checkpoint"))
-    yield query
-    query.stop()
 
 
 @pytest.mark.feature("`split`, `failures`, `write_failures`")

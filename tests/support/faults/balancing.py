@@ -9,9 +9,8 @@ from typing import Any
 
 import attrs
 
-from support.faults.handing import dead_letter_topic, retry_topic
 from support.faults.ledger import SOON, Account, Ledger, wait_until
-from support.reading import SUBSCRIPTION
+from support.reading import SUBSCRIPTION, dead_letter_topic, retry_topic
 from support.stored import stored
 
 Way = Callable[..., None]

@@ -43,16 +43,6 @@ _wall = time.time
 GoOn = Callable[[], bool]
 
 
-def retry_topic(topic: str) -> str:
-    """Return the retry topic of *topic*."""
-    return f"{topic}-{SUBSCRIPTION}-RETRY"
-
-
-def dead_letter_topic(topic: str) -> str:
-    """Return the dead-letter topic of *topic*."""
-    return f"{topic}-{SUBSCRIPTION}-DLQ"
-
-
 def publish(client: Any, topic: str, ledger: Ledger, count: int, **options: Any) -> None:
     """Publish *count* messages with the next numbers; enter those that have a receipt.
 

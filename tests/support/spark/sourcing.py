@@ -77,6 +77,11 @@ class Letters:
         return self._producers[key]
 
 
+def numbers(*args: int) -> list[bytes]:
+    """Return payloads that are the numbers of a range."""
+    return [str(number).encode() for number in range(*args)]
+
+
 def forget(admin: Any, letters: Letters, *payloads: bytes) -> None:
     """Make the broker delete dead letters that no subscription keeps, and publish new ones."""
     path = letters.dead.replace("://", "/")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,14 +29,6 @@ async def fail_on_a_loop(message: Any) -> None:
 def fail_otherwise(_message: Any) -> None:
     """Handle a message in vain, for another reason."""
     raise TimeoutError("no answer either")
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryBroker]:
-    """Give an empty broker."""
-    memory = MemoryBroker()
-    yield memory
-    memory.close()
 
 
 def records_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pulsar
@@ -12,14 +11,6 @@ import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
 
 KEY_SHARED = pulsar.ConsumerType.KeyShared
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryBroker]:
-    """Give an empty broker."""
-    memory = MemoryBroker()
-    yield memory
-    memory.close()
 
 
 @pytest.mark.parametrize("redelivery", ["letters", "nack"])

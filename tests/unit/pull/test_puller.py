@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pulsar
 import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryBroker]:
-    """Give an empty broker."""
-    memory = MemoryBroker()
-    yield memory
-    memory.close()
 
 
 @pytest.mark.parametrize("lease", [pr.Lease(), pr.Lease(extend=True, maximum=30, minimum=20)])

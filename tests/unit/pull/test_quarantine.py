@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,14 +65,6 @@ def test_a_suspect_is_alone(steps: list[bool | int]) -> None:
     while inside:
         leave(0)
     assert list(range(came)) == entered
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryBroker]:
-    """Give an empty broker."""
-    memory = MemoryBroker()
-    yield memory
-    memory.close()
 
 
 def test_a_stop_that_times_out_is_no_crash(memory: MemoryBroker, tmp_path: Path) -> None:

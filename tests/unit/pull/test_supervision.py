@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pulsar
@@ -25,14 +24,6 @@ from support.reading import eventually
 SHORT = pr.Lease(minimum=1, maximum=1, max_total=1)
 DAY = 86_400
 AT_ONCE = pr.RetryPolicy(max_attempts=20, backoff="immediate")
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryBroker]:
-    """Give an empty broker."""
-    memory = MemoryBroker()
-    yield memory
-    memory.close()
 
 
 def hanging(memory: MemoryBroker) -> Notes:

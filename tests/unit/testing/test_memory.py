@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pulsar
@@ -26,14 +25,6 @@ RETRY, DLQ = "orders-billing-RETRY", "orders-billing-DLQ"
 def fail(_message: Any) -> None:
     """Handle a message in vain."""
     raise TimeoutError("no answer")
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryBroker]:
-    """Give an empty broker."""
-    memory = MemoryBroker()
-    yield memory
-    memory.close()
 
 
 def consumer_of(memory: MemoryBroker, **options: Any) -> pr.Consumer:
