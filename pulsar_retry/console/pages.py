@@ -23,8 +23,8 @@ from pulsar_retry.console.views import Views, link
 from pulsar_retry.console.watch import JOBS, TOPICS, Watcher
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import read_audit
+from pulsar_retry.ops.check_result import CheckResult
 from pulsar_retry.ops.doctor import check_up
-from pulsar_retry.ops.finding import CheckResult
 from pulsar_retry.ops.overview import LetterTopic
 from pulsar_retry.ops.showing import record_of
 from pulsar_retry.policy.explain import PRESETS, SCHEDULE_SETTINGS, Step, explain

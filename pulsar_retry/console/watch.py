@@ -16,8 +16,8 @@ from pulsar_retry.console.indexing import MOST, Indexer
 from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.observe.failures import LogLimiter
+from pulsar_retry.ops.check_result import CheckResult
 from pulsar_retry.ops.doctor import check_up
-from pulsar_retry.ops.finding import CheckResult
 from pulsar_retry.ops.overview import LetterTopic, letter_topics
 from pulsar_retry.ops.polling import Polling
 from pulsar_retry.replay.cluster import Cluster

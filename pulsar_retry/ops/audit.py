@@ -23,8 +23,8 @@ from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
 from pulsar_retry.errors import AuditError, shown
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.operator_name import operator_name
 from pulsar_retry.replay.reading import read_letters
-from pulsar_retry.replay.who import operator
 from pulsar_retry.wire.names import TopicName
 
 _log = logging.getLogger("pulsar_retry")
@@ -63,7 +63,7 @@ class Act:
 
     verb: str
     target: str
-    by: str = attrs.field(factory=operator)
+    by: str = attrs.field(factory=operator_name)
     why: str | None = None
     given: Mapping[str, Any] = attrs.field(factory=dict)
     job: str = attrs.field(factory=lambda: uuid.uuid4().hex[:12])

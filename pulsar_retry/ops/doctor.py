@@ -21,7 +21,7 @@ from pulsar_retry.errors import (
 )
 from pulsar_retry.native.loading import native
 from pulsar_retry.ops import settings
-from pulsar_retry.ops.finding import CheckResult
+from pulsar_retry.ops.check_result import CheckResult
 from pulsar_retry.replay.redriving.source import SUBSCRIPTION, all_stats, durable_subscriptions
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.lanes import LaneTopics

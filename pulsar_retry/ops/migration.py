@@ -13,7 +13,7 @@ from typing import Any
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import AdminError, AdminForbiddenError
-from pulsar_retry.ops.finding import CheckResult
+from pulsar_retry.ops.check_result import CheckResult
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName
 

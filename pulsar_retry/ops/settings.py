@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pulsar_retry.ops.finding import CheckResult
+from pulsar_retry.ops.check_result import CheckResult
 from pulsar_retry.policy.durations import text_of
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 

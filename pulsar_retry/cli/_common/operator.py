@@ -14,7 +14,7 @@ from pulsar_retry.cli._common.options import as_argument
 from pulsar_retry.errors import AuditError
 from pulsar_retry.ops.audit import Act, audited
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.who import operator
+from pulsar_retry.replay.operator_name import operator_name
 
 __all__ = ["Operator", "operator_options"]
 
@@ -71,7 +71,7 @@ class Operator:
 
 def _operator_of(given: dict[str, Any]) -> Operator:
     by, why = given.pop("by"), given.pop("why")
-    return Operator(by or operator(), why, audits=not given.pop("no_audit"))
+    return Operator(by or operator_name(), why, audits=not given.pop("no_audit"))
 
 
 #: Gives a command the options of the audit log; the command gets them as one argument, `who`.

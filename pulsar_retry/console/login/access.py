@@ -15,7 +15,7 @@ import attrs
 
 from pulsar_retry._throttle import Throttle, TooManyTriesError
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.replay.who import operator
+from pulsar_retry.replay.operator_name import operator_name
 
 COOKIE = "pulsar-retry-console"
 #: The shortest token, in characters: shorter ones can be guessed.
@@ -164,7 +164,7 @@ class Access:
             TooManyTriesError: the client *address* has sent too many wrong tokens.
         """
         if not self.needs_login:
-            return User(operator(), "operator")
+            return User(operator_name(), "operator")
         with self._lock:
             ends, user = self._sessions.get(cookie or "", (0.0, None))
         if user is not None and time.monotonic() < ends:

@@ -25,11 +25,11 @@ from pulsar_retry.replay.archiving.archiving import Archiving, Restoring
 from pulsar_retry.replay.archiving.copies import EditSurvey, survey_edit
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.operator_name import operator_name
 from pulsar_retry.replay.redriving.redrive import only_consumer
 from pulsar_retry.replay.redriving.report import COPY, REFUSED, first_of_each
 from pulsar_retry.replay.redriving.source import check_exists, find_subscription
 from pulsar_retry.replay.waiting.waiting import WaitingLetters
-from pulsar_retry.replay.who import operator
 from pulsar_retry.wire.archive import ARCHIVED_EDIT, ArchiveNote, archive_of
 from pulsar_retry.wire.edited import EDITED_JOB
 from pulsar_retry.wire.names import TopicName, kind_of
@@ -116,7 +116,7 @@ class Undo:
         self._job, self._dry_run, self._through = job, dry_run, dlq_subscription
         self._note = ArchiveNote(
             archived_as="archived",
-            by=by or operator(),
+            by=by or operator_name(),
             at=datetime.now(UTC),
             why=why or f"undo of {job}",
             job=command or uuid.uuid4().hex[:12],

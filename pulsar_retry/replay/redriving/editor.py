@@ -16,9 +16,9 @@ from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry.replay.editing.content import LetterContent
 from pulsar_retry.replay.editing.diff import LetterDiff, diff_of
 from pulsar_retry.replay.editing.edit import Edit
+from pulsar_retry.replay.operator_name import operator_name
 from pulsar_retry.replay.reading import read_letters
 from pulsar_retry.replay.redriving.report import LEFT_BY_EDIT
-from pulsar_retry.replay.who import operator
 from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.archive import (
     ARCHIVED_EDIT,
@@ -75,7 +75,7 @@ class LetterEditor:
             codec_of: Returns the codec of a raw message.
             archived: See the attribute.
         """
-        now, by = datetime.now(UTC), edit.by or operator()
+        now, by = datetime.now(UTC), edit.by or operator_name()
         self._edit, self._source, self._codec_of = edit, source, codec_of
         self._lineage = Lineage(edit=edit.id, by=by, at=now, job=job)
         self._note = ArchiveNote(

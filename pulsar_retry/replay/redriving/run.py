@@ -25,6 +25,7 @@ from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
+from pulsar_retry.replay.publishing import AcknowledgedLater
 from pulsar_retry.replay.redriving.editor import EditedLetter
 from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
@@ -64,7 +65,7 @@ class Returned:
         number: The number that identifies it within the job.
         letter: The letter to publish.
         error: Why it failed.
-        keeps: Whether it was the original that was to be archived.
+        archives: Whether it was the original that was to be archived.
         first: When it failed for the first time, by the monotonic clock.
         due: When it may be tried again, by the same clock.
     """
@@ -73,7 +74,7 @@ class Returned:
     number: int
     letter: Letter
     error: BaseException
-    keeps: bool
+    archives: bool
     first: float
     due: float
 
@@ -109,36 +110,39 @@ class RedriveWork:
     progress: Callable[[Run], None]
 
 
-class _Hand(LetterFuture):
-    """The end of one hand-off. It notifies the run directly, which is cheaper than a callback."""
+class _HandOffFuture(LetterFuture):
+    """The future of one hand-off. It tells the run directly, which is cheaper than a callback."""
 
     def __init__(
-        self, run: Run, raw: Any, number: int, letter: Letter, first: float | None, *, keeps: bool
+        self,
+        run: Run,
+        raw: Any,
+        number: int,
+        letter: Letter,
+        first: float | None,
+        *,
+        archives: bool,
     ) -> None:
         super().__init__()
         self.run, self.raw, self.number, self.letter, self.first = run, raw, number, letter, first
-        self.keeps = keeps
+        self.archives = archives
 
     def succeed(self) -> None:
-        if self.keeps:
-            self.run.kept(self)
+        if self.archives:
+            self.run.original_archived(self)
         else:
-            self.run.landed(self)
+            self.run.letter_published(self)
 
     def set_exception(self, exception: BaseException | None) -> None:
         assert exception is not None  # noqa: S101 - a hand_off's failures have one
-        self.run.failed(self, exception)
+        self.run.letter_failed(self, exception)
 
 
-class _Keeper:
-    """Takes the place of the consumer of a letter whose original is archived: it stays for now."""
+class _Unacknowledged(AcknowledgedLater):
+    """Takes the place of the consumer while the original of a letter is archived."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-
-    def acknowledge_async(self, _raw: Any, done: Callable[[_pulsar.Result], object]) -> None:
-        """Report success without acknowledging the letter."""
-        done(_pulsar.Result.Ok)
 
     def is_connected(self) -> bool:
         """Tell whether the consumer is connected."""
@@ -163,9 +167,9 @@ class Run:
         self._cancelled = cancelled
         self._lock = threading.Lock()
         self._failed_letters: SimpleQueue[Returned] = SimpleQueue()
-        self._kept: SimpleQueue[_Hand] = SimpleQueue()
-        self._keeping = 0  # letters whose original is being archived
-        self._keeper = _Keeper(work.consumer)
+        self._archived_originals: SimpleQueue[_HandOffFuture] = SimpleQueue()
+        self._archiving = 0  # letters whose original is being archived
+        self._unacknowledged = _Unacknowledged(work.consumer)
         self._returned: deque[Returned] = deque()
         self._seen: dict[int, bool] = {}  # by number: whether the letter was published
         self._saved = work.checkpoint.redriven
@@ -269,48 +273,50 @@ class Run:
         The original of an edited letter is archived first, and its receipt awaited.
         """
         if isinstance(letter, EditedLetter) and letter.original is not None:
-            self._keeping += 1
-            hand = _Hand(self, raw, number, letter, first, keeps=True)
-            published, source = letter.original, self._keeper
+            self._archiving += 1
+            future = _HandOffFuture(self, raw, number, letter, first, archives=True)
+            published, source = letter.original, self._unacknowledged
         else:
-            hand = _Hand(self, raw, number, letter, first, keeps=False)
+            future = _HandOffFuture(self, raw, number, letter, first, archives=False)
             published, source = letter, self._work.consumer
-        self._work.hand_off.hand_on(raw, source, published, was_letter=False, future=hand)
+        self._work.hand_off.hand_on(raw, source, published, was_letter=False, future=future)
 
-    def kept(self, hand: _Hand) -> None:
+    def original_archived(self, future: _HandOffFuture) -> None:
         """Record that the original of a letter is archived. Any thread may call it."""
-        self._kept.put(hand)
+        self._archived_originals.put(future)
 
     def _send_edited(self) -> None:
         """Publish the edited copies of letters whose originals are archived."""
-        while not self._kept.empty():  # no other thread takes from it
-            hand = self._kept.get_nowait()
-            self._keeping -= 1
+        while not self._archived_originals.empty():  # no other thread takes from it
+            future = self._archived_originals.get_nowait()
+            self._archiving -= 1
             self.archived += 1
-            assert isinstance(hand.letter, EditedLetter)  # noqa: S101 - others are not kept
-            self._send(hand.raw, hand.number, attrs.evolve(hand.letter, original=None))
+            assert isinstance(future.letter, EditedLetter)  # noqa: S101 - others have no original
+            self._send(future.raw, future.number, attrs.evolve(future.letter, original=None))
 
-    def landed(self, hand: _Hand) -> None:
+    def letter_published(self, future: _HandOffFuture) -> None:
         """Count a letter that was published. Any thread may call it."""
         with self._lock:
             self.redriven += 1
-            self.targets[hand.letter.topic] += 1
-        self._seen[hand.number] = True
+            self.targets[future.letter.topic] += 1
+        self._seen[future.number] = True
 
-    def failed(self, hand: _Hand, error: BaseException) -> None:
+    def letter_failed(self, future: _HandOffFuture, error: BaseException) -> None:
         """Record a letter whose hand-off failed. Any thread may call it."""
         if isinstance(error, AcknowledgeError):
-            self.landed(hand)
+            self.letter_published(future)
         now = time.monotonic()
-        due, first = now + _PAUSE, hand.first or now
-        returned = Returned(hand.raw, hand.number, hand.letter, error, hand.keeps, first, due)
+        due, first = now + _PAUSE, future.first or now
+        returned = Returned(
+            future.raw, future.number, future.letter, error, future.archives, first, due
+        )
         self._failed_letters.put(returned)
 
     def _take_back(self) -> None:
         """Publish again what was not published, and acknowledge again what was published."""
         while not self._failed_letters.empty():  # no other thread takes from it
             each = self._failed_letters.get_nowait()
-            self._keeping -= each.keeps
+            self._archiving -= each.archives
             if isinstance(each.error, AcknowledgeError):
                 self._acknowledge(each.raw)
             elif isinstance(each.error.__cause__, _NO_RETRY_ERRORS):
@@ -381,7 +387,7 @@ class Run:
         give_up = time.monotonic() + _PATIENCE
         while time.monotonic() < give_up and (
             self._work.hand_off.flights
-            or self._keeping
+            or self._archiving
             or not self._failed_letters.empty()
             or (self._returned and self._goes_on())
         ):

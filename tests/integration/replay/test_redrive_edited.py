@@ -228,8 +228,8 @@ def receipt(flight):
 
 before(HandOff, "landed", lambda _, flights: list(map(receipt, flights)))
 before(InFlightLetter, "published", lambda flight, _: receipt(flight))
-before(run.Run, "kept", lambda *_: at("before the copy"))
-before(run.Run, "landed", lambda *_: at("acknowledged"))
+before(run.Run, "original_archived", lambda *_: at("before the copy"))
+before(run.Run, "letter_published", lambda *_: at("acknowledged"))
 before(run.Run, "_send", lambda *_: at("before all"))
 redrive = Redrive(source, cluster=Cluster(url, admin_url=admin), edit=Edit.of_function(edited, "e"))
 done = redrive.run()
@@ -403,8 +403,8 @@ def at(what):
     if what == step and seen[what] == 50:
         os.kill(os.getpid(), signal.SIGKILL)
 
-whole, landed = run.Run._send, run.Run.landed
+whole, landed = run.Run._send, run.Run.letter_published
 run.Run._send = lambda *given: (at("restored"), whole(*given))[1]
-run.Run.landed = lambda *given: (at("acknowledged"), landed(*given))[1]
+run.Run.letter_published = lambda *given: (at("acknowledged"), landed(*given))[1]
 print(str(Undo(source, job, cluster=Cluster(url, admin_url=admin)).run().is_complete).lower())
 """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pulsar_retry.ops.audit import audit_topic, joined, operator
+from pulsar_retry.ops.audit import audit_topic, joined
+from pulsar_retry.replay.operator_name import operator_name
 
 
 def begun(job: str, at: str = "2026-01-01", **more: object) -> dict[str, object]:
@@ -34,4 +35,4 @@ def test_where_and_who() -> None:
     """One topic for a namespace; a user and a host."""
     assert "persistent://a/b/pulsar-retry-audit" == audit_topic("persistent://a/b/c-partition-1")
     assert "persistent://a/b/pulsar-retry-audit" == audit_topic("non-persistent://a/b/c")
-    assert "@" in operator()
+    assert "@" in operator_name()

@@ -7,7 +7,7 @@ import os
 import platform
 
 
-def operator() -> str:
+def operator_name() -> str:
     """Return the user and the host of this process, ``user@host``."""
     try:
         user = getpass.getuser()
