@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -55,11 +55,10 @@ def interleaved(
 ) -> dict[_Name, list[_Value]]:
     """Run *contestants* in turn, *rounds* times; return what they returned."""
     rounds_of: dict[_Name, list[_Value]] = {name: [] for name in contestants}
-    turn = deque(contestants)
 
     def one_round() -> None:
-        turn.rotate()  # so that no contestant is always the first one after the pause
-        for name in turn:
+        # A broker still works for the contestant before, so that is not always the same one.
+        for name in random.sample(list(contestants), len(contestants)):
             rounds_of[name].append(contestants[name]())
 
     benchmark.pedantic(one_round, rounds=rounds, warmup_rounds=0)
