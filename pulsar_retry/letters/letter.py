@@ -135,19 +135,16 @@ class FailureDetails:
 
         The codec must be one of this package's own.
         """
-        kind = self._kind(reason)
-        if kind is None:
-            return self.codec.write(self._after(EMPTY, reason), redact=self.redact), None
+        kind: FailureKind | None
+        if self.error is None and self.redact is None:
+            kind = _kind_of(reason, self.stage)
+        else:
+            envelope = self._after(EMPTY, reason)
+            kind = failure_kind(envelope) if self.redact is None else None
+            if kind is None:
+                return self.codec.write(envelope, redact=self.redact), None
         when, published = self.when.timestamp(), self.published.timestamp()
         return kind.properties, (self.attempt, when, published, kind.entry)
-
-    def _kind(self, reason: str) -> FailureKind | None:
-        """Return what this failure shares with others; None if it must be written whole."""
-        if self.redact is not None:
-            return None
-        if self.error is None:
-            return _kind_of(reason, self.stage)
-        return failure_kind(self._after(EMPTY, reason))
 
     def on(
         self, carried: Mapping[str, str], origin: Origin, reason: str | None = None
