@@ -187,16 +187,8 @@ class Handover:
             keep: If publishing fails, publish the letter again after longer and longer delays,
                 instead of having the message redelivered.
         """
-        raw, carried, origin, details = self._letter_inputs(message, failure, failures)
-        letter = retried(
-            self._plan,
-            action,
-            carried,
-            origin,
-            failures=failures,
-            details=details,
-            custom=custom,
-            least_delay=least_delay,
+        raw, letter = self._retry_letter(
+            message, action, failure, failures=failures, custom=custom, least_delay=least_delay
         )
         letter = settling(letter, message, self._plan.subscription)
         return self._outbox.hand_on(raw, letter, keep=keep)
@@ -241,15 +233,8 @@ class Handover:
             letter = Letter(topic, properties, origin=origin, diverts=True)
         else:
             action, failure, failures = failed
-            raw, carried, origin, details = self._letter_inputs(message, failure, failures)
-            letter = retried(
-                self._plan,
-                action,
-                carried,
-                origin,
-                failures=failures,
-                details=details,
-                custom=custom,
+            raw, letter = self._retry_letter(
+                message, action, failure, failures=failures, custom=custom
             )
             letter = attrs.evolve(letter, topic=topic, delay=0.0)
         letter = settling(letter, message, self._plan.subscription)
@@ -281,6 +266,29 @@ class Handover:
         letter.properties.update(custom)
         letter = settling(letter, message, self._plan.subscription)
         return self._outbox.hand_on(raw, letter, keep=keep)
+
+    def _retry_letter(
+        self,
+        message: Any,
+        action: RetryLater,
+        failure: Failure,
+        *,
+        failures: int,
+        custom: Mapping[str, str],
+        least_delay: float = 0.0,
+    ) -> tuple[Any, Letter]:
+        """Return the raw message, and its retry letter; the arguments are as in `retry`."""
+        raw, carried, origin, details = self._letter_inputs(message, failure, failures)
+        return raw, retried(
+            self._plan,
+            action,
+            carried,
+            origin,
+            failures=failures,
+            details=details,
+            custom=custom,
+            least_delay=least_delay,
+        )
 
     def _letter_inputs(
         self, message: Any, failure: Failure, failures: int
