@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
@@ -275,10 +276,9 @@ class RetryPolicy:
 
     def _named(self, error: BaseException, seen: frozenset[int]) -> Verdict | None:
         """Return the lists' verdict on the error, its causes or members; None if there is none."""
-        for kind in type(error).__mro__:
-            for name, verdict in _LISTS:
-                if kind in (getattr(self, name) or ()):
-                    return verdict
+        lists = tuple([getattr(self, name) for name, _ in _LISTS])
+        if (verdict := _of_class(type(error), lists)) is not None:
+            return verdict
         seen |= {id(error)}  # the chain of causes can lead back to an error
         cause = error.__cause__
         if cause is not None and id(cause) not in seen and (found := self._named(cause, seen)):
@@ -318,6 +318,18 @@ class RetryPolicy:
         backoff = self._get("backoff")
         soonest, latest = map(_seconds, self._get("jitter").span(backoff, attempt))
         return _retry(backoff, attempt, soonest), _retry(backoff, attempt, latest)
+
+
+@lru_cache(1024)  # a handler raises errors of a few classes
+def _of_class(
+    kind: type[BaseException], lists: tuple[tuple[type[Exception], ...] | None, ...]
+) -> Verdict | None:
+    """Return the verdict of the nearest class in the lists, which are in the order of `_LISTS`."""
+    for each in kind.__mro__:
+        for (_, verdict), kinds in zip(_LISTS, lists, strict=True):
+            if each in (kinds or ()):
+                return verdict
+    return None
 
 
 def _settings_of(policy: RetryPolicy | None) -> dict[str, Any]:

@@ -82,6 +82,12 @@ class LetterFuture(Future[None]):
         """Tell whether the future is resolved."""
         return self._state == _FINISHED
 
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error, or None; wait at most *timeout* seconds."""
+        if self._state == _FINISHED and self._exception is None:
+            return None  # as in `result`
+        return super().exception(timeout)
+
     def result(self, timeout: float | None = None) -> None:
         """Return None, or raise the error; wait at most *timeout* seconds."""
         # A future without an error needs neither a wait nor a condition.

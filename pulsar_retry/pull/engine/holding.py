@@ -90,8 +90,9 @@ class Holding:
     def failed(self, *, retry: bool) -> None:
         """Record a message that has failed; *retry*: it had failed before."""
         with self._lock:
-            self._count()
-            self._state.failed(self._now(), retry=retry, running=self._work_queue.running)
+            now = self._now()
+            self._count(now)
+            self._state.failed(now, retry=retry, running=self._work_queue.running)
             begins = self._state.is_holding and not (
                 self.is_active or self._is_suspended or self._is_over
             )
@@ -101,16 +102,16 @@ class Holding:
         if begins:
             self._work_queue.notify()
 
-    def _count(self) -> None:
+    def _count(self, now: float) -> None:
         """Add tokens for what was handled since the last call, and for the time."""
         done = self._work_queue.done() + self._succeeded
-        self._state.succeeded(max(0, done - self._done), self._now())
+        self._state.succeeded(max(0, done - self._done), now)
         self._done = done
 
     def gauges(self) -> dict[str, float]:
         """Return how many tokens there are (0 while all messages are held), and what is held."""
         with self._lock:
-            self._count()
+            self._count(self._now())
             holds_all = self._state.ramp.is_holding
             return {
                 "retry_budget": 0.0 if holds_all else self._state.retries.count,
@@ -142,7 +143,7 @@ class Holding:
         if self._is_over or not (self.is_active or self._is_suspended):
             return math.inf
         with self._lock:
-            self._count()
+            self._count(self._now())
             self._is_suspended = suspended
             if suspended or not self._state.is_holding:
                 self._end()
@@ -167,7 +168,7 @@ class Holding:
         if not self.is_active:
             return True
         with self._lock:
-            self._count()
+            self._count(self._now())
             self._measure()
             if self._hold_letters is None and self._is_full():
                 return False  # without a retry topic, new messages are behind those held

@@ -29,7 +29,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+
+import attrs
 
 from pulsar_retry.letters.stamps import next_stamp, stamp_of
 
@@ -41,7 +42,8 @@ _MOST = 10_000
 _REMEMBERED_AFTER_DUE = 30.0
 
 
-class _Known(NamedTuple):
+@attrs.define
+class _Known:
     """What is known of a message.
 
     Attributes:
@@ -61,14 +63,11 @@ class _Known(NamedTuple):
     dead: bool = False
 
 
-_NOTHING = _Known(0, 0.0)
-
-
 class OwnLetters:
     """The last letters that this process has published. Thread-safe.
 
     Attributes:
-        is_empty: Whether no failure was recorded yet.
+        changes: How often what is known of attempts has changed.
     """
 
     def __init__(
@@ -85,13 +84,18 @@ class OwnLetters:
             clock: Returns the seconds since 1970, for stamps.
             steady: Returns the seconds of a clock that is never set.
         """
-        self.is_empty = True
+        self.changes = 0
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._most = most
         self._clock = clock
         self._steady = steady
         # Reentrant, because a garbage collection can settle messages at any moment.
         self._lock = threading.RLock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was recorded yet."""
+        return not self.changes
 
     def stamp(self, key: str, properties: Mapping[str, str]) -> int:
         """Return the stamp of a new letter.
@@ -101,10 +105,12 @@ class OwnLetters:
             properties: The properties of the message, or of the letter, that it is made from.
         """
         with self._lock:
-            known = self._known.get(key, _NOTHING)
-            issued = next_stamp(self._clock(), known.issued, stamp_of(properties) or 0)
-            if key in self._known:
-                self._known[key] = known._replace(issued=issued)
+            known = self._known.get(key)
+            issued = next_stamp(
+                self._clock(), 0 if known is None else known.issued, stamp_of(properties) or 0
+            )
+            if known is not None:
+                known.issued = issued
             return issued
 
     def failed(self, key: str, failures: int, delay: float = 0.0) -> None:
@@ -116,15 +122,19 @@ class OwnLetters:
             delay: Seconds until the message is delivered again.
         """
         with self._lock:
-            known = self._known.get(key, _NOTHING)
-            until = self._steady() + delay + _REMEMBERED_AFTER_DUE
-            failures = max(failures, self._failures(key))
-            out_until = max(known.out_until, until)
-            self._known[key] = known._replace(failures=failures, until=until, out_until=out_until)
+            self.changes += 1
+            now = self._steady()
+            until = now + delay + _REMEMBERED_AFTER_DUE
+            known = self._known.get(key)
+            if known is None:
+                self._known[key] = _Known(failures, until, out_until=until)
+                if len(self._known) > self._most:
+                    self._known.popitem(last=False)
+                return
+            known.failures = max(failures, known.failures if now < known.until else 0)
+            known.until = until
+            known.out_until = max(known.out_until, until)
             self._known.move_to_end(key)
-            if len(self._known) > self._most:
-                self._known.popitem(last=False)
-            self.is_empty = False
 
     def published(self, key: str, stamp: int, *, dead: bool = False) -> None:
         """Record a letter that was published.
@@ -138,7 +148,7 @@ class OwnLetters:
             known = self._known.get(key)
             # Letters of one message may be published at the same time, by several workers.
             if known is not None and stamp > known.stamp:
-                self._known[key] = known._replace(stamp=stamp, dead=dead)
+                known.stamp, known.dead = stamp, dead
 
     def forget(self, key: str, failures: int) -> None:
         """Forget the attempts of a message, because the letter of the last one was not published.
@@ -151,11 +161,13 @@ class OwnLetters:
         with self._lock:
             known = self._known.get(key)
             if known is not None and known.failures <= failures:
-                self._known[key] = known._replace(until=0.0)
+                self.changes += 1
+                known.until = 0.0
 
     def clear(self) -> None:
         """Forget all messages: they begin anew."""
         with self._lock:
+            self.changes += 1
             self._known.clear()
 
     def failures(self, key: str) -> int:
@@ -166,12 +178,12 @@ class OwnLetters:
     def is_dead(self, key: str) -> bool:
         """Tell whether a message was dead-lettered here a moment ago."""
         with self._lock:
-            known = self._known.get(key, _NOTHING)
-            return known.dead and self._steady() < known.until
+            known = self._known.get(key)
+            return known is not None and known.dead and self._steady() < known.until
 
     def _failures(self, key: str) -> int:
-        known = self._known.get(key, _NOTHING)
-        return known.failures if self._steady() < known.until else 0
+        known = self._known.get(key)
+        return known.failures if known is not None and self._steady() < known.until else 0
 
     def supersede(self, key: str, failures: int, stamp: int | None) -> bool:
         """Tell whether a letter is superseded by a newer one.
@@ -183,7 +195,9 @@ class OwnLetters:
                 made it.
         """
         with self._lock:
-            known = self._known.get(key, _NOTHING)
-        if stamp is None or (known.dead and self._steady() >= known.out_until):
-            return False
-        return failures <= known.failures and stamp < known.stamp
+            known = self._known.get(key)
+            if known is None or stamp is None:
+                return False
+            if known.dead and self._steady() >= known.out_until:
+                return False
+            return failures <= known.failures and stamp < known.stamp

@@ -210,11 +210,12 @@ class Settler:
             self._safe_breaker.failed()
         verdict = None
         while verdict is None:
+            changes = self.own_letters.changes
             attempt = self.attempt(work)
             action = decide(policy, attempt, failure)  # it may call the user's functions
             with self._recording:
                 # Two copies of a message can fail at the same moment. One must count the other.
-                if attempt == self.attempt(work):
+                if changes == self.own_letters.changes or attempt == self.attempt(work):
                     verdict = self._recorded(work, action, attempt)
         if self._holding is not None and _is_storm(verdict, failure):
             self._holding.failed(retry=verdict.attempt > 1)

@@ -239,6 +239,8 @@ class BudgetState:
 
     def succeeded(self, count: int, now: float) -> None:
         """Record *count* messages that were handled since the last call, and the time."""
+        if not count and now <= self._now:
+            return  # nothing has changed
         if self._proof > 0:
             self._proof -= count
             if self._proof <= 0:
