@@ -166,22 +166,29 @@ class Receiver:
         finally:
             self._receive_lock.acquire()
 
-    def top_up(self) -> None:
+    def top_up(self, taken: int = 0) -> None:
         """Receive messages that have arrived already, on the thread of a worker that wants more.
 
         So messages that keep coming cost no switch between threads. If there are none, or an error
         occurs, the receiving thread is woken: it can wait, and it handles errors.
+
+        Args:
+            taken: How many of them the worker takes at once, so that no other is woken for them.
         """
         if not self._receive_lock.acquire(blocking=False):
             return  # the receiving thread is receiving
+        work_queue = self._work_queue
         try:
-            if self._may_receive() and self._fill(None):
-                return
+            if self._may_receive():
+                self._adapt()
+                # If this worker does not take the others soon, the receiving thread wakes more.
+                if self._fill(None, taken) and not (taken and work_queue.idle):
+                    return
         except Exception:  # noqa: BLE001 - the receiving thread gets the same error
             _log.debug("messages could not be received", exc_info=True)
         finally:
             self._receive_lock.release()
-        self._work_queue.notify()
+        work_queue.notify()
 
     def _is_wanted(self) -> bool:
         """Tell whether to receive more: a worker is idle, or will be soon."""
@@ -241,11 +248,11 @@ class Receiver:
                     self._work_queue.wake(len(self._work_queue.slots))
         return True
 
-    def _fill(self, wait: float | None) -> bool:
+    def _fill(self, wait: float | None, taken: int = 0) -> bool:
         """Receive until no message comes, or until the workers have enough for a moment.
 
-        *wait* is how many seconds to wait for the first message; None does not wait. Return whether
-        there may be more.
+        *wait* is how many seconds to wait for the first message; None does not wait. For *taken*,
+        see `top_up`. Return whether there may be more.
         """
         work_queue, lanes = self._work_queue, self._lanes
         settler, own_letters = self._settler, self._settler.own_letters
@@ -285,7 +292,7 @@ class Receiver:
         if kept:
             self._handed_out, self._handed_out_at = kept, self._now()
             self._next_look = min(self._next_look, self._handed_out_at + self._interval)
-            work_queue.wake(1 if self._is_quick else kept)
+            work_queue.wake((1 if self._is_quick else kept) - taken)
         return has_more
 
     def _at_a_time(self) -> int:

@@ -186,8 +186,8 @@ class WorkQueue:
         hold: Keeps a message that is ready, and tells whether it does. None: all messages begin.
         divert: Takes a message of a lane that is ready, and tells whether it does; it then calls
             `begin` for it or settles it. None: all messages begin.
-        top_up: Receives more. A worker that sees too few messages ready calls it; it does not
-            block.
+        top_up: Receives more. A worker that sees too few messages ready calls it, with the number
+            of messages that it takes at once; it does not block.
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
@@ -201,7 +201,7 @@ class WorkQueue:
         self.low = 0
         self.hold: Callable[[Work], bool] | None = None
         self.divert: Callable[[Work], bool] | None = None
-        self.top_up: Callable[[], None] = self.notify
+        self.top_up: Callable[..., None] = lambda taken=0: self.notify()  # noqa: ARG005
         self._changed = clock.lock()  # held until something has changed
         self._changed.acquire()
         self._lock = threading.Lock()
@@ -287,8 +287,9 @@ class WorkQueue:
 
     def notify(self) -> None:
         """Wake the receiving thread: something has changed."""
-        with contextlib.suppress(RuntimeError):  # released already: it will check anyway
-            self._changed.release()
+        if self._changed.locked():  # otherwise it was released already: it will check anyway
+            with contextlib.suppress(RuntimeError):  # another thread was quicker
+                self._changed.release()
 
     def wait(self, timeout: float) -> bool:
         """Wait until something has changed, *timeout* seconds at most; tell whether it has."""

@@ -70,7 +70,8 @@ class WorkerThread:
                     if self.slot.rests(self._sleep.release):
                         self._sleep.acquire()
                     continue
-                if self._work_queue.lie_down(self._sleep.release):
+                self._work_queue.top_up(1)  # often there are more: then no thread has to wake up
+                if not self._work_queue.ready and self._work_queue.lie_down(self._sleep.release):
                     self._sleep.acquire()
         except BaseException as error:  # noqa: BLE001 - the supervisor reports it
             self.error = error

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pulsar
+import pytest
 
 from pulsar_retry.pull.engine.receiver import Receiver
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
@@ -64,14 +65,26 @@ def receiver(
 
 
 def test_a_worker_receives_what_is_there() -> None:
-    """As much as it may at a time, and then again; the receiving thread sleeps on."""
-    work_queue, queue = WorkQueue(), Queue(3)
+    """As much as it may at a time, and then more; the receiving thread sleeps on."""
+    work_queue, queue = WorkQueue(), Queue(4)
     receiver(work_queue, queue)
     work_queue.top_up()
     assert (1, 10) == work_queue.held()
     work_queue.top_up()
-    assert (2, 20) == work_queue.held()
+    assert (3, 30) == work_queue.held()
     assert not work_queue.wait(0)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_worker_without_work_takes_the_first(others: int) -> None:
+    """No other worker is woken for it; the receiving thread is, if others sleep."""
+    work_queue, woken = WorkQueue(), []
+    receiver(work_queue, Queue(4))
+    work_queue.idle.extend([lambda: woken.append(1)] * others)
+    work_queue.top_up(1)
+    assert (1, 10) == work_queue.held()
+    assert not woken
+    assert work_queue.wait(0) == bool(others)
 
 
 def test_a_worker_waits_for_nothing() -> None:
