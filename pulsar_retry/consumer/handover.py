@@ -187,6 +187,13 @@ class Handover:
             keep: If publishing fails, publish the letter again after longer and longer delays,
                 instead of having the message redelivered.
         """
+        if action.counted and failures == 1:
+            details = self._details(message, failure, 1)
+            future = self._outbox.retry_first(
+                message, action, details, custom, least_delay, keep=keep
+            )
+            if future is not None:
+                return future
         raw, letter = self._retry_letter(
             message, action, failure, failures=failures, custom=custom, least_delay=least_delay
         )
@@ -295,16 +302,18 @@ class Handover:
     ) -> tuple[Any, Mapping[str, str], Origin, FailureDetails]:
         """Return the raw message, its properties, its origin, and the details of the failure."""
         facts = facts_of(message)
-        details = FailureDetails(
+        origin = facts.origin(self._plan.subscription)
+        return raw_of(message), facts.properties, origin, self._details(message, failure, failures)
+
+    def _details(self, message: Any, failure: Failure, failures: int) -> FailureDetails:
+        return FailureDetails(
             failure.cause,
             failures,
             failure.when,
-            facts.sent,
+            facts_of(message).sent,
             codec=self._codec,
             redact=self._redact,
         )
-        origin = facts.origin(self._plan.subscription)
-        return raw_of(message), facts.properties, origin, details
 
 
 class Inside:

@@ -23,11 +23,13 @@ from pulsar_retry.letters.letter import (
     DeadRequest,
     DelayRequest,
     FailureDetails,
+    FirstRetry,
     Letter,
     Request,
 )
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.watch import Watch
+from pulsar_retry.policy.actions import RetryLater
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
@@ -202,6 +204,24 @@ class Outbox:
         if not may_be_usual(message, raw) or self._usual.count(self._hand_off, raw) is None:
             return None
         request = DeadRequest.of(self.letters.plan, reason, details)
+        return self.hand_on_usual(message, raw, request, keep=self.kept.keep if keep else None)
+
+    def retry_first(
+        self,
+        message: Any,
+        action: RetryLater,
+        details: FailureDetails,
+        custom: Mapping[str, str],
+        least_delay: float,
+        *,
+        keep: bool,
+    ) -> Future[None] | None:
+        """Do what `dead_first` does with a retry letter; the arguments are those of `FirstRetry`."""
+        raw = raw_of(message)
+        if self._usual is None or not details.codec.is_own or not may_be_usual(message, raw):
+            return None
+        if (request := FirstRetry.of(action, details, custom, least_delay)) is None:
+            return None
         return self.hand_on_usual(message, raw, request, keep=self.kept.keep if keep else None)
 
     def hand_on_usual(

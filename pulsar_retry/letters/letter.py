@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -19,8 +18,8 @@ from pulsar_retry.policy.actions import (
     decide_reconsume,
 )
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
-from pulsar_retry.wire.codecs import Codec, FailureKind, failure_kind, read_envelope
-from pulsar_retry.wire.envelope import EMPTY, Envelope, Redact, fingerprint_of
+from pulsar_retry.wire.codecs import Codec, failure_kind, read_envelope
+from pulsar_retry.wire.envelope import EMPTY, Redact, texts_of
 from pulsar_retry.wire.lanes import LANE_ENTRY
 from pulsar_retry.wire.properties import (
     FAILURE_CLAIMS,
@@ -130,19 +129,18 @@ class FailureDetails:
     codec: Codec = Codec.PULSAR
     redact: Redact | None = None
 
-    def first(self, reason: str) -> tuple[dict[str, str], FailedAttempt | None]:
-        """Return what `on` writes of a dead message's first failure; see `DeadRequest`.
+    def first(self, reason: str | None) -> tuple[dict[str, str], FailedAttempt | None]:
+        """Return what `on` writes of a message's first failure; see `DeadRequest`.
 
         The codec must be one of this package's own.
         """
-        kind: FailureKind | None
-        if self.error is None and self.redact is None:
-            kind = _kind_of(reason, self.stage)
-        else:
-            envelope = self._after(EMPTY, reason)
-            kind = failure_kind(envelope) if self.redact is None else None
-            if kind is None:
-                return self.codec.write(envelope, redact=self.redact), None
+        texts = texts_of(self.error, stage=self.stage, reason=reason)
+        kind = failure_kind(texts) if self.redact is None else None
+        if kind is None:
+            envelope = EMPTY.after_texts(
+                texts, self.attempt, self.when, origin=None, published=self.published
+            )
+            return self.codec.write(envelope, redact=self.redact), None
         when, published = self.when.timestamp(), self.published.timestamp()
         return kind.properties, (self.attempt, when, published, kind.entry)
 
@@ -156,20 +154,7 @@ class FailureDetails:
             origin: Where the message was delivered from.
             reason: Why the message is dead; None if it is retried.
         """
-        envelope = self._after(read_envelope(carried), reason, origin)
-        kept = self.codec.strip(carried)
-        if reason is not None:  # a redriven message starts again without these
-            kept.pop(FAILURE_STAMP, None)
-            kept.pop(FAILURE_CRASHES, None)
-            kept.pop(LANE_ENTRY, None)
-            kept.pop(FAILURE_CLAIMS, None)
-        return kept, self.codec.write(envelope, redact=self.redact)
-
-    def _after(
-        self, before: Envelope, reason: str | None, origin: Origin | None = None
-    ) -> Envelope:
-        """Return the envelope *before* after this failure."""
-        return before.after(
+        envelope = read_envelope(carried).after(
             self.error,
             attempt=self.attempt,
             when=self.when,
@@ -178,16 +163,13 @@ class FailureDetails:
             stage=self.stage,
             reason=reason,
         )
-
-
-@lru_cache(256)
-def _kind_of(reason: str, stage: str) -> FailureKind:
-    """Return the kind of failures without an error."""
-    kind = failure_kind(
-        Envelope(reason=reason, stage=stage, fingerprint=fingerprint_of(None, reason))
-    )
-    assert kind is not None  # noqa: S101 - without a traceback, everything fits
-    return kind
+        kept = self.codec.strip(carried)
+        if reason is not None:  # a redriven message starts again without these
+            kept.pop(FAILURE_STAMP, None)
+            kept.pop(FAILURE_CRASHES, None)
+            kept.pop(LANE_ENTRY, None)
+            kept.pop(FAILURE_CLAIMS, None)
+        return kept, self.codec.write(envelope, redact=self.redact)
 
 
 @attrs.frozen(eq=False)
@@ -236,8 +218,61 @@ class DeadRequest:
         return self.details.error
 
 
+@attrs.frozen(eq=False)
+class FirstRetry:
+    """A retry letter of a message that has not failed before. C++ may make its properties.
+
+    Attributes:
+        action: The retry that a policy has decided; it is counted.
+        details: The failure. Its number is the new count.
+        custom: Additional properties.
+        least_delay: The minimum delay in seconds at the broker, whatever the letter says.
+        changes: The properties that say how the message has failed, and *custom*.
+        failed: The failed attempt, which C++ adds to *changes*.
+    """
+
+    action: RetryLater
+    details: FailureDetails
+    custom: Mapping[str, str]
+    least_delay: float
+    changes: dict[str, str]
+    failed: FailedAttempt
+
+    @classmethod
+    def of(
+        cls,
+        action: RetryLater,
+        details: FailureDetails,
+        custom: Mapping[str, str],
+        least_delay: float,
+    ) -> FirstRetry | None:
+        """Return the request, or None if Python has to make the letter."""
+        said, failed = details.first(None)
+        if failed is None:
+            return None
+        return cls(action, details, custom, least_delay, {**custom, **said}, failed)
+
+    @property
+    def level(self) -> int:
+        """The level that TDMQ's clients write."""
+        return _NO_LEVEL if self.action.level is None else self.action.level
+
+    def letter(self, plan: Plan, carried: Mapping[str, str], origin: Origin) -> Letter:
+        """Return the letter, made in Python."""
+        return retried(
+            plan,
+            self.action,
+            carried,
+            origin,
+            failures=self.details.attempt,
+            details=self.details,
+            custom=self.custom,
+            least_delay=self.least_delay,
+        )
+
+
 #: A letter that C++ may make.
-Request = DelayRequest | DeadRequest
+Request = DelayRequest | FirstRetry | DeadRequest
 
 
 def reconsumed(

@@ -27,6 +27,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -64,8 +65,19 @@ struct Job {
     Consumer* consumer = nullptr;
     PyObject* token = nullptr;
     PyObject* owner = nullptr;
-    bool is_out = false;    // the letter is published, and the acknowledgement was requested
-    bool given_up = false;  // nobody waits for the outcome any more
+    bool is_out = false;      // the letter is published, and the acknowledgement was requested
+    bool given_up = false;    // nobody waits for the outcome any more
+    bool is_sending = false;  // the thread that sends uses it, so it must not be released
+    bool has_receipt = false;  // ... and has the receipt already
+    Result receipt = ResultOk;
+};
+
+// A letter that another thread sends; see `post_letter`.
+struct Post {
+    std::uint64_t id;
+    Producer* producer;
+    Properties properties;
+    std::uint64_t deliver_at;
 };
 
 struct Outcome {
@@ -82,7 +94,14 @@ struct State {
     std::uint64_t last = 0;
     std::size_t wanted = 1;  // how many outcomes a waiting thread is woken for
     bool is_woken = false;
+    std::vector<Post> posts;
+    std::condition_variable posted;
+    bool has_poster = false;
     const pid_t pid = getpid();
+
+    // Whether to send the posts now. While other letters are in flight, it is worth waiting for
+    // more posts: each time that the thread wakes up costs more than sending a letter.
+    bool has_posts() const { return !posts.empty() && 2 * posts.size() >= flying.size(); }
 
     // Moves a job to the outcomes, if it is still in flight. Called with the mutex held.
     void end(std::uint64_t id, Result result) {
@@ -113,7 +132,12 @@ void published(const SharedState& state, std::uint64_t id, Result result) noexce
             std::lock_guard<std::mutex> lock(state->mutex);
             auto found = state->flying.find(id);
             if (found == state->flying.end()) return;  // given up: the original comes again
-            if (result != ResultOk) return state->end(id, result);
+            if (found->second.is_sending) {  // `send_post` calls this function again
+                found->second.has_receipt = true;
+                found->second.receipt = result;
+                return;
+            }
+            if (result != ResultOk || found->second.given_up) return state->end(id, result);
             // From here on the job is not erased before the acknowledgement has its result, so
             // the consumer stays alive.
             found->second.is_out = true;
@@ -340,7 +364,25 @@ struct RetryRule {
             written = std::min<std::int64_t>(level < 0 ? count : level, delays.size());
             delay = written > 0 ? delays[written - 1] : 0;
         }
+        return write_retry(properties, topic, id, producer, count, delay, written);
+    }
 
+    // Does what `apply` does for a first failure, of which a policy has decided the new count, the
+    // delay and the level. *changes* and *attempt* are as in `bury`.
+    bool fail(Properties& properties, const std::string& topic, const std::string& id,
+              const std::string& producer, const Properties& changes, const Attempt& attempt,
+              std::int64_t count, double delay, long level) const {
+        std::int64_t before;
+        if (!read_count(properties, before)) return false;
+        for (auto& [name, value] : changes) properties[name] = value;
+        return attempt.write(properties) &&
+               write_retry(properties, topic, id, producer, count, delay, level);
+    }
+
+    // Adds what each retry letter has; false if Python has to make it.
+    bool write_retry(Properties& properties, const std::string& topic, const std::string& id,
+                     const std::string& producer, std::int64_t count, double delay,
+                     long level) const {
         if (!add_origin(properties, topic, id)) return false;
         // Only letters with an identity: see `pulsar_retry.letters.identity`.
         if (topic.rfind("non-persistent:", 0) == 0) return false;
@@ -351,7 +393,7 @@ struct RetryRule {
         properties.emplace("RETRY_TOPIC", retry_topic);
         properties["RECONSUMETIMES"] = std::to_string(count);
         properties["DELAY_TIME"] = std::to_string(std::llrint(delay * 1000));
-        if (writes_level) properties["DELAY"] = std::to_string(written);
+        if (writes_level) properties["DELAY"] = std::to_string(level);
         return are_usual(properties);
     }
 
@@ -531,7 +573,9 @@ PyObject* outcomes_give_up(PyObject* object, PyObject* argument) {
         {
             std::lock_guard<std::mutex> lock(state->mutex);
             auto found = state->flying.find(id);
-            if (found != state->flying.end() && !found->second.is_out) {
+            if (found != state->flying.end() && found->second.is_sending) {
+                found->second.given_up = true;
+            } else if (found != state->flying.end() && !found->second.is_out) {
                 erased = std::move(found->second);
                 state->flying.erase(found);
             } else if (Job* job = job_of(state, id)) {
@@ -576,7 +620,7 @@ Consumer* consumer_of(Outcomes* outcomes, PyObject* object) {
 
 // Sends a letter made from *original*; returns its id.
 PyObject* send_letter(Sender* self, State* state, const Message& original, PyObject* source,
-                      const Properties& properties, std::uint64_t deliver_at, PyObject* token) {
+                      Properties& properties, std::uint64_t deliver_at, PyObject* token) {
     Consumer* consumer = consumer_of(self->outcomes, source);
     if (consumer == nullptr) return nullptr;
     SharedState shared = *self->outcomes->state;
@@ -624,11 +668,106 @@ PyObject* send_letter(Sender* self, State* state, const Message& original, PyObj
     return nullptr;
 }
 
-// send(message, consumer, properties, deliver_at_ms, token) -> id
+// Builds and sends the letter of a post, unless it was given up. Called without the interpreter.
+void send_post(const SharedState& state, const Post& post) {
+    Message original;
+    {
+        std::lock_guard<std::mutex> lock(state->mutex);
+        auto found = state->flying.find(post.id);
+        if (found == state->flying.end()) return;
+        found->second.is_sending = true;
+        original = found->second.original;
+    }
+    Result result = ResultOk;
+    try {
+        Message letter = build(original, post.properties, post.deliver_at);
+        library.send(post.producer, letter,
+                     [state, id = post.id](Result result, const MessageId&) {
+                         published(state, id, result);
+                     });
+    } catch (...) {
+        result = pulsar::ResultUnknownError;
+    }
+    bool has_receipt;
+    {
+        std::lock_guard<std::mutex> lock(state->mutex);
+        Job& job = state->flying.at(post.id);  // nothing ends it while it is being sent
+        job.is_sending = false;
+        has_receipt = job.has_receipt;
+        if (has_receipt)
+            result = job.receipt;
+        else if (result != ResultOk)
+            state->end(post.id, result);
+    }
+    if (has_receipt) published(state, post.id, result);
+}
+
+// Sends posts until there has been none for a second.
+void send_posts(SharedState state) noexcept {
+    try {
+        std::vector<Post> posts;
+        std::unique_lock<std::mutex> lock(state->mutex);
+        auto has_some = [&state] { return state->has_posts(); };
+        while (true) {
+            state->posted.wait_for(lock, std::chrono::milliseconds(1), has_some);
+            if (state->posts.empty() &&
+                !state->posted.wait_for(lock, std::chrono::seconds(1),
+                                        [&state] { return !state->posts.empty(); })) {
+                state->has_poster = false;
+                return;
+            }
+            posts.swap(state->posts);
+            lock.unlock();
+            for (auto& post : posts) send_post(state, post);
+            posts.clear();
+            lock.lock();
+        }
+    } catch (...) {
+        // No memory: the letters stay in flight until their deadline.
+    }
+}
+
+// Does what `send_letter` does on another thread. This one keeps the interpreter's lock, so that it
+// does not have to wait for it again after each letter, when other threads want it too.
+PyObject* post_letter(Sender* self, State* state, const Message& original, PyObject* source,
+                      Properties& properties, std::uint64_t deliver_at, PyObject* token) {
+    Consumer* consumer = consumer_of(self->outcomes, source);
+    if (consumer == nullptr) return nullptr;
+    Job job;
+    job.original = original;
+    job.consumer = consumer;
+    job.token = token;
+    job.owner = reinterpret_cast<PyObject*>(self);
+    std::lock_guard<std::mutex> lock(state->mutex);
+    if (!state->has_poster) {
+        std::thread(send_posts, *self->outcomes->state).detach();
+        state->has_poster = true;
+    }
+    std::uint64_t id = state->last + 1;
+    PyObject* result = PyLong_FromUnsignedLongLong(id);
+    if (result == nullptr) return nullptr;
+    state->posts.push_back({id, self->raw, std::move(properties), deliver_at});
+    state->flying.emplace(id, job);
+    state->last = id;
+    Py_INCREF(job.token);
+    Py_INCREF(job.owner);
+    if (state->has_posts()) state->posted.notify_one();
+    return result;
+}
+
+// Does what `post_letter` or `send_letter` does.
+PyObject* hand_on(Sender* self, State* state, const Message& original, PyObject* source,
+                  Properties& properties, std::uint64_t deliver_at, PyObject* token,
+                  PyObject* posts) {
+    auto* publish = posts == Py_True ? post_letter : send_letter;
+    return publish(self, state, original, source, properties, deliver_at, token);
+}
+
+// send(message, consumer, properties, deliver_at_ms, token, posts) -> id
 PyObject* sender_send(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
     auto* self = reinterpret_cast<Sender*>(object);
-    if (count != 5) {
-        PyErr_SetString(PyExc_TypeError, "send takes five arguments");
+    if (count != 6) {
+        PyErr_SetString(PyExc_TypeError, "send takes six arguments");
         return nullptr;
     }
     State* state = state_of(self->outcomes);
@@ -640,8 +779,8 @@ PyObject* sender_send(PyObject* object, PyObject* const* arguments, Py_ssize_t c
         if (!read_properties(arguments[2], properties)) return nullptr;
         std::uint64_t deliver_at = PyLong_AsUnsignedLongLong(arguments[3]);
         if (PyErr_Occurred()) return nullptr;
-        return send_letter(self, state, *original, arguments[1], properties, deliver_at,
-                           arguments[4]);
+        return hand_on(self, state, *original, arguments[1], properties, deliver_at, arguments[4],
+                       arguments[5]);
     });
 }
 
@@ -678,11 +817,50 @@ PyObject* sender_retry(PyObject* object, PyObject* const* arguments, Py_ssize_t 
     });
 }
 
-// dead(rule, message, consumer, changes, attempt or None, token) -> id, or None
+// fail(rule, message, consumer, changes, attempt, count, delay, level or -1, least delay,
+// longest_delay, now, token, posts) -> id, or None
+PyObject* sender_fail(PyObject* object, PyObject* const* arguments, Py_ssize_t size) {
+    auto* self = reinterpret_cast<Sender*>(object);
+    if (size != 13 || Py_TYPE(arguments[0]) != rule_type) {
+        PyErr_SetString(PyExc_TypeError,
+                        "fail takes thirteen arguments, of which the first is a Rule");
+        return nullptr;
+    }
+    auto* rule = reinterpret_cast<Rule*>(arguments[0])->inner;
+    State* state = state_of(self->outcomes);
+    if (state == nullptr) return nullptr;
+    auto* original = static_cast<Message*>(pointer_of(arguments[1], message_type, MESSAGE));
+    if (original == nullptr) return nullptr;
+    std::int64_t count = PyLong_AsLongLong(arguments[5]);
+    double delay = PyFloat_AsDouble(arguments[6]);
+    long level = PyLong_AsLong(arguments[7]);
+    double least = PyFloat_AsDouble(arguments[8]);
+    double longest = PyFloat_AsDouble(arguments[9]);
+    double now = PyFloat_AsDouble(arguments[10]);
+    if (PyErr_Occurred()) return nullptr;
+    return guarded([=]() -> PyObject* {
+        Properties changes;
+        Attempt room;
+        const Attempt* attempt;
+        if (!read_properties(arguments[3], changes) || !read_attempt(arguments[4], room, attempt))
+            return nullptr;
+        Properties properties = library.properties(original);
+        double wait = std::max(delay, least);
+        if (attempt == nullptr || wait > longest ||
+            !rule->fail(properties, library.topic(original), id_text(*original),
+                        library.producer(original), changes, *attempt, count, delay, level))
+            Py_RETURN_NONE;
+        std::uint64_t deliver_at = wait > 0 ? std::llrint((now + wait) * 1000) : 0;
+        return hand_on(self, state, *original, arguments[2], properties, deliver_at, arguments[11],
+                       arguments[12]);
+    });
+}
+
+// dead(rule, message, consumer, changes, attempt or None, token, posts) -> id, or None
 PyObject* sender_dead(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
     auto* self = reinterpret_cast<Sender*>(object);
-    if (count != 6 || Py_TYPE(arguments[0]) != rule_type) {
-        PyErr_SetString(PyExc_TypeError, "dead takes six arguments, of which the first is a Rule");
+    if (count != 7 || Py_TYPE(arguments[0]) != rule_type) {
+        PyErr_SetString(PyExc_TypeError, "dead takes seven arguments, of which the first is a Rule");
         return nullptr;
     }
     auto* rule = reinterpret_cast<Rule*>(arguments[0])->inner;
@@ -699,7 +877,8 @@ PyObject* sender_dead(PyObject* object, PyObject* const* arguments, Py_ssize_t c
         Properties properties = library.properties(original);
         if (!rule->bury(properties, library.topic(original), id_text(*original), changes, attempt))
             Py_RETURN_NONE;
-        return send_letter(self, state, *original, arguments[2], properties, 0, arguments[5]);
+        return hand_on(self, state, *original, arguments[2], properties, 0, arguments[5],
+                       arguments[6]);
     });
 }
 
@@ -762,6 +941,32 @@ PyObject* rule_retried(PyObject* object, PyObject* arguments) {
         PyObject* result = dict_of(properties);
         if (result == nullptr) return nullptr;
         return Py_BuildValue("(Nd)", result, delay);
+    });
+}
+
+// failed(properties, topic, id, producer, changes, attempt, count, delay, level) -> properties, or
+// None; for a test
+PyObject* rule_failed(PyObject* object, PyObject* arguments) {
+    auto* rule = reinterpret_cast<Rule*>(object)->inner;
+    PyObject *carried, *added, *source;
+    const char *topic, *id, *producer;
+    long long count;
+    double delay;
+    long level;
+    if (!PyArg_ParseTuple(arguments, "OsssOOLdl", &carried, &topic, &id, &producer, &added, &source,
+                          &count, &delay, &level))
+        return nullptr;
+    return guarded([=]() -> PyObject* {
+        Properties properties, changes;
+        Attempt room;
+        const Attempt* attempt;
+        if (!read_properties(carried, properties) || !read_properties(added, changes) ||
+            !read_attempt(source, room, attempt))
+            return nullptr;
+        if (attempt == nullptr || !rule->fail(properties, topic, id, producer, changes, *attempt,
+                                              count, delay, level))
+            Py_RETURN_NONE;
+        return dict_of(properties);
     });
 }
 
@@ -1066,14 +1271,19 @@ PyType_Spec outcomes_spec = {"pulsar_retry.native._handoff.Outcomes", sizeof(Out
 PyMethodDef sender_methods[] = {
     {"send", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(sender_send)),
      METH_FASTCALL,
-     "send(message, consumer, properties, deliver_at_ms, token): publish a letter made from "
-     "message, and acknowledge message when the letter is published. Return the id of both."},
+     "send(message, consumer, properties, deliver_at_ms, token, posts): publish a letter made from "
+     "message, and acknowledge message when the letter is published. Return the id of both. With "
+     "posts, another thread sends it."},
     {"retry", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(sender_retry)),
      METH_FASTCALL,
      "retry(rule, message, consumer, delay, level, longest_delay, now, token): do what `send` does with "
      "the properties of a usual retry letter; return None, and do nothing, if it is not one."},
+    {"fail", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(sender_fail)), METH_FASTCALL,
+     "fail(rule, message, consumer, changes, attempt, count, delay, level, least_delay, "
+     "longest_delay, now, token, posts): do what `retry` does for the first failure of a message, of which "
+     "changes and attempt say how it has failed."},
     {"dead", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(sender_dead)), METH_FASTCALL,
-     "dead(rule, message, consumer, changes, token): do what `send` does with the properties of a "
+     "dead(rule, message, consumer, changes, attempt, token, posts): do what `send` does with the properties of a "
      "usual dead letter, of which changes say how the message has failed; return None, and do "
      "nothing, if it is not one."},
     {}};
@@ -1090,6 +1300,9 @@ PyMethodDef rule_methods[] = {
     {"buried", rule_buried, METH_VARARGS,
      "buried(properties, topic, id, changes): return the properties of the dead letter, or None; "
      "for a test."},
+    {"failed", rule_failed, METH_VARARGS,
+     "failed(properties, topic, id, producer, changes, attempt, count, delay, level): return the "
+     "properties of the retry letter of a first failure, or None; for a test."},
     {"topic", rule_topic, METH_VARARGS, "Say which topic the messages from a topic belong to."},
     {"retried", rule_retried, METH_VARARGS,
      "retried(properties, topic, id, producer, delay, level): return the properties of the letter "

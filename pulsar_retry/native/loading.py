@@ -166,8 +166,13 @@ def _test_calls(module: Any, message: Any) -> None:
     if (found := rule.count(message)) is not None:
         raise ImportError(f"the self-test has found another count: {found}")
     failed_once = {"why": "this"}, (1, 2.0, 3.0, "4")
-    for send, *rest in ((sender.retry, 1.0, -1, 2.0, 0.0), (sender.dead, *failed_once)):
-        job = send(rule, message, consumer, *rest, "token")
+    calls = (
+        (sender.retry, 1.0, -1, 2.0, 0.0, "token"),
+        (sender.dead, *failed_once, "token", False),
+        (sender.dead, *failed_once, "token", True),
+    )
+    for send, *rest in calls:
+        job = send(rule, message, consumer, *rest)
         _, failed = outcomes.take(1_000, 32, 10, 100)
         if job is None or failed != [("token", False, int(_pulsar.Result.ProducerNotInitialized))]:
             raise ImportError(f"the self-test has sent with another result: {failed}")

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire import properties as wire
-from pulsar_retry.wire.envelope import Attempt, Envelope, Redact
+from pulsar_retry.wire.envelope import Attempt, Envelope, FailureTexts, Redact
 from pulsar_retry.wire.names import TopicName, member_of
 
 #: The maximum size of an envelope's properties in bytes, including their names.
@@ -276,12 +276,13 @@ class FailureKind(NamedTuple):
     entry: str
 
 
-def failure_kind(envelope: Envelope) -> FailureKind | None:
+@lru_cache(256)  # most failures of a subscription say one of a few things
+def failure_kind(texts: FailureTexts) -> FailureKind | None:
     """Return what `Codec.write` writes of a first failure, except its number and times.
 
     None if the traceback may have to be cut.
     """
-    it = envelope
+    it = texts
     properties, room = _said(it.reason, it.stage, it.error, it.fingerprint, it.message)
     entry = _kind_json(it.error, it.fingerprint)
     if it.traceback:
@@ -292,7 +293,7 @@ def failure_kind(envelope: Envelope) -> FailureKind | None:
     return FailureKind(properties, entry)
 
 
-@lru_cache(256)  # most failures of a subscription say one of a few things
+@lru_cache(256)  # as above
 def _said(*texts: str | None) -> tuple[dict[str, str], int]:
     """Return the properties for what failures of one kind share, and the space that is left."""
     properties = {

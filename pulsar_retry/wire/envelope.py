@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
+from typing import NamedTuple
 
 import attrs
 
@@ -47,6 +48,17 @@ class Attempt:
     when: datetime | None
     error: str | None
     fingerprint: str | None
+
+
+class FailureTexts(NamedTuple):
+    """What says how a message has failed, apart from the times and numbers; see `Envelope`."""
+
+    reason: str | None
+    stage: str
+    error: str | None
+    fingerprint: str | None
+    message: str | None
+    traceback: str | None
 
 
 @attrs.frozen(kw_only=True)
@@ -110,8 +122,19 @@ class Envelope:
             stage: Where it failed.
             reason: Why the message is dead; None if it is retried.
         """
-        kind = None if error is None else type(error).__qualname__
-        fingerprint = fingerprint_of(error, reason)
+        texts = texts_of(error, stage=stage, reason=reason)
+        return self.after_texts(texts, attempt, when, origin=origin, published=published)
+
+    def after_texts(
+        self,
+        texts: FailureTexts,
+        attempt: int,
+        when: datetime,
+        *,
+        origin: Origin | None,
+        published: datetime | None,
+    ) -> Envelope:
+        """Do what `after` does, with the texts of the failure."""
         topic, subscription, message_id = self.topic, self.subscription, self.message_id
         if origin is not None:
             topic = topic or logical(origin.topic)
@@ -122,15 +145,17 @@ class Envelope:
             subscription=subscription,
             message_id=message_id,
             published=self.published or published,
-            reason=reason,
-            stage=stage,
-            error=kind,
-            message=None if error is None else _message(error)[:_MAX_TEXT],
-            traceback=None if error is None or reason is None else _traceback(error),
-            fingerprint=fingerprint,
+            reason=texts.reason,
+            stage=texts.stage,
+            error=texts.error,
+            message=texts.message,
+            traceback=texts.traceback,
+            fingerprint=texts.fingerprint,
             attempt=attempt,
             when=when,
-            history=(*self.history, Attempt(attempt, when, kind, fingerprint))[-_MAX_HISTORY:],
+            history=(*self.history, Attempt(attempt, when, texts.error, texts.fingerprint))[
+                -_MAX_HISTORY:
+            ],
         )
 
     def redacted(self, redact: Redact) -> Envelope:
@@ -149,6 +174,21 @@ class Envelope:
 
 #: The envelope of a message that has not failed yet.
 EMPTY = Envelope()
+
+
+def texts_of(error: BaseException | None, *, stage: str, reason: str | None) -> FailureTexts:
+    """Return the texts of a failure; the arguments are those of `Envelope.after`."""
+    fingerprint = fingerprint_of(error, reason)
+    if error is None:
+        return FailureTexts(reason, stage, None, fingerprint, None, None)
+    return FailureTexts(
+        reason,
+        stage,
+        type(error).__qualname__,
+        fingerprint,
+        _message(error)[:_MAX_TEXT],
+        None if reason is None else _traceback(error),
+    )
 
 
 def _message(error: BaseException) -> str:

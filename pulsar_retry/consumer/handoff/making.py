@@ -13,6 +13,7 @@ from pulsar_retry.letters.letter import (
     DeadRequest,
     DelayRequest,
     FailureDetails,
+    FirstRetry,
     Letter,
     Request,
     dead_lettered,
@@ -101,10 +102,12 @@ class LetterMaker:
         return (raw, request) if may_be_usual(message, raw) else None
 
     def remake(self, raw: Any, request: Request) -> Letter:
-        """Return the letter of `retry` or `dead` for a raw message, as was requested."""
+        """Return the letter for a raw message, as was requested."""
         carried, origin = raw.properties(), self.origin(raw)
         if isinstance(request, DelayRequest):
             return reconsumed(self.plan, request, carried, origin, None)
+        if isinstance(request, FirstRetry):
+            return request.letter(self.plan, carried, origin)
         return dead_lettered(
             self.plan, carried, origin, reason=request.reason, details=request.details
         )

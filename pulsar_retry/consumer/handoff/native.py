@@ -17,7 +17,7 @@ import _pulsar
 from pulsar_retry.consumer.handoff.batches import Batches
 from pulsar_retry.consumer.handoff.making import deliver_at
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
-from pulsar_retry.letters.letter import DeadRequest, DelayRequest
+from pulsar_retry.letters.letter import DeadRequest, DelayRequest, FirstRetry
 from pulsar_retry.native.loading import native
 
 _log = logging.getLogger("pulsar_retry")
@@ -114,6 +114,7 @@ class NativeProducer(LetterProducer):
         sender = outcomes.sender(raw)
         self._send = sender.send
         self._retry = sender.retry
+        self._fail = sender.fail
         self._dead = sender.dead
 
     def is_out(self, job: int) -> bool:
@@ -142,7 +143,17 @@ class NativeProducer(LetterProducer):
             return
         due, properties = deliver_at(letter, clock), letter.properties
         self._outcomes.prepare()
-        self._started(flight, self._send(flight.raw, flight.source, properties, due, flight))
+        posts = self._posts(flight)
+        job = self._send(flight.raw, flight.source, properties, due, flight, posts)
+        self._started(flight, job)
+
+    def _posts(self, flight: Any) -> bool:
+        """Tell whether another thread sends a letter, because nobody waits for its result.
+
+        The thread of a worker would have to wait for the interpreter's lock after each letter. A
+        letter of a batch is sent here, because the batch may be flushed at once.
+        """
+        return flight.keep is not None and self._batches is None
 
     def retry(
         self,
@@ -178,11 +189,37 @@ class NativeProducer(LetterProducer):
         self._started(flight, job)
         return True
 
+    def fail(
+        self, rule: Any, flight: Any, request: FirstRetry, longest: float, now: float
+    ) -> bool:
+        """Do what `retry` does for the first failure of a message."""
+        self._outcomes.prepare()
+        job = self._fail(
+            rule,
+            flight.raw,
+            flight.source,
+            request.changes,
+            request.failed,
+            request.details.attempt,
+            request.action.delay,
+            request.level,
+            request.least_delay,
+            longest,
+            now,
+            flight,
+            self._posts(flight),
+        )
+        if job is None:
+            return False
+        self._started(flight, job)
+        return True
+
     def dead(self, rule: Any, flight: Any, request: DeadRequest) -> bool:
         """Do what `retry` does with a dead letter."""
         self._outcomes.prepare()
         changes, failed = request.changes, request.failed
-        job = self._dead(rule, flight.raw, flight.source, changes, failed, flight)
+        posts = self._posts(flight)
+        job = self._dead(rule, flight.raw, flight.source, changes, failed, flight, posts)
         if job is None:
             return False
         self._started(flight, job)

@@ -11,7 +11,7 @@ from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.native import NativeProducer
 from pulsar_retry.consumer.handoff.producers import USUAL, USUAL_DEAD
 from pulsar_retry.errors import ConsumerClosedError
-from pulsar_retry.letters.letter import DelayRequest, Request
+from pulsar_retry.letters.letter import DeadRequest, DelayRequest, Request
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.native.loading import native
 from pulsar_retry.wire.codecs import OF_A_FAILURE
@@ -50,9 +50,9 @@ class UsualLetters:
 
     def producer(self, hand_off: HandOff, request: Request) -> OpenProducer | None:
         """Return the producer, if the letter can be made in C++ now: it is open, for example."""
-        if isinstance(request, DelayRequest):
-            return hand_off.producers.usual(self._topics.retry)
-        return hand_off.producers.usual(self._topics.dead_letter, USUAL_DEAD)
+        if isinstance(request, DeadRequest):
+            return hand_off.producers.usual(self._topics.dead_letter, USUAL_DEAD)
+        return hand_off.producers.usual(self._topics.retry)
 
     def count(self, hand_off: HandOff, raw: Any) -> int | None:
         """Return how often *raw* was reconsumed; None if its dead letter is made in Python now."""
@@ -96,16 +96,16 @@ class UsualLetters:
                 raise ConsumerClosedError("the consumer is closed")
             return None
         producer, longest = found
-        is_retry = isinstance(request, DelayRequest)
-        flight.begin(producer, USUAL if is_retry else USUAL_DEAD)
+        flight.begin(producer, USUAL_DEAD if isinstance(request, DeadRequest) else USUAL)
         hand_off.flights[flight] = True
         try:
             hand_off.expect_receipts()
-            if isinstance(request, DelayRequest):
-                now = hand_off.clock.time()
-                is_sent = producer.retry(self.rule, flight, request, longest, now)
-            else:
+            if isinstance(request, DeadRequest):
                 is_sent = producer.dead(self.rule, flight, request)
+            else:
+                is_delay = isinstance(request, DelayRequest)
+                publish = producer.retry if is_delay else producer.fail
+                is_sent = publish(self.rule, flight, request, longest, hand_off.clock.time())
             if not is_sent:
                 del hand_off.flights[flight]
                 hand_off.permits.release(1, flight.size)

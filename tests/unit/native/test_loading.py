@@ -158,11 +158,12 @@ def test_nothing_in_flight(module):
     assert outcomes.is_out(7) is False
 
 
-def test_a_failure_that_was_not_taken(module):
+@pytest.mark.parametrize("posts", [False, True])
+def test_a_failure_that_was_not_taken(module, posts):
     """Its letter was not published, and nobody is told of it once it is given up."""
     outcomes = module.Outcomes()
     sender = outcomes.sender(_pulsar.Producer())  # it is not connected, and fails at once
-    job = sender.send(message(), _pulsar.Consumer(), {}, 0, "token")
+    job = sender.send(message(), _pulsar.Consumer(), {}, 0, "token", posts)
     assert outcomes.is_out(job) is False
     assert outcomes.give_up(job) is False
     assert ([], []) == outcomes.take(1, 32, 10, 100)

@@ -17,11 +17,13 @@ from pulsar_retry.letters.letter import (
     DeadRequest,
     DelayRequest,
     FailureDetails,
+    FirstRetry,
     dead_lettered,
     reconsumed,
 )
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.native.loading import native
+from pulsar_retry.policy.actions import RetryLater
 from pulsar_retry.policy.backoff import Fixed
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire.codecs import OF_A_FAILURE
@@ -208,6 +210,56 @@ def test_both_make_the_same_dead_letter(carried, topic, message_id, naming, reas
         assert (letter.properties, letter.topic) == (made, request.topic)
         facts = [(each.dead, each.delay, each.attempt, each.error) for each in (letter, request)]
         assert facts[0] == facts[1]
+
+
+@given(
+    carried=failed_ones,
+    topic=topics,
+    producer=producers,
+    message_id=ids,
+    naming=st.sampled_from(Naming),
+    action=st.builds(
+        RetryLater, st.floats(0, 864_000), st.one_of(st.none(), st.integers(0, 40))
+    ),
+    details=st.builds(FailureDetails, errors, st.integers(1, 99), moments, moments),
+)
+def test_both_make_the_same_retry_of_a_first_failure(
+    carried, topic, producer, message_id, naming, action, details
+):
+    """Of each message that has not failed before and gives an identity, the letters are equal."""
+    plan = plan_of(naming)
+    rule = native().module.Rule(
+        LETTERS.retry, plan.subscription, MOST, LEVELS.delays, naming.is_tdmq, NAMES
+    )
+    rule.topic(topic, logical(topic))
+    request = FirstRetry.of(action, details, {"FAILURE_STAMP": "17"}, 0.5)
+    made = rule.failed(
+        carried,
+        topic,
+        message_id,
+        producer,
+        request.changes,
+        request.failed,
+        details.attempt,
+        action.delay,
+        request.level,
+    )
+    letter = request.letter(plan, carried, Origin(topic, message_id, "billing"))
+    named = gives_identity(Raw(topic, producer, message_id), letter.properties)
+    has_failed = any(each.startswith("FAILURE_") or each in OF_A_FAILURE for each in carried)
+    is_counted = re.fullmatch("[0-9]{1,9}", carried.get("RECONSUMETIMES", "0"))
+    usual = named and topic.startswith("persistent:") and is_counted and not has_failed
+    assert (made is not None) == bool(usual)
+    if made is not None:
+        assert letter.properties == made
+        assert (LETTERS.retry, max(0.5, action.delay)) == (letter.topic, letter.delay)
+
+
+def test_python_describes_what_is_redacted():
+    """C++ makes no letter of a failure that has to be redacted first."""
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    details = FailureDetails(ValueError("x"), 1, moment, moment, redact=lambda _name, text: text)
+    assert FirstRetry.of(RetryLater(1.0), details, {}, 0.0) is None
 
 
 def is_text(data):

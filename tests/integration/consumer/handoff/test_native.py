@@ -12,7 +12,10 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.consumer import handover
 from pulsar_retry.consumer.handoff.making import LetterMaker
+from pulsar_retry.letters import letter
+from pulsar_retry.letters.letter import retried
 from pulsar_retry.native.loading import native
 from pulsar_retry.observe.counting import BOOK
 from support.reading import (
@@ -27,8 +30,8 @@ from support.reading import (
 
 COUNT = 500
 
-#: The properties of dead letters that differ for each message.
-TIMES = ("FAILURE_TIME", "FAILURE_HISTORY", "FAILURE_PUBLISH_TIME")
+#: The properties of a failure that differ for each message.
+TIMES = ("FAILURE_TIME", "FAILURE_HISTORY", "FAILURE_PUBLISH_TIME", "FAILURE_STAMP")
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
@@ -139,22 +142,45 @@ def test_a_subscriber_s_dead_letters_are_made_in_cpp(client, topic, made):
         assert {"not-retryable": 5} == ledger.tally("dead_letters").counts
 
 
+def test_a_subscriber_s_first_retries_are_made_in_cpp(client, topic, monkeypatch):
+    """The first letter opens the producer, the second tells C++ the topic; all say the same."""
+    fill(client, topic, 5)
+    made = []
+
+    def make(*arguments, **more):
+        made.append(arguments)
+        return retried(*arguments, **more)
+
+    monkeypatch.setattr(handover, "retried", make)
+    monkeypatch.setattr(letter, "retried", make)
+
+    def handle(message):
+        raise ValueError("no amount")
+
+    policy = pr.RetryPolicy(backoff=pr.Fixed(3600))
+    with client.subscriber(topic, SUBSCRIPTION, handle, retry_policy=policy, concurrency=1):
+        letters = read_all(client, f"{topic}-{SUBSCRIPTION}-RETRY", 5)  # not Shared: at once
+    assert 2 == len(made)
+    assert_alike(letters)
+    assert ["3600000"] * 5 == [each.properties()["DELAY_TIME"] for each in letters]
+
+
 def assert_alike(letters):
     """Check that letters say the same, apart from their times and origins."""
     found = [
         {
             name: text
-            for name, text in letter.properties().items()
+            for name, text in each.properties().items()
             if not name.startswith("ORIGIN_") and name not in TIMES
         }
-        for letter in letters
+        for each in letters
     ]
     assert found[1:] == found[:1] * (len(found) - 1)
-    assert {"FAILURE_REASON", "FAILURE_ERROR", "FAILURE_MESSAGE"} <= set(found[0])
-    for letter in letters:
-        failure = pr.DeadLetter.of(letter).failure
+    assert {"FAILURE_STAGE", "FAILURE_ERROR", "FAILURE_MESSAGE"} <= set(found[0])
+    for each in letters:
+        failure = pr.DeadLetter.of(each).failure
         assert failure.published is not None
-        assert [(1, failure.when)] == [(each.number, each.when) for each in failure.history]
+        assert [(1, failure.when)] == [(one.number, one.when) for one in failure.history]
 
 
 def test_every_form_of_message(client, topic):
@@ -265,7 +291,8 @@ def test_a_forked_child(client, topic):
         each.result(30)
 
 
-def test_given_up(client, topic):
+@pytest.mark.parametrize("posts", [False, True])
+def test_given_up(client, topic, posts):
     """An original whose letter was given up is not acknowledged, and comes again."""
     fill(client, topic, 1)
     consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
@@ -276,7 +303,7 @@ def test_given_up(client, topic):
     message = bare.receive(SOON)
     token = object()
     sender = outcomes.sender(producer._producer)
-    job = sender.send(message._message, bare._consumer, {"a": "b"}, 0, token)
+    job = sender.send(message._message, bare._consumer, {"a": "b"}, 0, token, posts)
     is_out = outcomes.give_up(job)
     assert ([], []) == outcomes.take(2_000, 32, 10, 100)
     assert 0 == len(outcomes)
