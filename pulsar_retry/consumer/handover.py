@@ -187,9 +187,9 @@ class Handover:
             keep: If publishing fails, publish the letter again after longer and longer delays,
                 instead of having the message redelivered.
         """
-        if action.counted and failures == 1:
-            details = self._details(message, failure, 1)
-            future = self._outbox.retry_first(
+        if action.counted:
+            details = self._details(message, failure, failures)
+            future = self._outbox.retry_failed(
                 message, action, details, custom, least_delay, keep=keep
             )
             if future is not None:
@@ -259,12 +259,14 @@ class Handover:
     ) -> Future[None]:
         """Publish a dead letter, then acknowledge the message; the arguments are as in `retry`."""
         raw, carried, origin, details = self._letter_inputs(message, failure, failures)
-        if action.reason != RETRIES_EXHAUSTED and not custom:
-            future = self._outbox.dead_first(message, action.reason, details, keep=keep)
+        is_used_up = action.reason == RETRIES_EXHAUSTED
+        if not custom:
+            count = failures if is_used_up else None
+            future = self._outbox.dead_failed(message, action.reason, details, count, keep=keep)
             if future is not None:
                 return future
         letter: Letter
-        if action.reason == RETRIES_EXHAUSTED:
+        if is_used_up:
             letter = used_up(self._plan, carried, origin, failures=failures, details=details)
         else:
             letter = dead_lettered(

@@ -22,8 +22,8 @@ from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.letters.letter import (
     DeadRequest,
     DelayRequest,
+    FailedRetry,
     FailureDetails,
-    FirstRetry,
     Letter,
     Request,
 )
@@ -191,22 +191,20 @@ class Outbox:
         count = partial(self._usual.count, self._hand_off)
         return self.letters.usual_dead(message, reason, error, count)
 
-    def dead_first(
-        self, message: Any, reason: str, details: FailureDetails, *, keep: bool
+    def dead_failed(
+        self, message: Any, reason: str, details: FailureDetails, count: int | None, *, keep: bool
     ) -> Future[None] | None:
-        """Publish the dead letter of a message that has not failed before, if C++ makes it.
+        """Publish the dead letter of a message that has failed, if C++ makes it.
 
-        Otherwise return None. May block; for *keep* see `hand_on`.
+        Otherwise return None. May block; for *keep* see `hand_on`, for *count* `DeadRequest`.
         """
         raw = raw_of(message)
-        if self._usual is None or self._hand_off is None or not details.codec.is_own:
+        if not self._may_be_usual(message, raw, details):
             return None
-        if not may_be_usual(message, raw) or self._usual.count(self._hand_off, raw) is None:
-            return None
-        request = DeadRequest.of(self.letters.plan, reason, details)
+        request = DeadRequest.of(self.letters.plan, reason, details, count)
         return self.hand_on_usual(message, raw, request, keep=self.kept.keep if keep else None)
 
-    def retry_first(
+    def retry_failed(
         self,
         message: Any,
         action: RetryLater,
@@ -216,13 +214,16 @@ class Outbox:
         *,
         keep: bool,
     ) -> Future[None] | None:
-        """Do what `dead_first` does with a retry letter; the arguments are those of `FirstRetry`."""
+        """Do what `dead_failed` does with a retry letter; the arguments are `FailedRetry`'s."""
         raw = raw_of(message)
-        if self._usual is None or not details.codec.is_own or not may_be_usual(message, raw):
+        if not self._may_be_usual(message, raw, details):
             return None
-        if (request := FirstRetry.of(action, details, custom, least_delay)) is None:
+        if (request := FailedRetry.of(action, details, custom, least_delay)) is None:
             return None
         return self.hand_on_usual(message, raw, request, keep=self.kept.keep if keep else None)
+
+    def _may_be_usual(self, message: Any, raw: Any, details: FailureDetails) -> bool:
+        return self._usual is not None and details.codec.is_own and may_be_usual(message, raw)
 
     def hand_on_usual(
         self,

@@ -132,7 +132,7 @@ class FailureDetails:
     def first(self, reason: str | None) -> tuple[dict[str, str], FailedAttempt | None]:
         """Return what `on` writes of a message's first failure; see `DeadRequest`.
 
-        The codec must be one of this package's own.
+        Of a later failure, C++ adds the history. The codec must be one of this package's own.
         """
         texts = texts_of(self.error, stage=self.stage, reason=reason)
         kind = failure_kind(texts) if self.redact is None else None
@@ -174,7 +174,7 @@ class FailureDetails:
 
 @attrs.frozen(eq=False)
 class DeadRequest:
-    """A dead letter of a message that has not failed before. C++ may make its properties.
+    """A dead letter of a message. C++ may make its properties.
 
     It is also what is reported about the letter.
 
@@ -184,6 +184,7 @@ class DeadRequest:
         details: The failure.
         changes: The properties that say how the message has failed.
         failed: Its failed attempt, which C++ adds to *changes*; None: it is in them.
+        count: The new count if the retries are used up; None: the count stays.
     """
 
     topic: str
@@ -191,6 +192,7 @@ class DeadRequest:
     details: FailureDetails
     changes: dict[str, str]
     failed: FailedAttempt | None
+    count: int | None = None
     dead = True
     delay = 0.0
     span = None
@@ -202,10 +204,18 @@ class DeadRequest:
         return self.details.published.timestamp()
 
     @classmethod
-    def of(cls, plan: Plan, reason: str, details: FailureDetails) -> DeadRequest:
+    def of(
+        cls, plan: Plan, reason: str, details: FailureDetails, count: int | None = None
+    ) -> DeadRequest:
         """Return the request for a message of a *plan* with retries."""
         assert plan.topics is not None  # noqa: S101 - the caller has checked
-        return cls(plan.topics.dead_letter, reason, details, *details.first(reason))
+        return cls(plan.topics.dead_letter, reason, details, *details.first(reason), count)
+
+    def letter(self, plan: Plan, carried: Mapping[str, str], origin: Origin) -> Letter:
+        """Return the letter, made in Python."""
+        if self.count is not None:
+            return used_up(plan, carried, origin, failures=self.count, details=self.details)
+        return dead_lettered(plan, carried, origin, reason=self.reason, details=self.details)
 
     @property
     def attempt(self) -> int:
@@ -219,15 +229,15 @@ class DeadRequest:
 
 
 @attrs.frozen(eq=False)
-class FirstRetry:
-    """A retry letter of a message that has not failed before. C++ may make its properties.
+class FailedRetry:
+    """A retry letter of a message that has failed. C++ may make its properties.
 
     Attributes:
         action: The retry that a policy has decided; it is counted.
         details: The failure. Its number is the new count.
         custom: Additional properties.
         least_delay: The minimum delay in seconds at the broker, whatever the letter says.
-        changes: The properties that say how the message has failed, and *custom*.
+        changes: The properties that say how the message has failed now, and *custom*.
         failed: The failed attempt, which C++ adds to *changes*.
     """
 
@@ -245,7 +255,7 @@ class FirstRetry:
         details: FailureDetails,
         custom: Mapping[str, str],
         least_delay: float,
-    ) -> FirstRetry | None:
+    ) -> FailedRetry | None:
         """Return the request, or None if Python has to make the letter."""
         said, failed = details.first(None)
         if failed is None:
@@ -272,7 +282,7 @@ class FirstRetry:
 
 
 #: A letter that C++ may make.
-Request = DelayRequest | FirstRetry | DeadRequest
+Request = DelayRequest | FailedRetry | DeadRequest
 
 
 def reconsumed(

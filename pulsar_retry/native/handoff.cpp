@@ -255,19 +255,39 @@ bool write_time(double seconds, std::string& text) {
     return true;
 }
 
-// What differs between first failures of one kind. `pulsar_retry.wire.codecs` has the rule; this is
-// a copy, and a test compares the two.
+// What a letter of this package says of earlier failures, which the next letter keeps.
+struct Earlier {
+    std::string history;    // entries, as JSON, each followed by a comma
+    std::string published;  // when the message was published first
+
+    // Reads both from a letter; false if their form is not that of `Attempt::write`.
+    bool read(const std::string& array, const std::string& time) {
+        std::size_t size = array.size();
+        if (size < 4 || array.compare(0, 2, "[[") != 0 || array.compare(size - 2, 2, "]]") != 0)
+            return false;
+        history = array.substr(1, size - 2) + ",";
+        published = time;
+        return time.size() == 24 && time[10] == 'T' && time[19] == '.' && time[23] == 'Z';
+    }
+};
+
+// What differs between failures of one kind. `pulsar_retry.wire.codecs` has the rule; this is a
+// copy, and a test compares the two.
 struct Attempt {
     long long number = 0;
     double when = 0, published = 0;  // of the failure, and of the message; in seconds since 1970
     std::string kind;                // the end of the entry of the history
 
-    bool write(Properties& properties) const {
+    static constexpr std::size_t MOST_HISTORY = 2048;
+
+    bool write(Properties& properties, const Earlier& earlier = {}) const {
         std::string moment, count = std::to_string(number);
-        if (!write_time(when, moment) ||
-            !write_time(published, properties["FAILURE_PUBLISH_TIME"]))
+        std::string& first = properties["FAILURE_PUBLISH_TIME"] = earlier.published;
+        if (!write_time(when, moment) || (first.empty() && !write_time(published, first)))
             return false;
-        properties["FAILURE_HISTORY"] = "[[" + count + ",\"" + moment + "\"," + kind + "]]";
+        std::string& history = properties["FAILURE_HISTORY"];
+        history = "[" + earlier.history + "[" + count + ",\"" + moment + "\"," + kind + "]]";
+        if (history.size() > MOST_HISTORY) return false;
         properties["FAILURE_ATTEMPT"] = count;
         properties["FAILURE_TIME"] = moment;
         return true;
@@ -296,16 +316,41 @@ struct RetryRule {
     std::vector<double> delays;       // of the levels, in seconds
     bool writes_level = false;        // as TDMQ's clients do
     std::map<std::string, std::string> real_topics;  // of the topics that messages came from
-    std::set<std::string> failure_names;  // of properties that describe a failure, besides FAILURE_…
+    std::set<std::string> failure_names;  // of properties that letters change, besides FAILURE_…
+    std::size_t room = 0;                 // for what a dead letter says of its failure, in bytes
 
-    // Reads how often a message was reconsumed. False: that is odd, or the message says how it has
-    // failed before, so Python makes its dead letter.
-    bool read_count(const Properties& properties, std::int64_t& count) const {
-        for (auto& [name, value] : properties)
-            if (name.rfind("FAILURE_", 0) == 0 || failure_names.count(name) != 0) return false;
+    // Reads how often a message was reconsumed. False: that is odd, so Python makes its dead letter.
+    static bool read_count(const Properties& properties, std::int64_t& count) {
         count = 0;
         auto counted = properties.find("RECONSUMETIMES");
         return counted == properties.end() || read_number(counted->second, 9, count);
+    }
+
+    // Removes what the last failure was from the properties of a letter of this package, and keeps
+    // what it says of all of them. False if they say something else that has to be removed.
+    bool read_failure(Properties& properties, const std::string& producer, Earlier& earlier) const {
+        static const std::set<std::string> last = {"FAILURE_ATTEMPT",     "FAILURE_ERROR",
+                                                   "FAILURE_FINGERPRINT", "FAILURE_MESSAGE",
+                                                   "FAILURE_STAGE",       "FAILURE_TIME"};
+        auto taken = [&properties](const char* name) {
+            auto node = properties.extract(name);
+            return node.empty() ? std::string() : std::move(node.mapped());
+        };
+        std::string history = taken("FAILURE_HISTORY"), published = taken("FAILURE_PUBLISH_TIME");
+        bool has_failed = !history.empty() || !published.empty();
+        for (auto each = properties.begin(); each != properties.end();) {
+            if (last.count(each->first) != 0) {
+                each = properties.erase(each);
+                has_failed = true;
+            } else if (each->first != "FAILURE_STAMP" && (each->first.rfind("FAILURE_", 0) == 0 ||
+                                                          failure_names.count(each->first) != 0)) {
+                return false;
+            } else {
+                ++each;
+            }
+        }
+        return !has_failed ||
+               (producer.rfind(IDENTITY, 0) == 0 && earlier.read(history, published));
     }
 
     // Adds the origin's properties that are absent; false if the topic is not known.
@@ -339,12 +384,37 @@ struct RetryRule {
     }
 
     // Changes *properties*, which are those of a message, to those of its dead letter. *changes* say
-    // how it has failed, and *attempt* which attempt has, unless the changes say that too.
+    // how it has failed, and *attempt* which attempt has, unless the changes say that too. *count*
+    // is the new count if the retries are used up, otherwise -1.
     bool bury(Properties& properties, const std::string& topic, const std::string& id,
-              const Properties& changes, const Attempt* attempt) const {
+              const std::string& producer, const Properties& changes, const Attempt* attempt,
+              std::int64_t count) const {
+        Earlier earlier;
+        if (!read_failure(properties, producer, earlier)) return false;
+        if (attempt == nullptr && !earlier.history.empty()) return false;
+        properties.erase("FAILURE_STAMP");  // who brings the message back begins anew
         if (!add_origin(properties, topic, id)) return false;
         for (auto& [name, value] : changes) properties[name] = value;
-        return (attempt == nullptr || attempt->write(properties)) && are_usual(properties);
+        if (attempt != nullptr && !(attempt->write(properties, earlier) && has_room(properties)))
+            return false;
+        return (count < 0 || write_count(properties, count, 0, -1)) && are_usual(properties);
+    }
+
+    // Tells whether Python would not shorten what *properties* say of a failure.
+    bool has_room(const Properties& properties) const {
+        std::size_t size = 0;
+        for (auto each = properties.lower_bound("FAILURE_");
+             each != properties.end() && each->first.rfind("FAILURE_", 0) == 0; ++each)
+            size += each->second.size();
+        return size <= room;
+    }
+
+    // Writes a letter's count, its delay, and its level; false if Python has to.
+    bool write_count(Properties& properties, std::int64_t count, double delay, long level) const {
+        properties["RECONSUMETIMES"] = std::to_string(count);
+        properties["DELAY_TIME"] = std::to_string(std::llrint(delay * 1000));
+        if (writes_level) properties["DELAY"] = std::to_string(level);
+        return count <= INT_MAX;
     }
 
     // Changes *properties*, which are those of a message, to those of its retry letter.
@@ -367,15 +437,15 @@ struct RetryRule {
         return write_retry(properties, topic, id, producer, count, delay, written);
     }
 
-    // Does what `apply` does for a first failure, of which a policy has decided the new count, the
-    // delay and the level. *changes* and *attempt* are as in `bury`.
+    // Does what `apply` does for a failure, of which a policy has decided the new count, the delay
+    // and the level. *changes* and *attempt* are as in `bury`.
     bool fail(Properties& properties, const std::string& topic, const std::string& id,
               const std::string& producer, const Properties& changes, const Attempt& attempt,
               std::int64_t count, double delay, long level) const {
-        std::int64_t before;
-        if (!read_count(properties, before)) return false;
+        Earlier earlier;
+        if (!read_failure(properties, producer, earlier)) return false;
         for (auto& [name, value] : changes) properties[name] = value;
-        return attempt.write(properties) &&
+        return attempt.write(properties, earlier) &&
                write_retry(properties, topic, id, producer, count, delay, level);
     }
 
@@ -391,10 +461,7 @@ struct RetryRule {
             return false;
 
         properties.emplace("RETRY_TOPIC", retry_topic);
-        properties["RECONSUMETIMES"] = std::to_string(count);
-        properties["DELAY_TIME"] = std::to_string(std::llrint(delay * 1000));
-        if (writes_level) properties["DELAY"] = std::to_string(level);
-        return are_usual(properties);
+        return write_count(properties, count, delay, level) && are_usual(properties);
     }
 
     static constexpr std::size_t MOST_BYTES = 64 << 10;
@@ -856,11 +923,11 @@ PyObject* sender_fail(PyObject* object, PyObject* const* arguments, Py_ssize_t s
     });
 }
 
-// dead(rule, message, consumer, changes, attempt or None, token, posts) -> id, or None
-PyObject* sender_dead(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
+// dead(rule, message, consumer, changes, attempt or None, count or -1, token, posts) -> id, or None
+PyObject* sender_dead(PyObject* object, PyObject* const* arguments, Py_ssize_t size) {
     auto* self = reinterpret_cast<Sender*>(object);
-    if (count != 7 || Py_TYPE(arguments[0]) != rule_type) {
-        PyErr_SetString(PyExc_TypeError, "dead takes seven arguments, of which the first is a Rule");
+    if (size != 8 || Py_TYPE(arguments[0]) != rule_type) {
+        PyErr_SetString(PyExc_TypeError, "dead takes eight arguments, of which the first is a Rule");
         return nullptr;
     }
     auto* rule = reinterpret_cast<Rule*>(arguments[0])->inner;
@@ -868,6 +935,8 @@ PyObject* sender_dead(PyObject* object, PyObject* const* arguments, Py_ssize_t c
     if (state == nullptr) return nullptr;
     auto* original = static_cast<Message*>(pointer_of(arguments[1], message_type, MESSAGE));
     if (original == nullptr) return nullptr;
+    std::int64_t count = PyLong_AsLongLong(arguments[5]);
+    if (PyErr_Occurred()) return nullptr;
     return guarded([=]() -> PyObject* {
         Properties changes;
         Attempt room;
@@ -875,23 +944,25 @@ PyObject* sender_dead(PyObject* object, PyObject* const* arguments, Py_ssize_t c
         if (!read_properties(arguments[3], changes) || !read_attempt(arguments[4], room, attempt))
             return nullptr;
         Properties properties = library.properties(original);
-        if (!rule->bury(properties, library.topic(original), id_text(*original), changes, attempt))
+        if (!rule->bury(properties, library.topic(original), id_text(*original),
+                        library.producer(original), changes, attempt, count))
             Py_RETURN_NONE;
-        return hand_on(self, state, *original, arguments[2], properties, 0, arguments[5],
-                       arguments[6]);
+        return hand_on(self, state, *original, arguments[2], properties, 0, arguments[6],
+                       arguments[7]);
     });
 }
 
 // -- Rule ------------------------------------------------------------------------------------------
 
-// Rule(retry_topic, subscription, most, delays, writes_level, failure_names)
+// Rule(retry_topic, subscription, most, delays, writes_level, failure_names, room)
 PyObject* rule_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     const char *retry_topic, *subscription;
     long long most;
     PyObject *delays, *names;
     int writes_level;
-    if (!PyArg_ParseTuple(arguments, "ssLOpO!", &retry_topic, &subscription, &most, &delays,
-                          &writes_level, &PyTuple_Type, &names))
+    Py_ssize_t room;
+    if (!PyArg_ParseTuple(arguments, "ssLOpO!n", &retry_topic, &subscription, &most, &delays,
+                          &writes_level, &PyTuple_Type, &names, &room))
         return nullptr;
     return guarded([=]() -> PyObject* {
         auto rule = std::make_unique<RetryRule>();
@@ -899,6 +970,7 @@ PyObject* rule_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
         rule->subscription = subscription;
         rule->most = most;
         rule->writes_level = writes_level != 0;
+        rule->room = std::size_t(room);
         Py_ssize_t count = PySequence_Size(delays);
         if (count < 0) return nullptr;
         for (Py_ssize_t each = 0; each < count; each++) {
@@ -970,36 +1042,35 @@ PyObject* rule_failed(PyObject* object, PyObject* arguments) {
     });
 }
 
-// count(message) -> how often it was reconsumed; None: Python makes its dead letter
+// count(message) -> how often it was reconsumed; None: Python reads that
 PyObject* rule_count(PyObject* object, PyObject* source) {
     auto* message = static_cast<Message*>(pointer_of(source, message_type, MESSAGE));
     if (message == nullptr) return nullptr;
     return guarded([=]() -> PyObject* {
         std::int64_t count;
-        if (!reinterpret_cast<Rule*>(object)->inner->read_count(library.properties(message), count))
-            Py_RETURN_NONE;
+        if (!RetryRule::read_count(library.properties(message), count)) Py_RETURN_NONE;
         return PyLong_FromLongLong(count);
     });
 }
 
-// buried(properties, topic, id, changes, attempt or None) -> properties, or None; for a test
+// buried(properties, topic, id, producer, changes, attempt or None, count) -> properties, or None;
+// for a test
 PyObject* rule_buried(PyObject* object, PyObject* arguments) {
     auto* rule = reinterpret_cast<Rule*>(object)->inner;
     PyObject *carried, *added, *source;
-    const char *topic, *id;
-    if (!PyArg_ParseTuple(arguments, "OssOO", &carried, &topic, &id, &added, &source))
+    const char *topic, *id, *producer;
+    long long count;
+    if (!PyArg_ParseTuple(arguments, "OsssOOL", &carried, &topic, &id, &producer, &added, &source,
+                          &count))
         return nullptr;
     return guarded([=]() -> PyObject* {
         Properties properties, changes;
-        std::int64_t count;
         Attempt room;
         const Attempt* attempt;
         if (!read_properties(carried, properties) || !read_properties(added, changes) ||
             !read_attempt(source, room, attempt))
             return nullptr;
-        if (!rule->read_count(properties, count) ||
-            !rule->bury(properties, topic, id, changes, attempt))
-            Py_RETURN_NONE;
+        if (!rule->bury(properties, topic, id, producer, changes, attempt, count)) Py_RETURN_NONE;
         return dict_of(properties);
     });
 }
@@ -1280,10 +1351,10 @@ PyMethodDef sender_methods[] = {
      "the properties of a usual retry letter; return None, and do nothing, if it is not one."},
     {"fail", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(sender_fail)), METH_FASTCALL,
      "fail(rule, message, consumer, changes, attempt, count, delay, level, least_delay, "
-     "longest_delay, now, token, posts): do what `retry` does for the first failure of a message, of which "
+     "longest_delay, now, token, posts): do what `retry` does for the failure of a message, of which "
      "changes and attempt say how it has failed."},
     {"dead", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(sender_dead)), METH_FASTCALL,
-     "dead(rule, message, consumer, changes, attempt, token, posts): do what `send` does with the properties of a "
+     "dead(rule, message, consumer, changes, attempt, count, token, posts): do what `send` does with the properties of a "
      "usual dead letter, of which changes say how the message has failed; return None, and do "
      "nothing, if it is not one."},
     {}};
@@ -1296,13 +1367,13 @@ PyType_Spec sender_spec = {"pulsar_retry.native._handoff.Sender", sizeof(Sender)
 
 PyMethodDef rule_methods[] = {
     {"count", rule_count, METH_O,
-     "Return how often a message was reconsumed; None if Python makes its dead letter."},
+     "Return how often a message was reconsumed; None if Python has to read that."},
     {"buried", rule_buried, METH_VARARGS,
-     "buried(properties, topic, id, changes): return the properties of the dead letter, or None; "
-     "for a test."},
+     "buried(properties, topic, id, producer, changes, attempt, count): return the properties of the "
+     "dead letter, or None; for a test."},
     {"failed", rule_failed, METH_VARARGS,
      "failed(properties, topic, id, producer, changes, attempt, count, delay, level): return the "
-     "properties of the retry letter of a first failure, or None; for a test."},
+     "properties of the retry letter of a failure, or None; for a test."},
     {"topic", rule_topic, METH_VARARGS, "Say which topic the messages from a topic belong to."},
     {"retried", rule_retried, METH_VARARGS,
      "retried(properties, topic, id, producer, delay, level): return the properties of the letter "
@@ -1314,7 +1385,7 @@ PyType_Slot rule_slots[] = {
     {Py_tp_methods, rule_methods},
     {Py_tp_doc,
      const_cast<char*>("Rule(retry_topic, subscription, most, delays, writes_level, "
-                       "failure_names): what the usual letters of one subscription have.")},
+                       "failure_names, room): what the usual letters of one subscription have.")},
     {}};
 PyType_Spec rule_spec = {"pulsar_retry.native._handoff.Rule", sizeof(Rule), 0, Py_TPFLAGS_DEFAULT,
                          rule_slots};

@@ -160,16 +160,16 @@ def _test_calls(module: Any, message: Any) -> None:
     if (found := (prints.of(message), type(prints.content(message)))) != (False, int):
         raise ImportError(f"the self-test has found another fingerprint: {found}")
     outcomes, consumer = module.Outcomes(), _pulsar.Consumer()
-    rule = module.Rule("retry", "subscription", 16, (1.0,), 0, ("was",))
+    rule = module.Rule("retry", "subscription", 16, (1.0,), 0, ("why",), 1000)
     rule.topic(message.topic_name(), "topic")
     sender = outcomes.sender(_pulsar.Producer())
-    if (found := rule.count(message)) is not None:
+    if (found := rule.count(message)) != 0:
         raise ImportError(f"the self-test has found another count: {found}")
     failed_once = {"why": "this"}, (1, 2.0, 3.0, "4")
     calls = (
         (sender.retry, 1.0, -1, 2.0, 0.0, "token"),
-        (sender.dead, *failed_once, "token", False),
-        (sender.dead, *failed_once, "token", True),
+        (sender.dead, *failed_once, -1, "token", False),
+        (sender.dead, *failed_once, 17, "token", True),
     )
     for send, *rest in calls:
         job = send(rule, message, consumer, *rest)

@@ -277,7 +277,8 @@ class RetryPolicy:
     def _named(self, error: BaseException, seen: frozenset[int]) -> Verdict | None:
         """Return the lists' verdict on the error, its causes or members; None if there is none."""
         lists = tuple([getattr(self, name) for name, _ in _LISTS])
-        if (verdict := _of_class(type(error), lists)) is not None:
+        kind: Any = type(error)  # mypy does not know that classes have hashes
+        if (verdict := _of_class(kind, lists)) is not None:
             return verdict
         seen |= {id(error)}  # the chain of causes can lead back to an error
         cause = error.__cause__

@@ -129,7 +129,7 @@ _FOREIGN = frozenset({"pubsub", "spring"})
 _SHARED = ("reason", "stage", "error", "fingerprint", "message")
 
 #: The space for all values under this package's own names.
-_OWN_ROOM = MAX_ENVELOPE - sum(len(name) for names in _OURS.values() for name in names)
+OWN_ROOM = MAX_ENVELOPE - sum(len(name) for names in _OURS.values() for name in names)
 
 #: All names for the time of first publication.
 _PUBLISHED = (*_KNOWN["published"], *_KNOWN["published_offset"], *_KNOWN["published_ms"])
@@ -301,7 +301,7 @@ def _said(*texts: str | None) -> tuple[dict[str, str], int]:
         for value, text in zip(_SHARED, texts, strict=True)
         if text
     }
-    return properties, _OWN_ROOM - sum(map(_size, properties.values()))
+    return properties, OWN_ROOM - sum(map(_size, properties.values()))
 
 
 def _text(envelope: Envelope, value: str, size: int) -> str | None:

@@ -13,7 +13,6 @@ from pulsar_retry.letters.letter import (
     DeadRequest,
     DelayRequest,
     FailureDetails,
-    FirstRetry,
     Letter,
     Request,
     dead_lettered,
@@ -106,11 +105,7 @@ class LetterMaker:
         carried, origin = raw.properties(), self.origin(raw)
         if isinstance(request, DelayRequest):
             return reconsumed(self.plan, request, carried, origin, None)
-        if isinstance(request, FirstRetry):
-            return request.letter(self.plan, carried, origin)
-        return dead_lettered(
-            self.plan, carried, origin, reason=request.reason, details=request.details
-        )
+        return request.letter(self.plan, carried, origin)
 
     def usual_dead(
         self,

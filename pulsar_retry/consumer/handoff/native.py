@@ -17,7 +17,7 @@ import _pulsar
 from pulsar_retry.consumer.handoff.batches import Batches
 from pulsar_retry.consumer.handoff.making import deliver_at
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
-from pulsar_retry.letters.letter import DeadRequest, DelayRequest, FirstRetry
+from pulsar_retry.letters.letter import DelayRequest, FailedRetry
 from pulsar_retry.native.loading import native
 
 _log = logging.getLogger("pulsar_retry")
@@ -155,71 +155,39 @@ class NativeProducer(LetterProducer):
         """
         return flight.keep is not None and self._batches is None
 
-    def retry(
-        self,
-        rule: Any,
-        flight: Any,
-        request: DelayRequest,
-        longest: float,
-        now: float,
-    ) -> bool:
-        """Publish the letter of *flight* if it is a usual one, and tell whether it is.
+    def publish_request(self, rule: Any, flight: Any, longest: float, now: float) -> bool:
+        """Publish the letter that is requested, if C++ makes it; tell whether it does.
 
         Args:
             rule: What the subscription's letters have.
-            flight: The letter in flight.
-            request: Its delay.
+            flight: The letter in flight, with its request.
             longest: The longest delay that the topic has accepted.
             now: Seconds since 1970.
         """
         self._outcomes.prepare()
-        delay, level = request.delay, request.level
-        job = self._retry(
-            rule,
-            flight.raw,
-            flight.source,
-            -1.0 if delay is None else delay,
-            -1 if level is None else min(level, _MOST_LEVELS),
-            longest,
-            now,
-            flight,
-        )
-        if job is None:
-            return False
-        self._started(flight, job)
-        return True
-
-    def fail(
-        self, rule: Any, flight: Any, request: FirstRetry, longest: float, now: float
-    ) -> bool:
-        """Do what `retry` does for the first failure of a message."""
-        self._outcomes.prepare()
-        job = self._fail(
-            rule,
-            flight.raw,
-            flight.source,
-            request.changes,
-            request.failed,
-            request.details.attempt,
-            request.action.delay,
-            request.level,
-            request.least_delay,
-            longest,
-            now,
-            flight,
-            self._posts(flight),
-        )
-        if job is None:
-            return False
-        self._started(flight, job)
-        return True
-
-    def dead(self, rule: Any, flight: Any, request: DeadRequest) -> bool:
-        """Do what `retry` does with a dead letter."""
-        self._outcomes.prepare()
-        changes, failed = request.changes, request.failed
-        posts = self._posts(flight)
-        job = self._dead(rule, flight.raw, flight.source, changes, failed, flight, posts)
+        request, posts = flight.request, self._posts(flight)
+        message = rule, flight.raw, flight.source
+        if isinstance(request, DelayRequest):
+            delay = -1.0 if request.delay is None else request.delay
+            level = -1 if request.level is None else min(request.level, _MOST_LEVELS)
+            job = self._retry(*message, delay, level, longest, now, flight)
+        elif isinstance(request, FailedRetry):
+            job = self._fail(
+                *message,
+                request.changes,
+                request.failed,
+                request.details.attempt,
+                request.action.delay,
+                request.level,
+                request.least_delay,
+                longest,
+                now,
+                flight,
+                posts,
+            )
+        else:
+            count = -1 if request.count is None else request.count
+            job = self._dead(*message, request.changes, request.failed, count, flight, posts)
         if job is None:
             return False
         self._started(flight, job)

@@ -11,14 +11,18 @@ from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.native import NativeProducer
 from pulsar_retry.consumer.handoff.producers import USUAL, USUAL_DEAD
 from pulsar_retry.errors import ConsumerClosedError
-from pulsar_retry.letters.letter import DeadRequest, DelayRequest, Request
+from pulsar_retry.letters.letter import DeadRequest, Request
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.native.loading import native
-from pulsar_retry.wire.codecs import OF_A_FAILURE
+from pulsar_retry.wire.codecs import OF_A_FAILURE, OWN_ROOM
+from pulsar_retry.wire.lanes import LANE_ENTRY
 from pulsar_retry.wire.names import logical
 
 #: A producer, and the longest delay that its topic has accepted.
 OpenProducer = tuple[NativeProducer, float]
+
+#: Properties that only Python removes from a letter, besides ``FAILURE_…``.
+NOT_KEPT = (*OF_A_FAILURE, LANE_ENTRY)
 
 #: No count is greater: Java reads an int.
 _MAX_COUNT = 2**31 - 1
@@ -28,7 +32,7 @@ class UsualLetters:
     """What the usual letters of a subscription have, which C++ makes. Thread-safe.
 
     Attributes:
-        rule: What `NativeProducer.retry` and `NativeProducer.dead` need.
+        rule: What `NativeProducer.publish_request` needs.
     """
 
     def __init__(self, module: Any, plan: Plan) -> None:
@@ -44,7 +48,8 @@ class UsualLetters:
             most,
             levels,
             plan.naming.is_tdmq,
-            tuple(OF_A_FAILURE),
+            NOT_KEPT,
+            OWN_ROOM,
         )
         self._known: set[str] = set()
 
@@ -100,13 +105,7 @@ class UsualLetters:
         hand_off.flights[flight] = True
         try:
             hand_off.expect_receipts()
-            if isinstance(request, DeadRequest):
-                is_sent = producer.dead(self.rule, flight, request)
-            else:
-                is_delay = isinstance(request, DelayRequest)
-                publish = producer.retry if is_delay else producer.fail
-                is_sent = publish(self.rule, flight, request, longest, hand_off.clock.time())
-            if not is_sent:
+            if not producer.publish_request(self.rule, flight, longest, hand_off.clock.time()):
                 del hand_off.flights[flight]
                 hand_off.permits.release(1, flight.size)
                 self._know(raw.topic_name())

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 import pulsar_retry as pr
 from pulsar_retry.consumer import duplicates
+from pulsar_retry.consumer.handoff.usual import NOT_KEPT
 from pulsar_retry.letters.identity import gives_identity
 from pulsar_retry.letters.letter import (
     DeadRequest,
     DelayRequest,
+    FailedRetry,
     FailureDetails,
-    FirstRetry,
-    dead_lettered,
     reconsumed,
 )
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.native.loading import native
-from pulsar_retry.policy.actions import RetryLater
+from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, RetryLater
 from pulsar_retry.policy.backoff import Fixed
 from pulsar_retry.policy.levels import DelayLevels
-from pulsar_retry.wire.codecs import OF_A_FAILURE
+from pulsar_retry.wire.codecs import OWN_ROOM
 from pulsar_retry.wire.names import LetterTopics, Naming, logical
 from pulsar_retry.wire.properties import FAILURE, Origin
 
@@ -39,7 +39,6 @@ TOPIC = "persistent://public/default/orders"
 LETTERS = LetterTopics(f"{TOPIC}-billing-RETRY", f"{TOPIC}-billing-DLQ")
 LEVELS = DelayLevels.parse("1s 5s 10s 30s 1m")
 MOST = 16
-NAMES = tuple(OF_A_FAILURE)
 OURS = "pulsar-retry-5f"
 
 
@@ -130,11 +129,7 @@ producers = st.sampled_from(["standalone-0-1", OURS, ""])
 def test_both_make_the_same_letter(carried, request, topic, producer, message_id, naming):
     """Where C++ makes a letter, Python makes the same, with an identity, and to the retry topic."""
     plan = plan_of(naming)
-    rule = native().module.Rule(
-        LETTERS.retry, plan.subscription, MOST, plan.levels.delays, plan.naming.is_tdmq, NAMES
-    )
-    rule.topic(topic, logical(topic))
-    made = rule.retried(
+    made = rule_of(naming, topic).retried(
         carried,
         topic,
         message_id,
@@ -163,7 +158,7 @@ failed_ones = st.builds(
     lambda carried, more: carried | more,
     carried_ones,
     st.dictionaries(
-        st.sampled_from(["FAILURE_REASON", "FAILURE_STAMP", "FAILURE_NEW", *sorted(OF_A_FAILURE)]),
+        st.sampled_from(["FAILURE_REASON", "FAILURE_STAMP", "FAILURE_NEW", *sorted(NOT_KEPT)]),
         texts,
         max_size=1,
     ),
@@ -177,9 +172,39 @@ errors = st.one_of(
 )
 
 
+failures = st.builds(FailureDetails, errors, st.integers(1, 99), moments, moments)
+retries = st.builds(RetryLater, st.floats(0, 864_000), st.one_of(st.none(), st.integers(0, 40)))
+
+
+def rule_of(naming, topic=TOPIC):
+    """Return what the letters of messages from *topic* have in C++."""
+    arguments = LETTERS.retry, "billing", MOST, LEVELS.delays, naming.is_tdmq, NOT_KEPT, OWN_ROOM
+    rule = native().module.Rule(*arguments)
+    rule.topic(topic, logical(topic))
+    return rule
+
+
+def is_foreign(carried):
+    """Tell whether a message has properties that only Python removes."""
+    ours = "FAILURE_STAMP"
+    return any(
+        each != ours and (each.startswith("FAILURE_") or each in NOT_KEPT) for each in carried
+    )
+
+
+def after(earlier, carried, origin, plan):
+    """Return the properties of a message after *earlier* failures."""
+    for each in earlier:
+        request = FailedRetry.of(RetryLater(1.0), each, {}, 0.0)
+        carried = request.letter(plan, carried, origin).properties
+    return carried
+
+
 @given(
     carried=failed_ones,
+    earlier=st.lists(failures, max_size=3),
     topic=topics,
+    producer=producers,
     message_id=ids,
     naming=st.sampled_from(Naming),
     reason=texts,
@@ -191,49 +216,58 @@ errors = st.one_of(
         moments,
         redact=st.sampled_from([None, lambda _name, text: text.upper()]),
     ),
+    is_used_up=st.booleans(),
 )
-def test_both_make_the_same_dead_letter(carried, topic, message_id, naming, reason, details):
-    """Of each message that has not failed before, C++ and Python make the same dead letter."""
-    plan = plan_of(naming)
-    rule = native().module.Rule(
-        LETTERS.retry, plan.subscription, MOST, LEVELS.delays, naming.is_tdmq, NAMES
+def test_both_make_the_same_dead_letter(
+    carried, earlier, topic, producer, message_id, naming, reason, details, is_used_up
+):
+    """Also of a letter that describes *earlier* failures, if this package has written it."""
+    plan, origin = plan_of(naming), Origin(topic, message_id, "billing")
+    usual = not is_foreign(carried) and (not earlier or producer == OURS)
+    carried = after(earlier, carried, origin, plan)
+    count = details.attempt if is_used_up else None
+    request = DeadRequest.of(plan, RETRIES_EXHAUSTED if is_used_up else reason, details, count)
+    made = rule_of(naming, topic).buried(
+        carried,
+        topic,
+        message_id,
+        producer,
+        request.changes,
+        request.failed,
+        -1 if count is None else count,
     )
-    rule.topic(topic, logical(topic))
-    request = DeadRequest.of(plan, reason, details)
-    made = rule.buried(carried, topic, message_id, request.changes, request.failed)
-    origin = Origin(topic, message_id, "billing")
-    letter = dead_lettered(plan, carried, origin, reason=reason, details=details)
-    has_failed = any(each.startswith("FAILURE_") or each in OF_A_FAILURE for each in carried)
-    usual = not has_failed and re.fullmatch("[0-9]{1,9}", carried.get("RECONSUMETIMES", "0"))
-    assert (made is not None) == bool(usual)
-    if made is not None:
+    letter = request.letter(plan, carried, origin)
+    if made is None:
+        is_cut = letter.properties.get("FAILURE_TRACEBACK", "").startswith("…")
+        assert not usual or is_cut or (request.failed is None and earlier)
+    else:
         assert (letter.properties, letter.topic) == (made, request.topic)
-        facts = [(each.dead, each.delay, each.attempt, each.error) for each in (letter, request)]
+        facts = [
+            (each.dead, each.delay, each.attempt, each.error, each.reason)
+            for each in (letter, request)
+        ]
         assert facts[0] == facts[1]
 
 
 @given(
     carried=failed_ones,
+    earlier=st.lists(failures, max_size=3),
     topic=topics,
     producer=producers,
     message_id=ids,
     naming=st.sampled_from(Naming),
-    action=st.builds(
-        RetryLater, st.floats(0, 864_000), st.one_of(st.none(), st.integers(0, 40))
-    ),
-    details=st.builds(FailureDetails, errors, st.integers(1, 99), moments, moments),
+    action=retries,
+    details=failures,
 )
-def test_both_make_the_same_retry_of_a_first_failure(
-    carried, topic, producer, message_id, naming, action, details
+def test_both_make_the_same_retry_letter_of_a_failure(
+    carried, earlier, topic, producer, message_id, naming, action, details
 ):
-    """Of each message that has not failed before and gives an identity, the letters are equal."""
-    plan = plan_of(naming)
-    rule = native().module.Rule(
-        LETTERS.retry, plan.subscription, MOST, LEVELS.delays, naming.is_tdmq, NAMES
-    )
-    rule.topic(topic, logical(topic))
-    request = FirstRetry.of(action, details, {"FAILURE_STAMP": "17"}, 0.5)
-    made = rule.failed(
+    """Also of a letter that describes *earlier* failures, if this package has written it."""
+    plan, origin = plan_of(naming), Origin(topic, message_id, "billing")
+    usual = not is_foreign(carried) and (not earlier or producer == OURS)
+    carried = after(earlier, carried, origin, plan)
+    request = FailedRetry.of(action, details, {"FAILURE_STAMP": "17"}, 0.5)
+    made = rule_of(naming, topic).failed(
         carried,
         topic,
         message_id,
@@ -244,22 +278,62 @@ def test_both_make_the_same_retry_of_a_first_failure(
         action.delay,
         request.level,
     )
-    letter = request.letter(plan, carried, Origin(topic, message_id, "billing"))
+    letter = request.letter(plan, carried, origin)
     named = gives_identity(Raw(topic, producer, message_id), letter.properties)
-    has_failed = any(each.startswith("FAILURE_") or each in OF_A_FAILURE for each in carried)
-    is_counted = re.fullmatch("[0-9]{1,9}", carried.get("RECONSUMETIMES", "0"))
-    usual = named and topic.startswith("persistent:") and is_counted and not has_failed
-    assert (made is not None) == bool(usual)
     if made is not None:
+        assert named
         assert letter.properties == made
         assert (LETTERS.retry, max(0.5, action.delay)) == (letter.topic, letter.delay)
+    else:
+        assert not (usual and named), "the letter should be made in C++"
+
+
+def failed_often(times):
+    """Return the properties of a letter after many failures, and a failure more."""
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    details = FailureDetails(ValueError("x"), 1, moment, moment)
+    carried = after(
+        [details] * times, {}, Origin(TOPIC, "1:2:-1", "billing"), plan_of(Naming.PULSAR)
+    )
+    return carried, FailedRetry.of(RetryLater(1.0), details, {}, 0.0)
+
+
+@pytest.mark.parametrize(("times", "is_made"), [(10, True), (40, False)])
+def test_a_long_history(times, is_made):
+    """Python cuts it, if it is too long."""
+    carried, request = failed_often(times)
+    rule = rule_of(Naming.PULSAR)
+    changes = request.changes, request.failed, 1, 1.0, -1
+    made = rule.failed(carried, LETTERS.retry, "7:0:-1", OURS, *changes)
+    assert (made is not None) == is_made
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"FAILURE_HISTORY": "[]"},
+        {"FAILURE_HISTORY": "[[1]"},
+        {"FAILURE_PUBLISH_TIME": "1767225600000"},
+        {"FAILURE_PUBLISH_TIME": ""},
+        {"FAILURE_REASON": "too-old"},
+        {"FAILURE_CRASHES": "1"},
+    ],
+)
+def test_what_only_python_reads(other):
+    """A letter that does not describe its failures as this package does."""
+    carried, request = failed_often(2)
+    rule = rule_of(Naming.PULSAR)
+    changes = request.changes, request.failed, 1, 1.0, -1
+    assert rule.failed(carried, LETTERS.retry, "7:0:-1", OURS, *changes) is not None
+    assert rule.failed(carried | other, LETTERS.retry, "7:0:-1", OURS, *changes) is None
+    assert rule.failed(carried, LETTERS.retry, "7:0:-1", "standalone-0-1", *changes) is None
 
 
 def test_python_describes_what_is_redacted():
     """C++ makes no letter of a failure that has to be redacted first."""
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     details = FailureDetails(ValueError("x"), 1, moment, moment, redact=lambda _name, text: text)
-    assert FirstRetry.of(RetryLater(1.0), details, {}, 0.0) is None
+    assert FailedRetry.of(RetryLater(1.0), details, {}, 0.0) is None
 
 
 def is_text(data):
@@ -288,8 +362,7 @@ def test_text(data):
 
 def test_large_properties():
     """Python makes them: they may be too large for a message."""
-    rule = native().module.Rule(LETTERS.retry, "billing", MOST, LEVELS.delays, 0, NAMES)
-    rule.topic(TOPIC, TOPIC)
+    rule = rule_of(Naming.PULSAR)
     arguments = (TOPIC, "1:2:-1", "standalone-0-1", 1.0, -1)
     assert rule.retried({"user": "x" * 1000}, *arguments)
     assert rule.retried({"user": "x" * (64 << 10)}, *arguments) is None
@@ -297,7 +370,7 @@ def test_large_properties():
 
 def test_an_unknown_topic():
     """Which topic a partition belongs to, Python has to say once."""
-    rule = native().module.Rule(LETTERS.retry, "billing", MOST, LEVELS.delays, 0, NAMES)
+    rule = rule_of(Naming.PULSAR)
     arguments = ({}, f"{TOPIC}-partition-0", "1:2:0", "standalone-0-1", 1.0, -1)
     assert rule.retried(*arguments) is None
     rule.topic(f"{TOPIC}-partition-0", TOPIC)

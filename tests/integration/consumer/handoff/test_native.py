@@ -15,7 +15,7 @@ import pulsar_retry as pr
 from pulsar_retry.consumer import handover
 from pulsar_retry.consumer.handoff.making import LetterMaker
 from pulsar_retry.letters import letter
-from pulsar_retry.letters.letter import retried
+from pulsar_retry.letters.letter import retried, used_up
 from pulsar_retry.native.loading import native
 from pulsar_retry.observe.counting import BOOK
 from support.reading import (
@@ -142,27 +142,52 @@ def test_a_subscriber_s_dead_letters_are_made_in_cpp(client, topic, made):
         assert {"not-retryable": 5} == ledger.tally("dead_letters").counts
 
 
-def test_a_subscriber_s_first_retries_are_made_in_cpp(client, topic, monkeypatch):
+@pytest.fixture
+def made_of_failures(monkeypatch):
+    """Collect the names of the functions that make letters of failures in Python."""
+    names = []
+    for each in (retried, used_up):
+
+        def make(*arguments, each=each, **more):
+            names.append(each.__name__)
+            return each(*arguments, **more)
+
+        monkeypatch.setattr(handover, each.__name__, make)
+        monkeypatch.setattr(letter, each.__name__, make)
+    return names
+
+
+def fail(message):
+    """Handle no message."""
+    raise ValueError("no amount")
+
+
+def test_a_subscriber_s_retries_are_made_in_cpp(client, topic, made_of_failures):
     """The first letter opens the producer, the second tells C++ the topic; all say the same."""
     fill(client, topic, 5)
-    made = []
-
-    def make(*arguments, **more):
-        made.append(arguments)
-        return retried(*arguments, **more)
-
-    monkeypatch.setattr(handover, "retried", make)
-    monkeypatch.setattr(letter, "retried", make)
-
-    def handle(message):
-        raise ValueError("no amount")
-
     policy = pr.RetryPolicy(backoff=pr.Fixed(3600))
-    with client.subscriber(topic, SUBSCRIPTION, handle, retry_policy=policy, concurrency=1):
+    with client.subscriber(topic, SUBSCRIPTION, fail, retry_policy=policy, concurrency=1):
         letters = read_all(client, f"{topic}-{SUBSCRIPTION}-RETRY", 5)  # not Shared: at once
-    assert 2 == len(made)
+    assert ["retried"] * 2 == made_of_failures
     assert_alike(letters)
     assert ["3600000"] * 5 == [each.properties()["DELAY_TIME"] for each in letters]
+
+
+def test_the_letters_of_a_letter_are_made_in_cpp(client, topic, made_of_failures):
+    """They continue its history, which is complete in the dead letter."""
+    fill(client, topic, 5)
+    policy = pr.RetryPolicy(max_attempts=4, backoff=pr.Fixed(0.5))
+    with client.subscriber(topic, SUBSCRIPTION, fail, retry_policy=policy, concurrency=1):
+        letters = read_all(client, f"{topic}-{SUBSCRIPTION}-DLQ", 5)
+    assert ["retried", "retried", "used_up"] == made_of_failures
+    for each in letters:
+        failure = pr.DeadLetter.of(each).failure
+        assert [1, 2, 3, 4] == [one.number for one in failure.history]
+        times = [one.when for one in failure.history]
+        assert sorted(times) == times
+        assert failure.published < times[0]
+        assert "4" == each.properties()["RECONSUMETIMES"]
+        assert "FAILURE_STAMP" not in each.properties()
 
 
 def assert_alike(letters):
