@@ -319,7 +319,7 @@ class Settler:
                     failures=verdict.failures,
                     least_delay=LEAST_DELAY,
                     custom={
-                        **one_more_crash(work.message.properties(), failure.cause),
+                        **one_more_crash(facts_of(work.message).properties, failure.cause),
                         FAILURE_STAMP: str(verdict.stamp),
                     },
                     keep=keep,
