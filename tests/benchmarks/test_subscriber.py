@@ -12,6 +12,9 @@ import threading
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +106,59 @@ def test_a_handler_that_does_nothing(benchmark, broker, namespace, batching):
     )
 
 
+def fail(_message: Any) -> None:
+    """Handle no message."""
+    raise ValueError("bad")
+
+
+def reconsumed(consumer: pr.Consumer, message: pulsar.Message) -> Future[None]:
+    """Retry a message that has failed, without a word."""
+    try:
+        fail(message)
+    except ValueError:
+        return consumer.reconsume_later_async(message, delay=60)
+    raise AssertionError
+
+
+def reconsumed_with_its_error(consumer: pr.Consumer, message: pulsar.Message) -> Future[None]:
+    """Retry a message that has failed, and say why."""
+    try:
+        fail(message)
+    except ValueError as error:
+        why = {"error": type(error).__name__, "text": str(error)}
+        return consumer.reconsume_later_async(message, delay=60, properties=why)
+    raise AssertionError
+
+
+def dead_lettered(consumer: pr.Consumer, message: pulsar.Message) -> Future[None]:
+    """Dead-letter a message that has failed."""
+    try:
+        fail(message)
+    except ValueError as error:
+        return consumer.dead_letter_async(message, reason="bad", error=error)
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("loops", "policy"),
+    [
+        (
+            {
+                "receive + reconsume_later_async": reconsumed,
+                "the same, with the error in properties": reconsumed_with_its_error,
+            },
+            pr.RetryPolicy(backoff=pr.Fixed(60)),
+        ),
+        (
+            {"receive + dead_letter_async": dead_lettered},
+            pr.RetryPolicy(dead_letter_on=ValueError),
+        ),
+    ],
+    ids=["retried", "dead"],
+)
 @pytest.mark.usefixtures("report")
-def test_a_handler_that_fails(benchmark, broker, namespace, caplog):
-    """Each message fails once, and is retried after a minute; the log is off."""
+def test_a_handler_that_fails(benchmark, broker, namespace, caplog, loops, policy):
+    """Each message fails once, and is retried after a minute or dead-lettered; the log is off."""
     caplog.set_level(logging.CRITICAL, "pulsar_retry")
 
     def filled() -> str:
@@ -113,7 +166,7 @@ def test_a_handler_that_fails(benchmark, broker, namespace, caplog):
         fill(broker.service_url, topic, [PAYLOAD] * MESSAGES, batching=True)
         return topic
 
-    def loop() -> Stopwatch:
+    def loop(hand_on: Callable[[pr.Consumer, pulsar.Message], Future[None]]) -> Stopwatch:
         with pr.Client(broker.service_url, logger=QUIET) as client:
             consumer = client.subscribe(
                 filled(),
@@ -122,10 +175,10 @@ def test_a_handler_that_fails(benchmark, broker, namespace, caplog):
                 initial_position=pulsar.InitialPosition.Earliest,
                 enable_retry=True,
             )
-            consumer.reconsume_later(consumer.receive(10_000), delay=60)  # opens the producer
+            hand_on(consumer, consumer.receive(10_000)).result(60)  # it opens the producer
             with Stopwatch(MESSAGES - 1, time.process_time) as watch:
                 for _ in range(MESSAGES - 1):
-                    future = consumer.reconsume_later_async(consumer.receive(10_000), delay=60)
+                    future = hand_on(consumer, consumer.receive(10_000))
                 future.result(60)
         return watch
 
@@ -133,32 +186,30 @@ def test_a_handler_that_fails(benchmark, broker, namespace, caplog):
         watch, done = Stopwatch(MESSAGES, time.process_time), threading.Event()
         numbers = itertools.count(1)
 
-        def handle(_message: Any) -> None:
+        def handle(message: Any) -> None:
             number = next(numbers)
             if number == 1:
                 watch.__enter__()
             if number == MESSAGES:
                 done.set()
-            raise ValueError("bad")
+            fail(message)
 
         topic = filled()
-        policy = pr.RetryPolicy(backoff=pr.Fixed(60))
         with pr.Client(broker.service_url, logger=QUIET) as client:
-            with client.subscriber(topic, "bench", handle, retry_policy=policy, **options):
+            options["retry_policy"] = policy
+            with client.subscriber(topic, "bench", handle, **options) as subscription:
                 assert done.wait(120)
-            watch.__exit__()
+                while subscription.in_hand[0]:
+                    time.sleep(0.001)
+                watch.__exit__()
         return watch
 
-    compare(
-        benchmark,
-        {
-            "receive + reconsume_later_async": loop,
-            "subscriber": subscriber,
-            "subscriber, one worker": lambda: subscriber(concurrency=1),
-        },
-        "receive + reconsume_later_async",
-        ROUNDS,
-    )
+    contestants: dict[str, Callable[[], Stopwatch]] = {
+        name: partial(loop, hand_on) for name, hand_on in loops.items()
+    }
+    contestants["subscriber"] = subscriber
+    contestants["subscriber, one worker"] = partial(subscriber, concurrency=1)
+    compare(benchmark, contestants, next(iter(loops)), ROUNDS)
 
 
 @pytest.mark.usefixtures("report")
