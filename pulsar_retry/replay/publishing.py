@@ -46,6 +46,7 @@ def hand_off_of(client: Client, *, max_pending: int, natively: bool = True) -> I
         keep_writer_schema=True,
         natively=natively,
     )
+    hand_off.posts = natively
     try:
         yield hand_off
     finally:

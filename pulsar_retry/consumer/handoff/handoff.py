@@ -119,6 +119,8 @@ class HandOff:
         self.closed = False
         #: Whether no letter waits in a batch any more.
         self.hurries = False
+        #: Whether nobody waits for the result of a single letter; see `NativeProducer`.
+        self.posts = False
         #: Makes a letter in Python that was made in C++, from the raw message and the request.
         self.remake: Callable[[Any, Request], Letter] = _cannot_remake
         self.come_back = come_back

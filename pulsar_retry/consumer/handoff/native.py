@@ -153,7 +153,8 @@ class NativeProducer(LetterProducer):
         The thread of a worker would have to wait for the interpreter's lock after each letter. A
         letter of a batch is sent here, because the batch may be flushed at once.
         """
-        return flight.keep is not None and self._batches is None
+        nobody_waits = flight.keep is not None or flight.hand_off.posts
+        return nobody_waits and self._batches is None
 
     def publish_request(self, rule: Any, flight: Any, longest: float, now: float) -> bool:
         """Publish the letter that is requested, if C++ makes it; tell whether it does.
