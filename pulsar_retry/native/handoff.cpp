@@ -27,6 +27,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -97,6 +98,7 @@ struct State {
     std::vector<Post> posts;
     std::condition_variable posted;
     bool has_poster = false;
+    bool is_poster_idle = false;  // it waits for the next post, however many letters are in flight
     const pid_t pid = getpid();
 
     // Whether to send the posts now. While other letters are in flight, it is worth waiting for
@@ -752,6 +754,8 @@ void send_post(const SharedState& state, const Post& post) {
                      [state, id = post.id](Result result, const MessageId&) {
                          published(state, id, result);
                      });
+    } catch (abi::__forced_unwind&) {
+        throw;  // the thread is being ended
     } catch (...) {
         result = pulsar::ResultUnknownError;
     }
@@ -761,36 +765,36 @@ void send_post(const SharedState& state, const Post& post) {
         Job& job = state->flying.at(post.id);  // nothing ends it while it is being sent
         job.is_sending = false;
         has_receipt = job.has_receipt;
-        if (has_receipt)
-            result = job.receipt;
-        else if (result != ResultOk)
-            state->end(post.id, result);
+        if (has_receipt) result = job.receipt;
     }
-    if (has_receipt) published(state, post.id, result);
+    if (has_receipt)
+        published(state, post.id, result);
+    else if (result != ResultOk)
+        acknowledged(state, post.id, result);  // which ends the job
 }
 
 // Sends posts until there has been none for a second.
-void send_posts(SharedState state) noexcept {
-    try {
-        std::vector<Post> posts;
-        std::unique_lock<std::mutex> lock(state->mutex);
-        auto has_some = [&state] { return state->has_posts(); };
-        while (true) {
-            state->posted.wait_for(lock, std::chrono::milliseconds(1), has_some);
-            if (state->posts.empty() &&
-                !state->posted.wait_for(lock, std::chrono::seconds(1),
-                                        [&state] { return !state->posts.empty(); })) {
-                state->has_poster = false;
-                return;
-            }
-            posts.swap(state->posts);
-            lock.unlock();
-            for (auto& post : posts) send_post(state, post);
-            posts.clear();
-            lock.lock();
+void send_posts(SharedState state) {
+    std::vector<Post> posts;
+    std::unique_lock<std::mutex> lock(state->mutex);
+    while (true) {
+        state->posted.wait_for(lock, std::chrono::milliseconds(1),
+                               [&state] { return state->has_posts(); });
+        if (state->posts.empty()) {
+            state->is_poster_idle = true;
+            state->posted.wait_for(lock, std::chrono::seconds(1),
+                                   [&state] { return !state->posts.empty(); });
+            state->is_poster_idle = false;
         }
-    } catch (...) {
-        // No memory: the letters stay in flight until their deadline.
+        if (state->posts.empty()) {
+            state->has_poster = false;
+            return;
+        }
+        posts.swap(state->posts);
+        lock.unlock();
+        for (auto& post : posts) send_post(state, post);
+        posts.clear();
+        lock.lock();
     }
 }
 
@@ -805,20 +809,24 @@ PyObject* post_letter(Sender* self, State* state, const Message& original, PyObj
     job.consumer = consumer;
     job.token = token;
     job.owner = reinterpret_cast<PyObject*>(self);
-    std::lock_guard<std::mutex> lock(state->mutex);
+    std::unique_lock<std::mutex> lock(state->mutex);
     if (!state->has_poster) {
-        std::thread(send_posts, *self->outcomes->state).detach();
+        try {
+            std::thread(send_posts, *self->outcomes->state).detach();
+        } catch (const std::system_error&) {  // no thread can be started
+            lock.unlock();
+            return send_letter(self, state, original, source, properties, deliver_at, token);
+        }
         state->has_poster = true;
     }
-    std::uint64_t id = state->last + 1;
+    std::uint64_t id = ++state->last;  // first: if there is no memory below, no job has this id
     PyObject* result = PyLong_FromUnsignedLongLong(id);
     if (result == nullptr) return nullptr;
     state->posts.push_back({id, self->raw, std::move(properties), deliver_at});
     state->flying.emplace(id, job);
-    state->last = id;
     Py_INCREF(job.token);
     Py_INCREF(job.owner);
-    if (state->has_posts()) state->posted.notify_one();
+    if (state->is_poster_idle || state->has_posts()) state->posted.notify_one();
     return result;
 }
 

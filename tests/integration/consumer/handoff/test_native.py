@@ -336,3 +336,26 @@ def test_given_up(client, topic, posts):
     if not is_out:
         assert message.message_id() == bare.receive(SOON).message_id()
     consumer.close()
+
+
+def test_the_sending_thread_wakes_up(client, topic):
+    """For one letter too, while many have no receipt; otherwise it would wait for a second."""
+    fill(client, topic, 1)
+    source = client.subscribe(topic, SUBSCRIPTION, **FROM_START)
+    raw, bare = source.receive(SOON)._message, source._consumer
+    hour = 3_600_000
+    batching = {"batching_enabled": True, "batching_max_publish_delay_ms": hour}
+    slow = client.create_producer(f"{topic}-slow", **batching)
+    quick = client.create_producer(f"{topic}-quick")
+    outcomes = native().module.Outcomes()
+    flying, sender = outcomes.sender(slow._producer), outcomes.sender(quick._producer)
+    posts, came = True, []
+    for _ in range(100):
+        flying.send(raw, bare, {}, 0, None, not posts)
+    for number in range(6):  # the first starts the thread
+        sender.send(raw, bare, {}, 0, number, posts)
+        came.append(outcomes.take(500, 1_000, 0, 0))
+        while len(outcomes) > 100:
+            outcomes.take(SOON, 1_000, 0, 0)
+    assert any(succeeded for succeeded, _ in came[1:])
+    slow.flush()
