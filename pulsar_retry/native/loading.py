@@ -173,7 +173,7 @@ def _test_calls(module: Any, message: Any) -> None:
     )
     for send, *rest in calls:
         job = send(rule, message, consumer, *rest)
-        _, failed = outcomes.take(1_000, 32, 10, 100)
+        _, failed = outcomes.take(30_000, 32, 10, 100)
         if job is None or failed != [("token", False, int(_pulsar.Result.ProducerNotInitialized))]:
             raise ImportError(f"the self-test has sent with another result: {failed}")
     result = module.acknowledge(message, consumer)
