@@ -278,7 +278,11 @@ class RetryPolicy:
         """Return the lists' verdict on the error, its causes or members; None if there is none."""
         lists = tuple([getattr(self, name) for name, _ in _LISTS])
         kind: Any = type(error)  # mypy does not know that classes have hashes
-        if (verdict := _of_class(kind, lists)) is not None:
+        try:
+            verdict = _of_class(kind, lists)
+        except TypeError:  # classes of an unusual metaclass may have none
+            verdict = _of_class.__wrapped__(kind, lists)
+        if verdict is not None:
             return verdict
         seen |= {id(error)}  # the chain of causes can lead back to an error
         cause = error.__cause__

@@ -292,3 +292,21 @@ def test_arguments_have_names(kind: type, name: str | None) -> None:
     text = f"{kind.__name__} takes keyword arguments only, for example {kind.__name__}({first}=5)"
     with pytest.raises(TypeError, match=re.escape(text)):
         kind(5)
+
+
+class _Unhashable(type):
+    """The metaclass of classes that have no hash."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other
+
+
+def test_a_class_without_a_hash() -> None:
+    """It is judged like any other."""
+
+    class OddError(ValueError, metaclass=_Unhashable):
+        pass
+
+    assert "drop" == RetryPolicy(drop_on=ValueError).verdict(OddError())
