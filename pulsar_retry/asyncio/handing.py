@@ -51,8 +51,8 @@ class Handing:
             ConfigError: an argument is invalid.
         """
         outbox = self._inside.outbox
-        usual = outbox.usual(message, delay, level, properties)
-        return usual or outbox.letters.retry(message, delay, level, properties)
+        found = outbox.native_retry(message, delay, level, properties)
+        return found or outbox.letters.retry(message, delay, level, properties)
 
     def dead(
         self,
@@ -63,8 +63,8 @@ class Handing:
     ) -> tuple[Any, Letter | Request]:
         """Return the raw *message* and its dead letter or the request for it, as `retry` does."""
         outbox = self._inside.outbox
-        usual = outbox.usual_dead(message, reason, error, properties)
-        return usual or outbox.letters.dead(message, reason, error, properties)
+        found = outbox.native_dead(message, reason, error, properties)
+        return found or outbox.letters.dead(message, reason, error, properties)
 
     async def _wait_for_permit(self) -> None:
         if self._free_permits.locked():
@@ -93,7 +93,7 @@ class Handing:
             outbox = self._inside.outbox
             flight = placed = None
             if not isinstance(letter, Letter):
-                flight = outbox.hand_on_usual(message, raw, letter, waits=False)
+                flight = outbox.hand_on_natively(message, raw, letter, waits=False)
             if flight is None:
                 if not isinstance(letter, Letter):
                     letter = outbox.letters.remake(raw, letter)

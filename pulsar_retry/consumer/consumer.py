@@ -48,7 +48,7 @@ class Consumer(pulsar.Consumer):
         watch = plan.watch(clock.time)
         self._client, self._consumer, self._schema = client, None, schema
         self._plan, self._timer, self._watch = plan, timer, watch
-        self._events = watch.ledger.messages
+        self._events = watch.counters.messages
         self._in_hand = in_hand = InHand(client, plan, timer, clock)
         self._settling = settling = MessageSettler(in_hand, plan, watch)
         self._outbox = outbox = Outbox(
@@ -68,7 +68,7 @@ class Consumer(pulsar.Consumer):
         self._has_one_topic = in_hand.retry is None
         # Each acknowledgement checks this dictionary, which costs nothing while it is empty.
         self._nacked = in_hand.main.nacks.pending.entries
-        watch.ledger.attach(in_hand)
+        watch.counters.attach(in_hand)
         self._closing = threading.RLock()
         self._opened = clock.event()
         fork.guard(self, "_consumer", "_timer")
@@ -481,13 +481,13 @@ class Consumer(pulsar.Consumer):
         client: Any = self._client
         until = self._timer.now() + client._operation_timeout  # noqa: SLF001
         self._settling.close()
-        self._watch.ledger.detach(self._in_hand)
+        self._watch.counters.detach(self._in_hand)
         closing = self._outbox.close(until) + raws
         side_by_side(closing, threads=client._new_client is not None, until=until)  # noqa: SLF001
 
     def _give_up(self) -> None:
         """Fail the letters in flight, because pulsar-client was shut down."""
-        self._watch.ledger.detach(self._in_hand)
+        self._watch.counters.detach(self._in_hand)
         self._outbox.give_up()
 
     def __enter__(self) -> Self:

@@ -238,7 +238,7 @@ class Deduper:
         """Record a raw letter; tell whether it is superfluous and must only be acknowledged."""
         found = None
         if self._prints is not None and type(raw) is _pulsar.Message:
-            found = self._prints.of(raw)  # None: it is not a usual letter
+            found = self._prints.of(raw)  # None: Python decides
         if found is None:
             found = _read(raw)
         if not found:

@@ -14,8 +14,8 @@ import _pulsar
 from pulsar_retry.consumer.handoff.flight import Keep
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.kept import KeptLetters
-from pulsar_retry.consumer.handoff.making import LetterMaker, may_be_usual
-from pulsar_retry.consumer.handoff.usual import UsualLetters, usual_letters
+from pulsar_retry.consumer.handoff.making import LetterMaker, may_be_native
+from pulsar_retry.consumer.handoff.native_letters import NativeLetters, native_letters
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.errors import ConsumerClosedError
@@ -72,7 +72,7 @@ class Outbox:
         #: Runs a call that can block on a separate thread; returns False if that thread has ended.
         self.submit = self._worker.submit
         self._hand_off: HandOff | None = None
-        self._usual: UsualLetters | None = None
+        self._native_letters: NativeLetters | None = None
         if plan.policy is not None:
             self._hand_off = HandOff(
                 client,
@@ -91,7 +91,7 @@ class Outbox:
             )
             self._hand_off.remake = self.letters.remake
             if not self._hand_off.keeps_writers_schema:
-                self._usual = usual_letters(plan)
+                self._native_letters = native_letters(plan)
         in_flight = weakref.WeakMethod(self.in_flight)
         in_hand.letters_in_flight = lambda: 0 if (count := in_flight()) is None else count()
         fork.guard(self, "_hand_off")
@@ -139,8 +139,8 @@ class Outbox:
             ConfigError: an argument is invalid.
             ConsumerClosedError: the consumer is closed.
         """
-        if (usual := self.usual(message, delay, level, properties)) is not None:
-            future = self.hand_on_usual(message, *usual)
+        if (found := self.native_retry(message, delay, level, properties)) is not None:
+            future = self.hand_on_natively(message, *found)
             if future is not None:
                 return future
         return self.hand_on(*self.letters.retry(message, delay, level, properties))
@@ -153,43 +153,43 @@ class Outbox:
         properties: Mapping[str, str] | None,
     ) -> Future[None]:
         """Publish a dead letter, then acknowledge the message. May block; see `retry`."""
-        if (usual := self.usual_dead(message, reason, error, properties)) is not None:
-            future = self.hand_on_usual(message, *usual)
+        if (found := self.native_dead(message, reason, error, properties)) is not None:
+            future = self.hand_on_natively(message, *found)
             if future is not None:
                 return future
         return self.hand_on(*self.letters.dead(message, reason, error, properties))
 
-    def usual(
+    def native_retry(
         self,
         message: Any,
         delay: Duration | None,
         level: int | None,
         properties: Mapping[str, str] | None,
     ) -> tuple[Any, DelayRequest] | None:
-        """Return the raw *message* and the request for `hand_on_usual`, or None.
+        """Return the raw *message* and the request for `hand_on_natively`, or None.
 
         Raises:
             AlreadySettledError: the message was acknowledged or handed on.
             ConfigError: an argument is invalid.
         """
-        if self._usual is None or properties is not None:
+        if self._native_letters is None or properties is not None:
             return None
-        return self.letters.usual(message, delay, level)
+        return self.letters.native_retry(message, delay, level)
 
-    def usual_dead(
+    def native_dead(
         self,
         message: Any,
         reason: str,
         error: BaseException | None,
         properties: Mapping[str, str] | None,
     ) -> tuple[Any, DeadRequest] | None:
-        """Return the raw *message* and the request for `hand_on_usual`, or None; see `usual`."""
-        if self._usual is None or self._hand_off is None:
+        """Do what `native_retry` does for `dead`."""
+        if self._native_letters is None or self._hand_off is None:
             return None
         if properties is not None or not isinstance(reason, str):
             return None
-        count = partial(self._usual.count, self._hand_off)
-        return self.letters.usual_dead(message, reason, error, count)
+        count = partial(self._native_letters.count, self._hand_off)
+        return self.letters.native_dead(message, reason, error, count)
 
     def dead_failed(
         self, message: Any, reason: str, details: FailureDetails, count: int | None, *, keep: bool
@@ -199,10 +199,10 @@ class Outbox:
         Otherwise return None. May block; for *keep* see `hand_on`, for *count* `DeadRequest`.
         """
         raw = raw_of(message)
-        if not self._may_be_usual(message, raw, details):
+        if not self._may_be_native(message, raw, details):
             return None
         request = DeadRequest.of(self.letters.plan, reason, details, count)
-        return self.hand_on_usual(message, raw, request, keep=self.kept.keep if keep else None)
+        return self.hand_on_natively(message, raw, request, keep=self.kept.keep if keep else None)
 
     def retry_failed(
         self,
@@ -216,16 +216,20 @@ class Outbox:
     ) -> Future[None] | None:
         """Do what `dead_failed` does with a retry letter; the arguments are `FailedRetry`'s."""
         raw = raw_of(message)
-        if not self._may_be_usual(message, raw, details):
+        if not self._may_be_native(message, raw, details):
             return None
         if (request := FailedRetry.of(action, details, custom, least_delay)) is None:
             return None
-        return self.hand_on_usual(message, raw, request, keep=self.kept.keep if keep else None)
+        return self.hand_on_natively(message, raw, request, keep=self.kept.keep if keep else None)
 
-    def _may_be_usual(self, message: Any, raw: Any, details: FailureDetails) -> bool:
-        return self._usual is not None and details.codec.is_own and may_be_usual(message, raw)
+    def _may_be_native(self, message: Any, raw: Any, details: FailureDetails) -> bool:
+        return (
+            self._native_letters is not None
+            and details.codec.is_own
+            and may_be_native(message, raw)
+        )
 
-    def hand_on_usual(
+    def hand_on_natively(
         self,
         message: Any,
         raw: Any,
@@ -234,7 +238,7 @@ class Outbox:
         waits: bool = True,
         keep: Keep | None = None,
     ) -> Future[None] | None:
-        """Do what `retry` or `dead` does in C++ if the letter is usual; otherwise return None.
+        """Do what `retry` or `dead` does in C++ if it makes the letter; otherwise return None.
 
         With *waits* the call blocks until a permit is free. It never waits for a producer. *raw* is
         the raw *message*.
@@ -242,7 +246,7 @@ class Outbox:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        hand_off, letters = self._open(), self._usual
+        hand_off, letters = self._open(), self._native_letters
         if letters is None or (producer := letters.producer(hand_off, request)) is None:
             return None
         source, was_letter, ended = self._start_hand_on(message, raw)

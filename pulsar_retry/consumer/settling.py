@@ -25,7 +25,7 @@ class MessageSettler:
         self._in_hand = in_hand
         self._plan = plan
         self._watch = watch
-        self._ledger = watch.ledger
+        self._counters = watch.counters
 
     # -- acknowledgements -----------------------------------------------------------------------
 
@@ -59,7 +59,7 @@ class MessageSettler:
 
     def _count(self, raw: Any, *, letter: bool = False) -> None:
         """Count one acknowledgement, and report it if that is due."""
-        events = self._ledger.letters if letter else self._ledger.messages
+        events = self._counters.letters if letter else self._counters.messages
         events.count = count = events.count + 1
         if count >= events.due:
             self._watch.acknowledged(raw, letter=letter)

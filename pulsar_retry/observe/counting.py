@@ -118,7 +118,7 @@ class Sampling:
         return weight
 
 
-class Ledger:
+class Counters:
     """The counts of one subscription in this process, for all its consumers.
 
     Thread-safe.
@@ -251,43 +251,43 @@ class Ledger:
 
 
 class Book:
-    """The ledgers of this process. Thread-safe.
+    """The counters of all subscriptions of this process. Thread-safe.
 
-    A ledger is kept while it is in use and for `KEPT` seconds longer, so that its last counts are
-    scraped too. A subscription that starts again later starts at 0, as after a restart.
+    Counters are kept while they are in use and for `KEPT` seconds longer, so that the last counts
+    are scraped too. A subscription that starts again later starts at 0, as after a restart.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._ledgers: dict[tuple[str, str], Ledger] = {}
-        # Ledgers that are not kept any more, as long as other code still uses them.
-        self._dropped_ledgers: weakref.WeakValueDictionary[tuple[str, str], Ledger]
-        self._dropped_ledgers = weakref.WeakValueDictionary()
+        self._kept: dict[tuple[str, str], Counters] = {}
+        # Counters that are not kept any more, as long as other code still uses them.
+        self._dropped: weakref.WeakValueDictionary[tuple[str, str], Counters]
+        self._dropped = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
-    def ledger(self, topic: str, subscription: str) -> Ledger:
-        """Return the ledger of a subscription."""
+    def counters(self, topic: str, subscription: str) -> Counters:
+        """Return the counters of a subscription."""
         with self._lock:
             key = (topic, subscription)
-            ledger = self._ledgers.get(key)
-            if ledger is None:
+            counters = self._kept.get(key)
+            if counters is None:
                 self._release_unused()
-                ledger = self._dropped_ledgers.pop(key, None) or Ledger(topic, subscription)
-                self._ledgers[key] = ledger
-            return ledger
+                counters = self._dropped.pop(key, None) or Counters(topic, subscription)
+                self._kept[key] = counters
+            return counters
 
-    def ledgers(self) -> list[Ledger]:
-        """Return all ledgers."""
+    def all_counters(self) -> list[Counters]:
+        """Return those of all subscriptions."""
         with self._lock:
             self._release_unused()
-            return [*self._ledgers.values(), *self._dropped_ledgers.values()]
+            return [*self._kept.values(), *self._dropped.values()]
 
     def _release_unused(self) -> None:
-        """Drop the ledgers that were not used for `KEPT` seconds. Call it with the lock held."""
+        """Drop the counters that were not used for `KEPT` seconds. Call it with the lock held."""
         now = self._clock()
-        for key, ledger in list(self._ledgers.items()):
-            if ledger.is_over(now):
-                self._dropped_ledgers[key] = self._ledgers.pop(key)
+        for key, counters in list(self._kept.items()):
+            if counters.is_over(now):
+                self._dropped[key] = self._kept.pop(key)
 
     def clear(self) -> None:
         """Start again with new locks: in a forked child nothing has been counted yet."""

@@ -109,14 +109,14 @@ class FailureLog:
             level, turn = logging.DEBUG, Turn(is_first=False, held_back=0)
         if not _log.isEnabledFor(level):
             return
-        ledger, place = self._watch.ledger, _place(error)
+        counters, place = self._watch.counters, _place(error)
         has_traceback = cause is not None and place and (turn.is_first or level == logging.DEBUG)
         _log.log(
             level,
             "a message failed and %s (%s, subscription %r, attempt %d): %s%s%s",
             what,
-            ledger.topic,
-            ledger.subscription,
+            counters.topic,
+            counters.subscription,
             attempt,
             _text(error),
             place,

@@ -1,4 +1,4 @@
-"""The metrics for Prometheus: their names, and how they are made from the ledgers."""
+"""The metrics for Prometheus: their names, and how they are made from the counters."""
 
 from __future__ import annotations
 
@@ -208,8 +208,8 @@ NOTIFY_METRICS = (
 )
 
 
-class LedgerCollector(Collector):
-    """Lets Prometheus read the ledgers of this process at each scrape. Thread-safe."""
+class CountersCollector(Collector):
+    """Lets Prometheus read the counters of this process at each scrape. Thread-safe."""
 
     def __init__(self, book: Book = BOOK) -> None:
         self._book = book
@@ -220,23 +220,23 @@ class LedgerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric with its present values."""
-        ledgers = self._book.ledgers()
-        gauges = {id(ledger): ledger.gauges() for ledger in ledgers}
+        all_counters = self._book.all_counters()
+        gauges = {id(each): each.gauges() for each in all_counters}
         for spec in METRICS:
             family = family_of(spec)
-            for ledger in ledgers:
-                own = [ledger.topic, ledger.subscription]
+            for counters in all_counters:
+                own = [counters.topic, counters.subscription]
                 match family:
                     case CounterMetricFamily():
-                        counts = dict.fromkeys(spec.values, 0) | ledger.counts(spec.name)
+                        counts = dict.fromkeys(spec.values, 0) | counters.counts(spec.name)
                         for value, count in sorted(counts.items()):
                             labels = own if spec.label is None else [*own, value]
                             family.add_metric(labels, count)
                     case HistogramMetricFamily():
-                        _add(family, own, ledger.buckets(spec.name))
+                        _add(family, own, counters.buckets(spec.name))
                     case GaugeMetricFamily():
                         values = [
-                            each[spec.name] for each in gauges[id(ledger)] if spec.name in each
+                            each[spec.name] for each in gauges[id(counters)] if spec.name in each
                         ]
                         if values:
                             family.add_metric(own, together(spec)(values))

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.observe.metrics import METRICS, PREFIX, LedgerCollector, Spec
+from pulsar_retry.observe.metrics import METRICS, PREFIX, CountersCollector, Spec
 from pulsar_retry.observe.sharing import VARIABLE
 
 _log = logging.getLogger("pulsar_retry")
@@ -54,7 +54,7 @@ _copying = threading.Lock()
 class Mirror:
     """Copies the counts of this process into its files. Thread-safe."""
 
-    def __init__(self, collector: LedgerCollector) -> None:
+    def __init__(self, collector: CountersCollector) -> None:
         self._collector = collector
         self._specs = {PREFIX + spec.name: spec for spec in METRICS}
         self._ended = threading.Event()
@@ -143,7 +143,7 @@ def begin_copying() -> None:
     global _mirror  # noqa: PLW0603 - there is one for each process
     with _guard:
         if _mirror is None:
-            _mirror = Mirror(LedgerCollector())
+            _mirror = Mirror(CountersCollector())
             _mirror.start()
 
 

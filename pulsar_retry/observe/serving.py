@@ -13,11 +13,11 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest, make
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.observe import multiprocess, sharing
 from pulsar_retry.observe.bounded import Bounded
-from pulsar_retry.observe.metrics import LedgerCollector
+from pulsar_retry.observe.metrics import CountersCollector
 from pulsar_retry.observe.probes import Watched, checked, with_probes
 from pulsar_retry.policy.checks import whole
 
-_COLLECTOR = LedgerCollector()
+_COLLECTOR = CountersCollector()
 _registered: weakref.WeakSet[CollectorRegistry] = weakref.WeakSet()
 _guard = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Reports what one consumer does: to the ledger, to hooks, and to the log."""
+"""Reports what one consumer does: to the counters, to hooks, and to the log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from pulsar_retry.errors import AcknowledgeError, ConfigError, LetterPublishError, shown
 from pulsar_retry.observe import counting, sharing
-from pulsar_retry.observe.counting import BOOK, Ledger
+from pulsar_retry.observe.counting import BOOK, Counters
 from pulsar_retry.observe.hooks import NONE, Hooks, SettleEvent
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED
 from pulsar_retry.wire.codecs import read_published
@@ -96,19 +96,19 @@ class Watch:
     """Reports what one consumer does. Thread-safe.
 
     Attributes:
-        ledger: The ledger that counts its acknowledgements.
+        counters: The counters of its subscription.
     """
 
     def __init__(
-        self, ledger: Ledger, hooks: Hooks | None = None, now: Callable[[], float] = time.time
+        self, counters: Counters, hooks: Hooks | None = None, now: Callable[[], float] = time.time
     ) -> None:
-        self.ledger = ledger
+        self.counters = counters
         self._hooks = hooks or NONE
         self._now = now
         self._logged: set[tuple[str, type]] = set()
         self._samples_all = self._hooks.on_recovered is not None
         if self._samples_all:
-            ledger.sample_all()
+            counters.sample_all()
 
     @classmethod
     def of(
@@ -123,18 +123,18 @@ class Watch:
             from pulsar_retry.observe import multiprocess  # noqa: PLC0415 - it is slow to import
 
             multiprocess.begin_copying()
-        return cls(BOOK.ledger(topic_label(topic), str(subscription)), hooks, now)
+        return cls(BOOK.counters(topic_label(topic), str(subscription)), hooks, now)
 
     # -- what happens to messages -----------------------------------------------------------------
 
     def acknowledged(self, raw: Any, *, letter: bool = False) -> None:
         """Sample an acknowledgement that was counted already; an id has neither attempt nor age."""
-        now, events = self._now(), self.ledger.letters if letter else self.ledger.messages
+        now, events = self._now(), self.counters.letters if letter else self.counters.messages
         if not _is_whole(raw):
-            self.ledger.sample(events, now, None, 0.0)
+            self.counters.sample(events, now, None, 0.0)
             return
         attempt, age = _attempt_and_age(raw, now)
-        self.ledger.sample(events, now, attempt, age)
+        self.counters.sample(events, now, attempt, age)
         self._recovered(raw, attempt)
 
     def _recovered(self, raw: Any, attempt: int) -> None:
@@ -143,16 +143,16 @@ class Watch:
 
     def settled(self, raw: Any, outcome: str) -> None:
         """Count a message that was acknowledged although it was not handled successfully."""
-        self.ledger.count("deliveries", outcome)
+        self.counters.count("deliveries", outcome)
         if outcome != counting.SUPERSEDED:  # another letter of the same message continues
             self._done(raw)
 
     def nacked(self, raw: Any, delay: float) -> None:
         """Count a nack of a message or of its id."""
-        ledger = self.ledger
-        with ledger.lock:
-            ledger.tally("deliveries").add(counting.NACKED)
-            ledger.tally("retries").add(counting.NACK)
+        counters = self.counters
+        with counters.lock:
+            counters.tally("deliveries").add(counting.NACKED)
+            counters.tally("retries").add(counting.NACK)
         if self._hooks.on_retry is not None:
             self._call("on_retry", raw, kind=counting.NACK, delay=delay)
 
@@ -164,7 +164,7 @@ class Watch:
         **facts: Any,
     ) -> None:
         """Count a message that is retried."""
-        self.ledger.count("retries", kind)
+        self.counters.count("retries", kind)
         if self._hooks.on_retry is not None:
             self._call("on_retry", raw, kind=kind, delay=delay, **facts)
 
@@ -181,15 +181,15 @@ class Watch:
             dead: The others, with their plain dead letters.
         """
         if count:
-            self.ledger.count("deliveries", counting.RETRIED, count)
-            self.ledger.count("retries", counting.LETTER, count)
+            self.counters.count("deliveries", counting.RETRIED, count)
+            self.counters.count("retries", counting.LETTER, count)
         if dead:
-            self.ledger.count("deliveries", counting.DEAD_LETTERED, len(dead))
+            self.counters.count("deliveries", counting.DEAD_LETTERED, len(dead))
             reasons = Counter(letter.reason or RETRIES_EXHAUSTED for _, letter in dead)
             for reason, times in reasons.items():
-                self.ledger.count("dead_letters", reason, times)
+                self.counters.count("dead_letters", reason, times)
             now = self._now()
-            self.ledger.all_done([self._end_of(raw, letter, now) for raw, letter in dead])
+            self.counters.all_done([self._end_of(raw, letter, now) for raw, letter in dead])
 
     def _end_of(self, raw: Any, letter: LetterFacts, now: float) -> tuple[int, float]:
         """Return the number of a message's last attempt, and its age."""
@@ -204,10 +204,10 @@ class Watch:
             letter.span.end()
         facts = {"error": letter.error, "letter_topic": letter.topic}
         if letter.diverts:
-            self.ledger.count("deliveries", counting.DIVERTED)
+            self.counters.count("deliveries", counting.DIVERTED)
             return
         if not letter.dead:
-            self.ledger.count("deliveries", counting.RETRIED)
+            self.counters.count("deliveries", counting.RETRIED)
             self.retried(raw, counting.LETTER, letter.delay, attempt=letter.attempt, **facts)
             return
         reason = letter.reason or RETRIES_EXHAUSTED
@@ -220,7 +220,7 @@ class Watch:
         if letter.span is not None:
             letter.span.end(error)
         known = isinstance(error, LetterPublishError | AcknowledgeError)
-        self.ledger.count("settle_failures", type(error).__name__ if known else counting.OTHER)
+        self.counters.count("settle_failures", type(error).__name__ if known else counting.OTHER)
         if self._hooks.on_settle_failed is not None:
             self._call(
                 "on_settle_failed",
@@ -241,14 +241,14 @@ class Watch:
             attempt: The number of the attempt; None: it is read from the message.
             facts: Other values of the event.
         """
-        topic, message_id = self.ledger.topic, raw
+        topic, message_id = self.counters.topic, raw
         if is_whole := _is_whole(raw):
             topic, message_id = _topic(raw), raw.message_id()
         if attempt is None:
             attempt = _attempt_and_age(raw, 0.0)[0] if is_whole else 1
         return SettleEvent(
             topic=topic,
-            subscription=self.ledger.subscription,
+            subscription=self.counters.subscription,
             message_id=message_id_text(message_id),
             attempt=attempt,
             **facts,
@@ -261,8 +261,8 @@ class Watch:
         except Exception as error:  # noqa: BLE001 - the record itself is what matters
             fallback = {"message_id": None, "attempt": None, "reason": shown(error)}
             return {
-                "topic": self.ledger.topic,
-                "subscription": self.ledger.subscription,
+                "topic": self.counters.topic,
+                "subscription": self.counters.subscription,
                 **fallback,
             }
 
@@ -280,7 +280,7 @@ class Watch:
                 _log.exception(text, name, extra=self.facts(raw))
 
     def _done(self, raw: Any) -> None:
-        self.ledger.all_done([_attempt_and_age(raw, self._now())])
+        self.counters.all_done([_attempt_and_age(raw, self._now())])
 
 
 def _is_whole(raw: Any) -> bool:

@@ -127,7 +127,7 @@ class Puller:
     def fail(self, pulled: Pulled, error: Exception) -> None:
         """Do what the policy of the pull decides about *error*, and wait until it is done."""
         if (settler := self._ended(pulled)) is not None:
-            future = settler.judge(pulled.work, error, pulled.policy)
+            future = settler.act_on_failure(pulled.work, error, pulled.policy)
             if future is not None:
                 settler.handover.flush()
                 future.result()

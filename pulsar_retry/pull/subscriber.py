@@ -321,8 +321,8 @@ class Subscriber:
             text = "the subscription %r has ended: %s"
             _log.error(text, name, _text_of(error), extra=self._facts())
             self._reason = error
-            ledger = Watch.of(self._options.topic, name).ledger
-            ledger.count("subscriptions_failed", type(error).__name__)
+            counters = Watch.of(self._options.topic, name).counters
+            counters.count("subscriptions_failed", type(error).__name__)
         finally:
             self._work_queue.close()
             close = partial(self._close, opened)
@@ -431,17 +431,17 @@ class Subscriber:
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )
         gauges = Gauges(work_queue, options.flow_control, receiver.clock, self._supervisor, self)
-        ledger = settler.handover.watch.ledger
+        counters = settler.handover.watch.counters
         sources = [each for each in (gauges, holding, crew.governor) if each is not None]
         for source in sources:
-            ledger.attach(source)
+            counters.attach(source)
         self._report_opened()
         try:
             receiver.run(lambda: self._stop is not None)
         finally:
             handed_back = self._finish_in_hand(receiver)
             for source in sources:
-                ledger.detach(source)
+                counters.detach(source)
         self._report = self._reported(settler.counts, handed_back)
 
     def _supervise(self, now: float) -> None:

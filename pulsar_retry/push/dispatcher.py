@@ -270,7 +270,7 @@ class Dispatcher:
             codec=options.codec,
         )
         self._pacer = Pacer(window, adapts=concurrency == AUTO)
-        self._tally = PushMetrics(Watch.of(topic, subscription).ledger)
+        self._tally = PushMetrics(Watch.of(topic, subscription).counters)
         self._pusher = Pusher(
             self._poster(endpoint),
             self._pacer,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from pulsar_retry.observe.counting import LATENCY_BOUNDS, OTHER, Ledger
+from pulsar_retry.observe.counting import LATENCY_BOUNDS, OTHER, Counters
 from pulsar_retry.observe.serving import metrics_text, own_registry
 from pulsar_retry.push.http.poster import Answer
 from pulsar_retry.push.pacing.pacer import Pace
@@ -23,15 +23,15 @@ class PushMetrics:
             other metrics of this process.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, counters: Counters) -> None:
         self.registry: CollectorRegistry = own_registry()
-        self._ledger = ledger
+        self._counters = counters
         self._pace: Callable[[], Pace] | None = None
-        with ledger.lock:
-            self._requests = ledger.tally("push_requests")
-            self._acked, self._nacked = ledger.tally("push_acked"), ledger.tally("push_nacked")
-            self._latency = ledger.histogram("push_latency_seconds", LATENCY_BOUNDS)
-        ledger.attach(self)
+        with counters.lock:
+            self._requests = counters.tally("push_requests")
+            self._acked, self._nacked = counters.tally("push_acked"), counters.tally("push_nacked")
+            self._latency = counters.histogram("push_latency_seconds", LATENCY_BOUNDS)
+        counters.attach(self)
 
     def watch(self, pace: Callable[[], Pace]) -> None:
         """Set the function that the gauges read."""
@@ -39,7 +39,7 @@ class PushMetrics:
 
     def end(self) -> None:
         """Remove the gauges; counters stay."""
-        self._ledger.detach(self)
+        self._counters.detach(self)
 
     def gauges(self) -> dict[str, float]:
         """Return the current values."""
@@ -58,14 +58,14 @@ class PushMetrics:
     def answered(self, answer: Answer, latency: float) -> None:
         """Count a request with its result."""
         code, outcome = answer.code, self._acked if answer.is_ack else self._nacked
-        with self._ledger.lock:
+        with self._counters.lock:
             self._requests.add(code)
             self._latency.add(latency)
             outcome.add(OTHER)
 
     def unsent(self) -> None:
         """Count a message for which no request could be made."""
-        with self._ledger.lock:
+        with self._counters.lock:
             self._requests.add("unsent")
             self._nacked.add(OTHER)
 

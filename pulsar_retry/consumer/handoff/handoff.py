@@ -126,7 +126,7 @@ class HandOff:
         self.come_back = come_back
         self.watch = watch
         if watch is not None:
-            watch.ledger.attach(self)
+            watch.counters.attach(self)
         self.patience = send_timeout + _GRACE
         self.flights: dict[InFlightLetter, bool] = {}
         self.producers = LetterProducers(
@@ -451,7 +451,7 @@ class HandOff:
         """Refuse new letters."""
         self.closed = True
         if self.watch is not None:
-            self.watch.ledger.detach(self)
+            self.watch.counters.detach(self)
 
     def give_up(self) -> None:
         """Refuse new letters and fail those in flight."""
@@ -480,7 +480,7 @@ def _landed(flights: list[InFlightLetter]) -> None:
 
 
 def _cannot_remake(_raw: Any, _request: Request) -> Letter:
-    raise AssertionError("only a hand-off with usual letters makes letters again")
+    raise AssertionError("only a hand-off with letters from C++ makes letters again")
 
 
 def _ended(flights: list[InFlightLetter]) -> None:

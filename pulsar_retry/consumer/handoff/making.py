@@ -87,7 +87,7 @@ class LetterMaker:
         letter = reconsumed(self.plan, request, raw.properties(), self.origin(raw), properties)
         return raw, settling(letter, message, self.plan.subscription)
 
-    def usual(
+    def native_retry(
         self, message: Any, delay: Duration | None, level: int | None
     ) -> tuple[Any, DelayRequest] | None:
         """Return the raw *message* and the request, if C++ may make the letter; see `retry`.
@@ -98,7 +98,7 @@ class LetterMaker:
         """
         request = self.delay_request(delay, level)
         raw = _unsettled(message)
-        return (raw, request) if may_be_usual(message, raw) else None
+        return (raw, request) if may_be_native(message, raw) else None
 
     def remake(self, raw: Any, request: Request) -> Letter:
         """Return the letter for a raw message, as was requested."""
@@ -107,7 +107,7 @@ class LetterMaker:
             return reconsumed(self.plan, request, carried, origin, None)
         return request.letter(self.plan, carried, origin)
 
-    def usual_dead(
+    def native_dead(
         self,
         message: Any,
         reason: str,
@@ -123,7 +123,7 @@ class LetterMaker:
             ConfigError: an argument is invalid.
         """
         raw = _unsettled(message)
-        if not may_be_usual(message, raw) or (reconsumed := count(raw)) is None:
+        if not may_be_native(message, raw) or (reconsumed := count(raw)) is None:
             return None
         details = FailureDetails(
             checked_error(error),
@@ -170,7 +170,7 @@ class LetterMaker:
         return Origin(raw.topic_name(), message_id_text(raw.message_id()), self.plan.subscription)
 
 
-def may_be_usual(message: Any, raw: Any) -> bool:
+def may_be_native(message: Any, raw: Any) -> bool:
     """Tell whether C++ may make a letter of *message*: it has no span, and was not encrypted."""
     return not getattr(message, "_pulsar_retry_span", None) and raw.encryption_context() is None
 

@@ -47,9 +47,9 @@ _LINGER_MS = (
     .default
 )
 
-#: The keys of the producers of usual letters: the consumer's schema, and an identity or none.
-USUAL = (None, True)
-USUAL_DEAD = (None, False)
+#: The keys of producers whose letters C++ makes: the consumer's schema, and an identity or none.
+OF_RETRIES = (None, True)
+OF_DEAD_LETTERS = (None, False)
 
 _REFUSED = (
     "the broker refuses the letter ({size} bytes, delay {delay:g} s) by closing the connection, "
@@ -174,10 +174,10 @@ class LetterProducers:
             return None
         return slot.producer
 
-    def usual(
-        self, topic: str, key: tuple[None, bool] = USUAL
+    def native(
+        self, topic: str, key: tuple[None, bool] = OF_RETRIES
     ) -> tuple[NativeProducer, float] | None:
-        """Return the producer of usual letters in C++, and the longest delay it may send.
+        """Return the producer of letters that C++ makes, and the longest delay it may send.
 
         None: it is not open, or letters have been refused.
         """

@@ -302,7 +302,7 @@ class DurableConsumer(Consumer):
         work, settler = taken.work, taken.crew.settler
         try:
             outcome = outcome_of(settler.attempt(work))
-            future = settler.judge(work, outcome, settler.policy, keep=True)
+            future = settler.act_on_failure(work, outcome, settler.policy, keep=True)
         except BaseException:  # the caller still has it, and later ones of its key still wait
             self._callers.keeps(taken)
             raise

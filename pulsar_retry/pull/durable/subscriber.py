@@ -129,7 +129,7 @@ class DurableSubscriber(_LaneSubscriber):
         )
         settler.gate = Gate(log, work_queue, diverter.takes)
         settler.parks = self._options.on_exhausted == PARK
-        settler.handover.watch.ledger.attach(diverter)
+        settler.handover.watch.counters.attach(diverter)
         return settler
 
     def _mark(self, key: str, entry: str) -> None:
@@ -171,7 +171,7 @@ class DurableSubscriber(_LaneSubscriber):
             super()._serve(opened)
         finally:
             if (diverter := self._diverter) is not None:
-                handover.watch.ledger.detach(diverter)
+                handover.watch.counters.detach(diverter)
                 diverter.close()
             if stream._stop is None:
                 stream._ask("abandon", 0)

@@ -190,11 +190,11 @@ class Settler:
     ) -> None:
         """Do what *policy*, or else the subscriber's, decides about a failure. Never raises."""
         try:
-            self.judge(work, error, policy or self.policy, keep=True)
+            self.act_on_failure(work, error, policy or self.policy, keep=True)
         except Exception as trouble:  # noqa: BLE001 - the worker continues; the message is redelivered
             self.come_back(work, trouble)
 
-    def judge(
+    def act_on_failure(
         self, work: Work, error: BaseException, policy: RetryPolicy, *, keep: bool = False
     ) -> Future[None] | None:
         """Do what *policy* decides about a failed message.
@@ -285,7 +285,7 @@ class Settler:
     def _carry_out(
         self, work: Work, verdict: FailureVerdict, failure: Failure, *, keep: bool
     ) -> Future[None] | None:
-        """Act on the decision about a failed message; *keep*: see `judge`."""
+        """Act on the decision about a failed message; *keep*: see `act_on_failure`."""
         action, attempt, wait = verdict.action, verdict.attempt, verdict.suspended
         logged = action if wait is None else RetryLater(wait)
         self._log.failed(work.message, logged, failure, attempt)

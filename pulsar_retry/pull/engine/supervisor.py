@@ -168,5 +168,5 @@ class Supervisor:
             self._work_queue.notify()
 
     def _facts(self) -> dict[str, str]:
-        ledger = self._settler.handover.watch.ledger
-        return {"topic": ledger.topic, "subscription": ledger.subscription}
+        counters = self._settler.handover.watch.counters
+        return {"topic": counters.topic, "subscription": counters.subscription}

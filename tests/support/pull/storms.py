@@ -175,7 +175,7 @@ class Rig:
             for _ in range(round(self.rate * STEP)):
                 publish()
             wait(max(0.0, start + (step + 1) * STEP - now()))
-            gauges = Watch.of(topic, SUBSCRIPTION).ledger.gauges()
+            gauges = Watch.of(topic, SUBSCRIPTION).counters.gauges()
             load.told[second()] = Told(subscriber.health, dict(ChainMap(*map(dict, gauges))))
         report = subscriber.stop("abandon", 0)
         assert report is not None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pulsar_retry as pr
 from pulsar_retry.consumer import duplicates
-from pulsar_retry.consumer.handoff.usual import NOT_KEPT
+from pulsar_retry.consumer.handoff.native_letters import NOT_KEPT
 from pulsar_retry.letters.identity import gives_identity
 from pulsar_retry.letters.letter import (
     DeadRequest,

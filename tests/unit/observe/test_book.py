@@ -29,35 +29,35 @@ def test_a_ledger_goes_some_time_after_its_last_consumer() -> None:
     """Until then it can be scraped; a new one starts at 0."""
     clock = Clock()
     book, consumer = Book(clock), Consumer()
-    ledger = book.ledger("orders", "billing")
-    ledger.attach(consumer)
-    ledger.messages.count = 7
+    counters = book.counters("orders", "billing")
+    counters.attach(consumer)
+    counters.messages.count = 7
     clock.now += 10 * KEPT
-    assert [ledger] == book.ledgers()
-    ledger.detach(consumer)
-    assert [ledger] == book.ledgers()
+    assert [counters] == book.all_counters()
+    counters.detach(consumer)
+    assert [counters] == book.all_counters()
     clock.now += KEPT / 2
-    assert book.ledger("orders", "billing") is ledger
+    assert book.counters("orders", "billing") is counters
     clock.now += KEPT
-    assert [ledger] == book.ledgers(), "somebody holds it, and may count in it"
-    assert book.ledger("orders", "billing") is ledger
-    del ledger
-    book.ledgers()
+    assert [counters] == book.all_counters(), "somebody holds it, and may count in it"
+    assert book.counters("orders", "billing") is counters
+    del counters
+    book.all_counters()
     clock.now += 2 * KEPT
-    assert [] == book.ledgers()
-    assert 0 == book.ledger("orders", "billing").messages.count
+    assert [] == book.all_counters()
+    assert 0 == book.counters("orders", "billing").messages.count
 
 
 def test_a_subscription_that_begins_again_goes_on_counting() -> None:
     """If that is within the time, as with consumers that are made anew."""
     clock = Clock()
     book = Book(clock)
-    book.ledger("orders", "billing").messages.count = 7
+    book.counters("orders", "billing").messages.count = 7
     for _ in range(20):
         clock.now += KEPT / 2
         consumer = Consumer()
-        book.ledger("orders", "billing").attach(consumer)
-        assert [7] == [each.messages.count for each in book.ledgers()]
+        book.counters("orders", "billing").attach(consumer)
+        assert [7] == [each.messages.count for each in book.all_counters()]
 
 
 def test_very_many_subscriptions_that_are_closed() -> None:
@@ -65,6 +65,6 @@ def test_very_many_subscriptions_that_are_closed() -> None:
     clock = Clock()
     book = Book(clock)
     for number in range(500):
-        book.ledger(f"orders-{number}", "billing")
+        book.counters(f"orders-{number}", "billing")
         clock.now += KEPT / 10
-    assert len(book.ledgers()) < 20
+    assert len(book.all_counters()) < 20

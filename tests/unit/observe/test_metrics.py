@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import pulsar_retry as pr
 from pulsar_retry.observe.counting import BOOK, LATENCY_BOUNDS, Book
-from pulsar_retry.observe.metrics import METRICS, LedgerCollector
+from pulsar_retry.observe.metrics import METRICS, CountersCollector
 
 
 class Source:
@@ -38,13 +38,13 @@ def names() -> dict[str, str]:
 
 def test_a_scrape_reads_what_was_counted(names: dict[str, str]) -> None:
     """Counters, gauges and histograms, each with its labels."""
-    ledger, registry = BOOK.ledger(**names), prometheus_client.CollectorRegistry()
-    ledger.messages.count += 3
-    ledger.count("dead_letters", "invalid")
-    ledger.all_done([(2, 0.7)])
+    counters, registry = BOOK.counters(**names), prometheus_client.CollectorRegistry()
+    counters.messages.count += 3
+    counters.count("dead_letters", "invalid")
+    counters.all_done([(2, 0.7)])
     sources = Source(inflight=2, load_ratio=0.5), Source(inflight=3, load_ratio=0.25)
     for source in sources:
-        ledger.attach(source)
+        counters.attach(source)
     sample = pr.register_metrics(registry).get_sample_value
     assert 3 == sample("pulsar_retry_deliveries_total", {**names, "outcome": "acknowledged"})
     assert 1 == sample("pulsar_retry_dead_letters_total", {**names, "reason": "invalid"})
@@ -58,7 +58,7 @@ def test_a_scrape_reads_what_was_counted(names: dict[str, str]) -> None:
 
 def test_counters_begin_at_nothing(names: dict[str, str]) -> None:
     """What is 1 at the first scrape would show no increase, and no alert would see it."""
-    BOOK.ledger(**names)
+    BOOK.counters(**names)
     sample = pr.register_metrics(prometheus_client.CollectorRegistry()).get_sample_value
     assert 0 == sample("pulsar_retry_deliveries_total", {**names, "outcome": "dead_lettered"})
     assert 0 == sample("pulsar_retry_retries_total", {**names, "kind": "letter"})
@@ -67,14 +67,14 @@ def test_counters_begin_at_nothing(names: dict[str, str]) -> None:
 def test_every_metric_can_be_read(names: dict[str, str]) -> None:
     """Prometheus' own parser takes them all, under the names that are documented."""
     book = Book()
-    ledger = book.ledger("orders", "billing")
+    counters = book.counters("orders", "billing")
     for spec in METRICS:
-        ledger.count(spec.name, "x") if spec.kind == "counter" else None
-        ledger.observe(spec.name, LATENCY_BOUNDS, 1.0) if spec.kind == "histogram" else None
+        counters.count(spec.name, "x") if spec.kind == "counter" else None
+        counters.observe(spec.name, LATENCY_BOUNDS, 1.0) if spec.kind == "histogram" else None
     gauges = Source(**{spec.name: 1.0 for spec in METRICS if spec.kind == "gauge"})
-    ledger.attach(gauges)
+    counters.attach(gauges)
     registry = prometheus_client.CollectorRegistry()
-    registry.register(LedgerCollector(book))
+    registry.register(CountersCollector(book))
     text = prometheus_client.generate_latest(registry).decode()
     families = {f.name: f for f in text_string_to_metric_families(text)}
     assert {f"pulsar_retry_{spec.name}" for spec in METRICS} == set(families)
@@ -92,7 +92,7 @@ def test_a_registry_is_registered_with_once() -> None:
 
 def test_a_server(names: dict[str, str]) -> None:
     """Any HTTP client sees the metrics, on a port that was free."""
-    BOOK.ledger(**names).count("retries", "nack")
+    BOOK.counters(**names).count("retries", "nack")
     with pr.start_metrics_server(0) as server:
         url = f"http://127.0.0.1:{server.port}/metrics"
         with urllib.request.urlopen(url, timeout=60) as answer:
@@ -145,15 +145,15 @@ class Source:
     def gauges(self):
         return {"inflight": 2.0, "load_ratio": float(sys.argv[1]) / 10}
 watch, source = Watch.of("orders", "billing"), Source()
-watch.ledger.attach(source)
-watch.ledger.messages.count += int(sys.argv[1])
+watch.counters.attach(source)
+watch.counters.messages.count += int(sys.argv[1])
 for _ in range(int(sys.argv[1])):
-    watch.ledger.all_done([(2, 0.7)])
+    watch.counters.all_done([(2, 0.7)])
 time.sleep(0.1)
-watch.ledger.all_done([(3, 0.7)])
+watch.counters.all_done([(3, 0.7)])
 if os.fork() == 0:
     watch = Watch.of("orders", "billing")
-    watch.ledger.messages.count += 100
+    watch.counters.messages.count += 100
     sys.exit()
 os.wait()
 print("counted", flush=True)
@@ -213,7 +213,7 @@ class Source:
         goes_on.wait()
         return {"inflight": 2.0}
 watch, source = Watch.of("orders", "billing"), Source()
-watch.ledger.attach(source)
+watch.counters.attach(source)
 copies.wait()
 threading.Timer(0.3, goes_on.set).start()
 if os.fork() == 0:
@@ -240,7 +240,7 @@ import os, urllib.request
 import pulsar_retry as pr
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.observe import multiprocess
-Watch.of("orders", "billing").ledger.messages.count += 5
+Watch.of("orders", "billing").counters.messages.count += 5
 multiprocess._mirror.copy()
 with pr.start_metrics_server(0) as server:
     text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics").read().decode()
@@ -267,12 +267,12 @@ def test_a_subscription_that_is_opened_again(tmp_path: Path) -> None:
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 from pulsar_retry.observe.counting import KEPT, Book
-from pulsar_retry.observe.metrics import LedgerCollector
+from pulsar_retry.observe.metrics import CountersCollector
 from pulsar_retry.observe.multiprocess import Mirror
 
 now = 0.0
 book = Book(lambda: now)
-mirror = Mirror(LedgerCollector(book))
+mirror = Mirror(CountersCollector(book))
 registry = CollectorRegistry()
 MultiProcessCollector(registry)
 labels = {"topic": "orders", "subscription": "billing"}
@@ -284,10 +284,10 @@ def total():
             registry.get_sample_value("pulsar_retry_attempts_count", labels))
 
 def handle():
-    ledger = book.ledger("orders", "billing")
+    counters = book.counters("orders", "billing")
     for _ in range(5):
-        ledger.messages.count += 1
-        ledger.all_done([(1, 0.1)])
+        counters.messages.count += 1
+        counters.all_done([(1, 0.1)])
 
 handle()
 assert (5, 5) == total(), total()

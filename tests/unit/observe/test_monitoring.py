@@ -21,7 +21,7 @@ from pulsar_retry.observe.metrics import (
     LETTER_METRICS,
     METRICS,
     NOTIFY_METRICS,
-    LedgerCollector,
+    CountersCollector,
     family_of,
 )
 from pulsar_retry.ops.due import DueBacklog
@@ -82,19 +82,19 @@ class Found:
 def exported() -> dict[str, set[str]]:
     """Give the name and labels of every sample of a scrape."""
     book, source = Book(), Source()
-    ledger = book.ledger("orders", "billing")
-    ledger.attach(source)
+    counters = book.counters("orders", "billing")
+    counters.attach(source)
     for spec in METRICS:
         if spec.kind == "counter":
-            ledger.count(spec.name, "x")
+            counters.count(spec.name, "x")
         elif spec.kind == "histogram":
-            ledger.observe(spec.name, ATTEMPT_BOUNDS, 1.0)
+            counters.observe(spec.name, ATTEMPT_BOUNDS, 1.0)
     letters = LetterCollector(
         lambda _: [letter_topic("retry"), letter_topic("dead_letter")], ["public/default"]
     )
     letters.ask()
     registry = prometheus_client.CollectorRegistry()
-    registry.register(LedgerCollector(book))
+    registry.register(CountersCollector(book))
     registry.register(letters)
     backlogs = DueCollector(lambda _: [due_backlog()], ["public/default"])
     backlogs.ask()

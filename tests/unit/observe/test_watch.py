@@ -1,4 +1,4 @@
-"""What a consumer tells of messages: to hooks, and to the ledger."""
+"""What a consumer tells of messages: to hooks, and to the counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import pulsar_retry as pr
 from pulsar_retry.letters.letter import Letter
-from pulsar_retry.observe.counting import Ledger
+from pulsar_retry.observe.counting import Counters
 from pulsar_retry.observe.watch import Watch, topic_label
 
 ORDERS = "persistent://public/default/orders"
@@ -40,8 +40,8 @@ class Told:
             on_recovered=lambda event: self.events.append(("recovered", event)),
             on_settle_failed=lambda event: self.events.append(("failed", event)),
         )
-        self.ledger = Ledger(ORDERS, "billing")
-        self.watch = Watch(self.ledger, self.hooks)
+        self.counters = Counters(ORDERS, "billing")
+        self.watch = Watch(self.counters, self.hooks)
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def test_a_retry_letter(told: Told) -> None:
     assert "retry" == hook
     assert (ORDERS, "billing", 2) == (event.topic, event.subscription, event.attempt)
     assert ("letter", 5.0, RETRY.topic) == (event.kind, event.delay, event.letter_topic)
-    assert {"retried": 1} == told.ledger.counts("deliveries")
-    assert {"letter": 1} == told.ledger.counts("retries")
+    assert {"retried": 1} == told.counters.counts("deliveries")
+    assert {"letter": 1} == told.counters.counts("retries")
 
 
 def test_a_dead_letter(told: Told) -> None:
@@ -67,8 +67,8 @@ def test_a_dead_letter(told: Told) -> None:
     [(hook, event)] = told.events
     assert "dead letter" == hook
     assert ("invalid", DEAD.error, 4) == (event.reason, event.error, event.attempt)
-    assert {"invalid": 1} == told.ledger.counts("dead_letters")
-    attempts = told.ledger.buckets("attempts")
+    assert {"invalid": 1} == told.counters.counts("dead_letters")
+    attempts = told.counters.buckets("attempts")
     assert attempts is not None
     assert 1 == attempts.counts[3]
 
@@ -76,7 +76,7 @@ def test_a_dead_letter(told: Told) -> None:
 def test_a_dead_letter_without_a_reason_was_retried_too_often(told: Told) -> None:
     """The count decided, as on the nack path."""
     told.watch.handed_on(raw(), Letter(DEAD.topic, {}, dead=True))
-    assert {"retries-exhausted": 1} == told.ledger.counts("dead_letters")
+    assert {"retries-exhausted": 1} == told.counters.counts("dead_letters")
     assert "retries-exhausted" == told.events[0][1].reason
 
 
@@ -85,23 +85,23 @@ def test_a_nack(told: Told) -> None:
     told.watch.nacked(raw(), 60.0)
     told.watch.nacked(_pulsar.MessageId.earliest, 1.0)
     assert [("nack", 60.0), ("nack", 1.0)] == [(e.kind, e.delay) for _, e in told.events]
-    assert {"nacked": 2} == told.ledger.counts("deliveries")
+    assert {"nacked": 2} == told.counters.counts("deliveries")
 
 
 def test_a_message_is_done_with_once(told: Told) -> None:
     """A letter for which there is a newer one is not in the histograms; a dropped message is."""
     told.watch.settled(raw(RECONSUMETIMES="2"), "superseded")
-    assert told.ledger.buckets("attempts") is None
+    assert told.counters.buckets("attempts") is None
     told.watch.settled(raw(), "dropped")
-    attempts = told.ledger.buckets("attempts")
+    attempts = told.counters.buckets("attempts")
     assert attempts is not None
     assert 1 == sum(attempts.counts)
-    assert {"superseded": 1, "dropped": 1} == told.ledger.counts("deliveries")
+    assert {"superseded": 1, "dropped": 1} == told.counters.counts("deliveries")
 
 
 def test_a_recovery(told: Told) -> None:
     """A letter that was acknowledged had failed before; a first delivery had not."""
-    told.ledger.messages.count += 1
+    told.counters.messages.count += 1
     told.watch.acknowledged(raw())
     told.watch.acknowledged(raw(RECONSUMETIMES="2"), letter=True)
     [(hook, event)] = told.events
@@ -110,12 +110,12 @@ def test_a_recovery(told: Told) -> None:
 
 def test_a_recovery_beside_a_consumer_without_hooks(told: Told) -> None:
     """Both count for one subscription; the hook misses nothing for that."""
-    other = Watch(told.ledger)
+    other = Watch(told.counters)
     for _ in range(200):
-        told.ledger.messages.count += 1
+        told.counters.messages.count += 1
         other.acknowledged(raw())
-    told.ledger.messages.count += 1
-    assert told.ledger.messages.count >= told.ledger.messages.due
+    told.counters.messages.count += 1
+    assert told.counters.messages.count >= told.counters.messages.due
     told.watch.acknowledged(raw(RECONSUMETIMES="1"))
     assert ["recovered"] == [hook for hook, _ in told.events]
 
@@ -132,7 +132,7 @@ def test_a_failed_settlement(told: Told, error: Exception, kind: str) -> None:
     """By the error's type, and by that of few only."""
     told.watch.failed(raw(), RETRY, error)
     assert [("failed", error)] == [(hook, event.error) for hook, event in told.events]
-    assert {kind: 1} == told.ledger.counts("settle_failures")
+    assert {kind: 1} == told.counters.counts("settle_failures")
 
 
 def test_a_hook_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -142,7 +142,7 @@ def test_a_hook_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     def hook(_event: pr.SettleEvent) -> None:
         raise errors.pop(0)
 
-    watch = Watch(Ledger(ORDERS, "billing"), pr.Hooks(on_retry=hook))
+    watch = Watch(Counters(ORDERS, "billing"), pr.Hooks(on_retry=hook))
     for _ in range(4):
         watch.handed_on(raw(), RETRY)
     assert [] == errors
@@ -161,7 +161,7 @@ def test_properties_that_are_no_text_do_no_harm(told: Told) -> None:
             return {"": b"\xff".decode()}
 
     message = raw()
-    told.ledger.messages.count += 1
+    told.counters.messages.count += 1
     told.watch.acknowledged(Bytes())
     told.watch.handed_on(Bytes(), DEAD)
     assert ["dead letter"] == [hook for hook, _ in told.events]
@@ -169,7 +169,7 @@ def test_properties_that_are_no_text_do_no_harm(told: Told) -> None:
 
 def test_what_a_log_record_says() -> None:
     """Where, which message and why; nothing that the message holds."""
-    watch = Watch(Ledger(ORDERS, "billing"))
+    watch = Watch(Counters(ORDERS, "billing"))
     extra = watch.facts(raw(hidden="x"), reason="invalid")
     assert {"topic", "subscription", "message_id", "attempt", "reason"} == set(extra)
     assert "payload" not in str(extra)

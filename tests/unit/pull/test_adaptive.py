@@ -33,7 +33,7 @@ def test_it_finds_the_capacity() -> None:
             for _ in range(1200 if width == 4 else 6000):
                 broker.send("capacity", b"order")
             clock.advance(20)
-            gauges = Watch.of("capacity", "billing").ledger.gauges()
+            gauges = Watch.of("capacity", "billing").counters.gauges()
             (limits[width],) = (
                 each["concurrency_limit"] for each in gauges if "concurrency_limit" in each
             )

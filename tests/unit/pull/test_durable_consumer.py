@@ -104,7 +104,7 @@ def test_an_interrupted_call_leaves_the_message_in_hand(
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        for method in ("judge", "succeeded"):
+        for method in ("act_on_failure", "succeeded"):
             patch.setattr(consumer._subscriber._settler, method, interrupted)
         for settle in (consumer.reconsume_later, consumer.acknowledge, consumer.dead_letter):
             with pytest.raises(SystemExit):

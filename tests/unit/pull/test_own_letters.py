@@ -226,7 +226,7 @@ def test_copies_that_fail_at_the_same_moment() -> None:
     def fail() -> None:
         if is_judged.is_set():
             other_begins.set()
-        future = settler.judge(Work(message, 5, None), TimeoutError(), policy)
+        future = settler.act_on_failure(Work(message, 5, None), TimeoutError(), policy)
         assert future is not None
         future.result(30)
 

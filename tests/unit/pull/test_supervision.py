@@ -39,7 +39,7 @@ def hanging(memory: MemoryBroker) -> Notes:
 def gauges(topic: str = "orders") -> dict[str, float]:
     """Return what the metrics say of the subscription."""
     found: dict[str, float] = {}
-    for each in Watch.of(topic, "billing").ledger.gauges():
+    for each in Watch.of(topic, "billing").counters.gauges():
         found.update(each)
     return found
 
@@ -82,7 +82,7 @@ def test_too_many_that_hang(memory: MemoryBroker) -> None:
         subscriber.result(DAY)
     assert "failed" == subscriber.health.state
     assert "WorkersLostError" in subscriber.health.reason
-    counts = Watch.of("orders", "billing").ledger.counts("subscriptions_failed")
+    counts = Watch.of("orders", "billing").counters.counts("subscriptions_failed")
     assert counts["WorkersLostError"] >= 1
     with memory.client().subscriber("orders", "billing", Notes()) as successor:
         memory.join("orders", "billing")

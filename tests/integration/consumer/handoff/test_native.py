@@ -81,7 +81,7 @@ def made(monkeypatch):
 
 
 @pytest.mark.parametrize("shell", ["sync", "asyncio"])
-def test_usual_letters_are_made_in_cpp(broker, client, topic, shell, made):
+def test_letters_are_made_in_cpp(broker, client, topic, shell, made):
     """The first letter opens the producer, the second tells C++ the topic; no more are Python's."""
     fill(client, topic, 5)
     if shell == "sync":
@@ -104,7 +104,7 @@ def test_usual_letters_are_made_in_cpp(broker, client, topic, shell, made):
 
 
 @pytest.mark.parametrize("shell", ["sync", "asyncio"])
-def test_usual_dead_letters_are_made_in_cpp(broker, client, topic, shell, made):
+def test_dead_letters_are_made_in_cpp(broker, client, topic, shell, made):
     """As many as of retry letters are made in Python, and all say the same about the failure."""
     fill(client, topic, 5)
     error = ValueError("no amount")
@@ -137,9 +137,9 @@ def test_a_subscriber_s_dead_letters_are_made_in_cpp(client, topic, made):
     with client.subscriber(topic, SUBSCRIPTION, handle, retry_policy=policy):
         assert_alike(read_all(client, f"{topic}-{SUBSCRIPTION}-DLQ", 5))
     assert 1 >= len(made)
-    ledger = BOOK.ledger(topic, SUBSCRIPTION)
-    with ledger.lock:
-        assert {"not-retryable": 5} == ledger.tally("dead_letters").counts
+    counters = BOOK.counters(topic, SUBSCRIPTION)
+    with counters.lock:
+        assert {"not-retryable": 5} == counters.tally("dead_letters").counts
 
 
 @pytest.fixture

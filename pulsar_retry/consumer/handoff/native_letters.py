@@ -1,4 +1,4 @@
-"""Hands on the usual letters, whose properties are made in C++."""
+"""Hands on letters whose properties are made in C++: the usual ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pulsar_retry.consumer.handoff.flight import InFlightLetter, Keep
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.native import NativeProducer
-from pulsar_retry.consumer.handoff.producers import USUAL, USUAL_DEAD
+from pulsar_retry.consumer.handoff.producers import OF_DEAD_LETTERS, OF_RETRIES
 from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.letters.letter import DeadRequest, Request
 from pulsar_retry.letters.plan import Plan
@@ -28,8 +28,8 @@ NOT_KEPT = (*OF_A_FAILURE, LANE_ENTRY)
 _MAX_COUNT = 2**31 - 1
 
 
-class UsualLetters:
-    """What the usual letters of a subscription have, which C++ makes. Thread-safe.
+class NativeLetters:
+    """What the letters of a subscription have that C++ makes. Thread-safe.
 
     Attributes:
         rule: What `NativeProducer.publish_request` needs.
@@ -56,13 +56,13 @@ class UsualLetters:
     def producer(self, hand_off: HandOff, request: Request) -> OpenProducer | None:
         """Return the producer, if the letter can be made in C++ now: it is open, for example."""
         if isinstance(request, DeadRequest):
-            return hand_off.producers.usual(self._topics.dead_letter, USUAL_DEAD)
-        return hand_off.producers.usual(self._topics.retry)
+            return hand_off.producers.native(self._topics.dead_letter, OF_DEAD_LETTERS)
+        return hand_off.producers.native(self._topics.retry)
 
     def count(self, hand_off: HandOff, raw: Any) -> int | None:
         """Return how often *raw* was reconsumed; None if its dead letter is made in Python now."""
         # Without a producer in C++, the message may be none of pulsar-client's.
-        if hand_off.producers.usual(self._topics.dead_letter, USUAL_DEAD) is None:
+        if hand_off.producers.native(self._topics.dead_letter, OF_DEAD_LETTERS) is None:
             return None
         count: int | None = self.rule.count(raw)
         return count
@@ -80,7 +80,7 @@ class UsualLetters:
         ended: Callable[[], None] | None = None,
         keep: Keep | None = None,
     ) -> Future[None] | None:
-        """Do what `HandOff.hand_on` does with a usual letter; otherwise return None.
+        """Do what `HandOff.hand_on` does if C++ makes the letter; otherwise return None.
 
         *found* is what `producer` has just returned. With *waits* the call blocks until there is
         room; without, it returns None then.
@@ -101,7 +101,7 @@ class UsualLetters:
                 raise ConsumerClosedError("the consumer is closed")
             return None
         producer, longest = found
-        flight.begin(producer, USUAL_DEAD if isinstance(request, DeadRequest) else USUAL)
+        flight.begin(producer, OF_DEAD_LETTERS if isinstance(request, DeadRequest) else OF_RETRIES)
         hand_off.flights[flight] = True
         try:
             hand_off.expect_receipts()
@@ -126,9 +126,9 @@ class UsualLetters:
             self.rule.topic(topic, logical(topic))
 
 
-def usual_letters(plan: Plan) -> UsualLetters | None:
-    """Return a new `UsualLetters`, or None if each letter of *plan* must be made in Python."""
+def native_letters(plan: Plan) -> NativeLetters | None:
+    """Return a new `NativeLetters`, or None if each letter of *plan* must be made in Python."""
     module = native().module
     if module is None or plan.topics is None or (plan.hooks and plan.hooks.on_retry):
         return None
-    return UsualLetters(module, plan)
+    return NativeLetters(module, plan)
