@@ -129,7 +129,6 @@ class Receiver:
         self._receive_lock = (
             threading.Lock()
         )  # held by the thread that receives, or decides about it
-        work_queue.top_up = self.top_up
         self._handover.when_moved(self._moved)
 
     def run(self, is_over: Callable[[], bool]) -> None:
@@ -142,6 +141,7 @@ class Receiver:
         """
         self._batch_size = len(self._work_queue.slots)
         self._receive_lock.acquire()  # not released at the end: nothing is received any more
+        self._work_queue.top_up = self.top_up
         while not is_over():
             if self._settler.fatal is not None:
                 raise self._settler.fatal

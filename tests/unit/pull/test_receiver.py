@@ -35,9 +35,13 @@ class Queue:
 
 
 def receiver(
-    work_queue: WorkQueue, queue: Queue, flow_control: FlowControl | None = None
+    work_queue: WorkQueue,
+    queue: Queue,
+    flow_control: FlowControl | None = None,
+    *,
+    begun: bool = True,
 ) -> Receiver:
-    """Return what receives from *queue* for one worker."""
+    """Return what receives from *queue* for one worker, as if its thread had *begun*."""
     work_queue.slots.append(Slot())
     settler: Any = SimpleNamespace(
         consumer=queue,
@@ -51,7 +55,7 @@ def receiver(
         own_letters=SimpleNamespace(is_empty=True),
         fatal=None,
     )
-    return Receiver(
+    made = Receiver(
         work_queue,
         settler,
         flow_control=flow_control or FlowControl(),
@@ -62,6 +66,9 @@ def receiver(
         admission=None,
         probe=Future,
     )
+    if begun:
+        work_queue.top_up = made.top_up
+    return made
 
 
 def test_a_worker_receives_what_is_there() -> None:
@@ -85,6 +92,14 @@ def test_a_worker_without_work_takes_the_first(others: int) -> None:
     assert (1, 10) == work_queue.held()
     assert not woken
     assert work_queue.wait(0) == bool(others)
+
+
+def test_nothing_is_received_before_the_receiving_thread_runs() -> None:
+    """The subscriber is not ready: it could not tell that its handler calls it, for example."""
+    work_queue, queue = WorkQueue(), Queue(4)
+    receiver(work_queue, queue, begun=False)
+    work_queue.top_up(1)
+    assert queue.left == 4
 
 
 def test_a_worker_waits_for_nothing() -> None:
