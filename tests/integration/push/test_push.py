@@ -569,7 +569,8 @@ def test_the_retry_budget(push, publish, receiver, admin, topic):
     receiver.act = lambda _request: answer(500)
     for number in range(100, 150):
         publish(b"%d" % number)
-    eventually(lambda: "all messages are held" in dispatcher.health.reason, 60)
+    # Whether only retries are held depends on how soon the dispatcher's own backoff slows it down.
+    eventually(lambda: "the retry budget is used up" in dispatcher.health.reason, 60)
     assert len(receiver.requests) < 150
     receiver.act = no_content
     eventually(lambda: len({payload(r) for r in receiver.requests}) == 150, 60)
