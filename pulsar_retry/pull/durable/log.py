@@ -197,6 +197,8 @@ class ClaimLog:
                 self._read()
             except Exception as error:  # noqa: BLE001 - the next look tries again
                 self._report("read", error)
+                for cut in self.cut:  # a deleted topic can refuse requests without a cut
+                    self._act(cut)
                 self._clock.sleep(_TROUBLE_PAUSE)
                 continue
             self.passed = begun
@@ -212,8 +214,6 @@ class ClaimLog:
         thread, and a process that ends while its thread waits there is aborted.
         """
         if not self._reader.is_connected():
-            for cut in self.cut:
-                self._act(cut)
             raise pulsar.NotConnected("there is no connection")
         for record in _records(self._reader):
             with self.lock:

@@ -97,3 +97,27 @@ def test_a_log_that_pauses_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> Non
         time.sleep(0.001)
     log.close()
     memory.close()
+
+
+def test_a_failed_read_may_be_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deleted topic refuses requests before its readers have lost the connection, or after."""
+    memory, refusals, cuts = MemoryBroker(), list[int](), list[int]()
+    monkeypatch.setattr(memory.clock, "interval", lambda seconds: seconds)
+    read = ClaimLog._read
+
+    def refused_once(log: ClaimLog) -> None:
+        if refusals:
+            refusals.clear()
+            raise pulsar.PulsarException("Pulsar error: BrokerMetadataError")
+        read(log)
+
+    monkeypatch.setattr(ClaimLog, "_read", refused_once)
+    log = ClaimLog(memory.client(), "log", memory.clock)
+    log.cut.append(lambda: cuts.append(1))
+    log.open()
+    refusals.append(1)
+    memory.clock.advance(10)
+    assert cuts
+    assert not log.troubles
+    log.close()
+    memory.close()
