@@ -68,8 +68,8 @@ struct Job {
     PyObject* owner = nullptr;
     bool is_out = false;      // the letter is published, and the acknowledgement was requested
     bool given_up = false;    // nobody waits for the outcome any more
-    bool is_sending = false;  // the thread that sends uses it, so it must not be released
-    bool has_receipt = false;  // ... and has the receipt already
+    bool is_sending = false;   // the thread that sends uses it, so it must not be released
+    bool has_receipt = false;  // while it is being sent, its receipt has come
     Result receipt = ResultOk;
 };
 
@@ -308,6 +308,18 @@ bool read_attempt(PyObject* source, Attempt& room, const Attempt*& attempt) {
     return true;
 }
 
+// How a message has failed, as Python says it: changes of its properties, and the attempt or null.
+struct Failure {
+    Properties changes;
+    Attempt room;
+    const Attempt* attempt = nullptr;
+
+    // False with an exception set if the objects are something else.
+    bool read(PyObject* dict, PyObject* tuple) {
+        return read_properties(dict, changes) && read_attempt(tuple, room, attempt);
+    }
+};
+
 // What the letters of one subscription have in common. The rule itself is written in Python, in
 // `pulsar_retry.letters.letter.reconsumed`; this is a copy for the usual cases, and a test compares
 // the two. For every other case `apply` says no, and Python does it.
@@ -391,15 +403,20 @@ struct RetryRule {
     bool bury(Properties& properties, const std::string& topic, const std::string& id,
               const std::string& producer, const Properties& changes, const Attempt* attempt,
               std::int64_t count) const {
+        properties.erase("FAILURE_STAMP");  // who brings the message back begins anew
+        return describe(properties, producer, changes, attempt) && has_room(properties) &&
+               add_origin(properties, topic, id) &&
+               (count < 0 || write_count(properties, count, 0, -1)) && are_usual(properties);
+    }
+
+    // Replaces what *properties* say of the last failure; the arguments are as in `bury`.
+    bool describe(Properties& properties, const std::string& producer, const Properties& changes,
+                  const Attempt* attempt) const {
         Earlier earlier;
         if (!read_failure(properties, producer, earlier)) return false;
         if (attempt == nullptr && !earlier.history.empty()) return false;
-        properties.erase("FAILURE_STAMP");  // who brings the message back begins anew
-        if (!add_origin(properties, topic, id)) return false;
         for (auto& [name, value] : changes) properties[name] = value;
-        if (attempt != nullptr && !(attempt->write(properties, earlier) && has_room(properties)))
-            return false;
-        return (count < 0 || write_count(properties, count, 0, -1)) && are_usual(properties);
+        return attempt == nullptr || attempt->write(properties, earlier);
     }
 
     // Tells whether Python would not shorten what *properties* say of a failure.
@@ -442,12 +459,9 @@ struct RetryRule {
     // Does what `apply` does for a failure, of which a policy has decided the new count, the delay
     // and the level. *changes* and *attempt* are as in `bury`.
     bool fail(Properties& properties, const std::string& topic, const std::string& id,
-              const std::string& producer, const Properties& changes, const Attempt& attempt,
+              const std::string& producer, const Properties& changes, const Attempt* attempt,
               std::int64_t count, double delay, long level) const {
-        Earlier earlier;
-        if (!read_failure(properties, producer, earlier)) return false;
-        for (auto& [name, value] : changes) properties[name] = value;
-        return attempt.write(properties, earlier) &&
+        return describe(properties, producer, changes, attempt) &&
                write_retry(properties, topic, id, producer, count, delay, level);
     }
 
@@ -642,9 +656,8 @@ PyObject* outcomes_give_up(PyObject* object, PyObject* argument) {
         {
             std::lock_guard<std::mutex> lock(state->mutex);
             auto found = state->flying.find(id);
-            if (found != state->flying.end() && found->second.is_sending) {
-                found->second.given_up = true;
-            } else if (found != state->flying.end() && !found->second.is_out) {
+            bool is_free = found != state->flying.end() && !found->second.is_sending;
+            if (is_free && !found->second.is_out) {
                 erased = std::move(found->second);
                 state->flying.erase(found);
             } else if (Job* job = job_of(state, id)) {
@@ -859,28 +872,40 @@ PyObject* sender_send(PyObject* object, PyObject* const* arguments, Py_ssize_t c
     });
 }
 
+// What the methods of a sender that take a rule and a message have in common.
+struct Call {
+    Sender* self;
+    const RetryRule* rule;
+    State* state;
+    const Message* original;
+
+    // Reads the first two of *wanted* arguments; false with an exception set if that fails.
+    bool open(PyObject* object, PyObject* const* arguments, Py_ssize_t size, Py_ssize_t wanted) {
+        if (size != wanted || Py_TYPE(arguments[0]) != rule_type) {
+            PyErr_Format(PyExc_TypeError, "expected %zd arguments, of which the first is a Rule",
+                         wanted);
+            return false;
+        }
+        self = reinterpret_cast<Sender*>(object);
+        rule = reinterpret_cast<Rule*>(arguments[0])->inner;
+        state = state_of(self->outcomes);
+        if (state == nullptr) return false;
+        original = static_cast<Message*>(pointer_of(arguments[1], message_type, MESSAGE));
+        return original != nullptr;
+    }
+};
+
 // retry(rule, message, consumer, delay or -1, level or -1, longest_delay, now, token) -> id, or None
-PyObject* sender_retry(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
-    auto* self = reinterpret_cast<Sender*>(object);
-    if (count != 8) {
-        PyErr_SetString(PyExc_TypeError, "retry takes eight arguments");
-        return nullptr;
-    }
-    if (Py_TYPE(arguments[0]) != rule_type) {
-        PyErr_SetString(PyExc_TypeError, "the first argument must be a Rule");
-        return nullptr;
-    }
-    auto* rule = reinterpret_cast<Rule*>(arguments[0])->inner;
-    State* state = state_of(self->outcomes);
-    if (state == nullptr) return nullptr;
-    auto* original = static_cast<Message*>(pointer_of(arguments[1], message_type, MESSAGE));
-    if (original == nullptr) return nullptr;
+PyObject* sender_retry(PyObject* object, PyObject* const* arguments, Py_ssize_t size) {
+    Call call;
+    if (!call.open(object, arguments, size, 8)) return nullptr;
     double delay = PyFloat_AsDouble(arguments[3]);
     long level = PyLong_AsLong(arguments[4]);
     double longest = PyFloat_AsDouble(arguments[5]);
     double now = PyFloat_AsDouble(arguments[6]);
     if (PyErr_Occurred()) return nullptr;
     return guarded([=]() mutable -> PyObject* {
+        auto [self, rule, state, original] = call;
         Properties properties = library.properties(original);
         if (!rule->apply(properties, library.topic(original), id_text(*original),
                          library.producer(original), level, delay) ||
@@ -895,17 +920,8 @@ PyObject* sender_retry(PyObject* object, PyObject* const* arguments, Py_ssize_t 
 // fail(rule, message, consumer, changes, attempt, count, delay, level or -1, least delay,
 // longest_delay, now, token, posts) -> id, or None
 PyObject* sender_fail(PyObject* object, PyObject* const* arguments, Py_ssize_t size) {
-    auto* self = reinterpret_cast<Sender*>(object);
-    if (size != 13 || Py_TYPE(arguments[0]) != rule_type) {
-        PyErr_SetString(PyExc_TypeError,
-                        "fail takes thirteen arguments, of which the first is a Rule");
-        return nullptr;
-    }
-    auto* rule = reinterpret_cast<Rule*>(arguments[0])->inner;
-    State* state = state_of(self->outcomes);
-    if (state == nullptr) return nullptr;
-    auto* original = static_cast<Message*>(pointer_of(arguments[1], message_type, MESSAGE));
-    if (original == nullptr) return nullptr;
+    Call call;
+    if (!call.open(object, arguments, size, 13)) return nullptr;
     std::int64_t count = PyLong_AsLongLong(arguments[5]);
     double delay = PyFloat_AsDouble(arguments[6]);
     long level = PyLong_AsLong(arguments[7]);
@@ -914,16 +930,15 @@ PyObject* sender_fail(PyObject* object, PyObject* const* arguments, Py_ssize_t s
     double now = PyFloat_AsDouble(arguments[10]);
     if (PyErr_Occurred()) return nullptr;
     return guarded([=]() -> PyObject* {
-        Properties changes;
-        Attempt room;
-        const Attempt* attempt;
-        if (!read_properties(arguments[3], changes) || !read_attempt(arguments[4], room, attempt))
-            return nullptr;
+        auto [self, rule, state, original] = call;
+        Failure failure;
+        if (!failure.read(arguments[3], arguments[4])) return nullptr;
         Properties properties = library.properties(original);
         double wait = std::max(delay, least);
-        if (attempt == nullptr || wait > longest ||
+        if (wait > longest ||
             !rule->fail(properties, library.topic(original), id_text(*original),
-                        library.producer(original), changes, *attempt, count, delay, level))
+                        library.producer(original), failure.changes, failure.attempt, count, delay,
+                        level))
             Py_RETURN_NONE;
         std::uint64_t deliver_at = wait > 0 ? std::llrint((now + wait) * 1000) : 0;
         return hand_on(self, state, *original, arguments[2], properties, deliver_at, arguments[11],
@@ -933,27 +948,17 @@ PyObject* sender_fail(PyObject* object, PyObject* const* arguments, Py_ssize_t s
 
 // dead(rule, message, consumer, changes, attempt or None, count or -1, token, posts) -> id, or None
 PyObject* sender_dead(PyObject* object, PyObject* const* arguments, Py_ssize_t size) {
-    auto* self = reinterpret_cast<Sender*>(object);
-    if (size != 8 || Py_TYPE(arguments[0]) != rule_type) {
-        PyErr_SetString(PyExc_TypeError, "dead takes eight arguments, of which the first is a Rule");
-        return nullptr;
-    }
-    auto* rule = reinterpret_cast<Rule*>(arguments[0])->inner;
-    State* state = state_of(self->outcomes);
-    if (state == nullptr) return nullptr;
-    auto* original = static_cast<Message*>(pointer_of(arguments[1], message_type, MESSAGE));
-    if (original == nullptr) return nullptr;
+    Call call;
+    if (!call.open(object, arguments, size, 8)) return nullptr;
     std::int64_t count = PyLong_AsLongLong(arguments[5]);
     if (PyErr_Occurred()) return nullptr;
     return guarded([=]() -> PyObject* {
-        Properties changes;
-        Attempt room;
-        const Attempt* attempt;
-        if (!read_properties(arguments[3], changes) || !read_attempt(arguments[4], room, attempt))
-            return nullptr;
+        auto [self, rule, state, original] = call;
+        Failure failure;
+        if (!failure.read(arguments[3], arguments[4])) return nullptr;
         Properties properties = library.properties(original);
         if (!rule->bury(properties, library.topic(original), id_text(*original),
-                        library.producer(original), changes, attempt, count))
+                        library.producer(original), failure.changes, failure.attempt, count))
             Py_RETURN_NONE;
         return hand_on(self, state, *original, arguments[2], properties, 0, arguments[6],
                        arguments[7]);
@@ -1037,14 +1042,11 @@ PyObject* rule_failed(PyObject* object, PyObject* arguments) {
                           &count, &delay, &level))
         return nullptr;
     return guarded([=]() -> PyObject* {
-        Properties properties, changes;
-        Attempt room;
-        const Attempt* attempt;
-        if (!read_properties(carried, properties) || !read_properties(added, changes) ||
-            !read_attempt(source, room, attempt))
-            return nullptr;
-        if (attempt == nullptr || !rule->fail(properties, topic, id, producer, changes, *attempt,
-                                              count, delay, level))
+        Properties properties;
+        Failure failure;
+        if (!read_properties(carried, properties) || !failure.read(added, source)) return nullptr;
+        if (!rule->fail(properties, topic, id, producer, failure.changes, failure.attempt, count,
+                        delay, level))
             Py_RETURN_NONE;
         return dict_of(properties);
     });
@@ -1072,13 +1074,11 @@ PyObject* rule_buried(PyObject* object, PyObject* arguments) {
                           &count))
         return nullptr;
     return guarded([=]() -> PyObject* {
-        Properties properties, changes;
-        Attempt room;
-        const Attempt* attempt;
-        if (!read_properties(carried, properties) || !read_properties(added, changes) ||
-            !read_attempt(source, room, attempt))
-            return nullptr;
-        if (!rule->bury(properties, topic, id, producer, changes, attempt, count)) Py_RETURN_NONE;
+        Properties properties;
+        Failure failure;
+        if (!read_properties(carried, properties) || !failure.read(added, source)) return nullptr;
+        if (!rule->bury(properties, topic, id, producer, failure.changes, failure.attempt, count))
+            Py_RETURN_NONE;
         return dict_of(properties);
     });
 }
@@ -1362,9 +1362,9 @@ PyMethodDef sender_methods[] = {
      "longest_delay, now, token, posts): do what `retry` does for the failure of a message, of which "
      "changes and attempt say how it has failed."},
     {"dead", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(sender_dead)), METH_FASTCALL,
-     "dead(rule, message, consumer, changes, attempt, count, token, posts): do what `send` does with the properties of a "
-     "usual dead letter, of which changes say how the message has failed; return None, and do "
-     "nothing, if it is not one."},
+     "dead(rule, message, consumer, changes, attempt, count, token, posts): do what `send` does with "
+     "the properties of a usual dead letter, of which changes say how the message has failed; return "
+     "None, and do nothing, if it is not one."},
     {}};
 PyType_Slot sender_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(sender_dealloc)},
                               {Py_tp_methods, sender_methods},

@@ -170,10 +170,17 @@ errors = st.one_of(
     st.just(ValueError("\ud800")),
     st.integers(7000, 9000).map(raised),
 )
-
-
 failures = st.builds(FailureDetails, errors, st.integers(1, 99), moments, moments)
 retries = st.builds(RetryLater, st.floats(0, 864_000), st.one_of(st.none(), st.integers(0, 40)))
+#: Messages, the failures before their last one, and how the letters' topics are named.
+messages = {
+    "carried": failed_ones,
+    "earlier": st.lists(failures, max_size=3),
+    "topic": topics,
+    "producer": producers,
+    "message_id": ids,
+    "naming": st.sampled_from(Naming),
+}
 
 
 def rule_of(naming, topic=TOPIC):
@@ -201,12 +208,7 @@ def after(earlier, carried, origin, plan):
 
 
 @given(
-    carried=failed_ones,
-    earlier=st.lists(failures, max_size=3),
-    topic=topics,
-    producer=producers,
-    message_id=ids,
-    naming=st.sampled_from(Naming),
+    **messages,
     reason=texts,
     details=st.builds(
         FailureDetails,
@@ -250,12 +252,7 @@ def test_both_make_the_same_dead_letter(
 
 
 @given(
-    carried=failed_ones,
-    earlier=st.lists(failures, max_size=3),
-    topic=topics,
-    producer=producers,
-    message_id=ids,
-    naming=st.sampled_from(Naming),
+    **messages,
     action=retries,
     details=failures,
 )
