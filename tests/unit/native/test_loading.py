@@ -220,7 +220,7 @@ print(outcomes.take(30_000, 32, 10, 100))
 def test_no_thread_can_be_started():
     """A letter for another thread is sent at once then."""
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_THREADS], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", WITHOUT_THREADS], capture_output=True, text=True, check=False
     )
     result = int(_pulsar.Result.ProducerNotInitialized)
     assert (f"([], [('token', False, {result})])\n", "") == (done.stdout, done.stderr)
