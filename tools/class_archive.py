@@ -1,10 +1,10 @@
 """Make an archive of Pulsar's classes, with which a JVM starts in half the time.
 
-`python tools/class_archive.py FILE` makes the archive unless it exists. Half of the cost of a
-broker's start is loading, checking and compiling 15,000 classes. A JVM with the option
-``-XX:SharedArchiveFile=FILE`` maps them instead (application class-data sharing). tox passes this
-option to all JVMs in JDK_JAVA_OPTIONS. A JVM of another release, or with other jars, ignores the
-archive.
+`python tools/class_archive.py FILE` makes the archive unless there is one of the same jars. Half of
+the cost of a broker's start is loading, checking and compiling 15,000 classes. A JVM with the
+option ``-XX:SharedArchiveFile=FILE`` maps them instead (application class-data sharing). tox passes
+this option to all JVMs in JDK_JAVA_OPTIONS. A JVM of another release, or with other jars, ignores
+the archive.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ PATIENCE = 300
 
 
 def main(archive: Path) -> None:
-    """Make *archive*, unless it is newer than the list of Pulsar's jars."""
-    if archive.exists() and archive.stat().st_mtime > LOCK.stat().st_mtime:
+    """Make *archive*, unless there is one of the same jars; their list is beside it."""
+    jars = archive.with_suffix(".lock")
+    if archive.exists() and jars.exists() and jars.read_bytes() == LOCK.read_bytes():
         return
     made = archive.with_name(f"{archive.name}.{os.getpid()}")
     os.environ["JDK_JAVA_OPTIONS"] = f"-XX:ArchiveClassesAtExit={made} -Xlog:disable"
@@ -40,6 +41,7 @@ def main(archive: Path) -> None:
             os.kill(broker.pid, signal.SIGTERM)
             broker.wait(PATIENCE)
         made.replace(archive)
+        jars.write_bytes(LOCK.read_bytes())
     finally:
         made.unlink(missing_ok=True)
     print(f"{archive}: {archive.stat().st_size >> 20} MiB of Pulsar's classes")
