@@ -72,5 +72,19 @@ def formatted(error: BaseException) -> str:
     place = place_of(trace)
     if place.text is None:
         place.text = "".join(traceback.format_tb(trace, limit=-MAX_FRAMES))
-    only = "".join(traceback.format_exception_only(error))
-    return f"Traceback (most recent call last):\n{place.text}{only}"
+    return f"Traceback (most recent call last):\n{place.text}{_last_line(error)}"
+
+
+def _last_line(error: BaseException) -> str:
+    """Return what `traceback.format_exception_only` returns, which takes several times as long."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - it is the error's own code that fails
+        return "".join(traceback.format_exception_only(error))
+    if hasattr(error, "__notes__"):
+        return "".join(traceback.format_exception_only(error))
+    kind = type(error)
+    name = kind.__qualname__
+    if kind.__module__ not in {"__main__", "builtins"}:
+        name = f"{kind.__module__}.{name}"
+    return f"{name}: {text}\n" if text else f"{name}\n"

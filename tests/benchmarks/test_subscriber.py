@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import pytest
 
 import pulsar_retry as pr
 from support.benchmarks.comparing import Stopwatch, compare
+from support.benchmarks.loads import IN_FLIGHT
 from support.pull import workers
 from support.pull.programs import Program
 from support.reading import eventually
@@ -139,8 +141,38 @@ def dead_lettered(consumer: pr.Consumer, message: pulsar.Message) -> Future[None
     raise AssertionError
 
 
+def bare(url: str, topic: str, properties: dict[str, str], delay: timedelta | None) -> Stopwatch:
+    """Send messages that have failed to another topic, and acknowledge them, with the least."""
+    client = pulsar.Client(url, logger=QUIET)
+    consumer = client.subscribe(
+        topic,
+        "bench",
+        pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+    )
+    client.subscribe(f"{topic}-copy", "bench", pulsar.ConsumerType.Shared).close()
+    producer = client.create_producer(
+        f"{topic}-copy", max_pending_messages=IN_FLIGHT, block_if_queue_full=True
+    )
+    with Stopwatch(MESSAGES, time.process_time) as watch:
+        for _ in range(MESSAGES):
+            message = consumer.receive(10_000)
+            try:
+                fail(message)
+            except ValueError:
+                producer.send_async(
+                    message.data(),
+                    lambda _result, _id, message=message: consumer.acknowledge(message),
+                    properties,
+                    deliver_after=delay,
+                )
+        producer.flush()
+    client.close()
+    return watch
+
+
 @pytest.mark.parametrize(
-    ("loops", "policy"),
+    ("loops", "policy", "delay"),
     [
         (
             {
@@ -148,23 +180,37 @@ def dead_lettered(consumer: pr.Consumer, message: pulsar.Message) -> Future[None
                 "the same, with the error in properties": reconsumed_with_its_error,
             },
             pr.RetryPolicy(backoff=pr.Fixed(60)),
+            timedelta(seconds=60),
         ),
         (
             {"receive + dead_letter_async": dead_lettered},
             pr.RetryPolicy(dead_letter_on=ValueError),
+            None,
         ),
     ],
     ids=["retried", "dead"],
 )
 @pytest.mark.usefixtures("report")
-def test_a_handler_that_fails(benchmark, broker, namespace, caplog, loops, policy):
+def test_a_handler_that_fails(benchmark, broker, namespace, caplog, loops, policy, delay):
     """Each message fails once, and is retried after a minute or dead-lettered; the log is off."""
     caplog.set_level(logging.CRITICAL, "pulsar_retry")
 
-    def filled() -> str:
+    def filled(count: int = MESSAGES) -> str:
         topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
-        fill(broker.service_url, topic, [PAYLOAD] * MESSAGES, batching=True)
+        fill(broker.service_url, topic, [PAYLOAD] * count, batching=True)
         return topic
+
+    def properties() -> dict[str, str]:
+        """Return those of a letter of the subscriber."""
+        topic = filled(1)
+        letters = f"{topic}-bench-{'RETRY' if delay else 'DLQ'}"
+        with pr.Client(broker.service_url, logger=QUIET) as client:
+            # Only a topic with a subscription keeps its messages.
+            client.subscribe(letters, "bench", pulsar.ConsumerType.Shared).close()
+            reader = client.create_reader(letters, pulsar.MessageId.earliest)
+            with client.subscriber(topic, "bench", fail, retry_policy=policy):
+                found: dict[str, str] = reader.read_next(30_000).properties()
+        return found
 
     def loop(hand_on: Callable[[pr.Consumer, pulsar.Message], Future[None]]) -> Stopwatch:
         with pr.Client(broker.service_url, logger=QUIET) as client:
@@ -207,6 +253,10 @@ def test_a_handler_that_fails(benchmark, broker, namespace, caplog, loops, polic
     contestants: dict[str, Callable[[], Stopwatch]] = {
         name: partial(loop, hand_on) for name, hand_on in loops.items()
     }
+    wire = properties()
+    contestants["send_async + ack, same wire as the subscriber's"] = lambda: bare(
+        broker.service_url, filled(), wire, delay
+    )
     contestants["subscriber"] = subscriber
     contestants["subscriber, one worker"] = partial(subscriber, concurrency=1)
     compare(benchmark, contestants, next(iter(loops)), ROUNDS)

@@ -73,7 +73,20 @@ def empty(_number):
     raise ValueError
 
 
-CASES = [simple, with_cause, in_context, without_context, with_note, misspelled]
+class OfAModuleError(Exception):
+    """A class of error that Python shows with its module."""
+
+    def __str__(self):
+        """Return one line, or two, or raise an error."""
+        return [str(self.args), "one\ntwo", None][self.args[0] % 3]
+
+
+def of_a_module(number):
+    """Raise one."""
+    raise OfAModuleError(number)
+
+
+CASES = [of_a_module, simple, with_cause, in_context, without_context, with_note, misspelled]
 CASES += [recursive, group, not_code, empty]
 
 
