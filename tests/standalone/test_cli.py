@@ -16,13 +16,13 @@ from pulsar_retry import cli
 from pulsar_retry._version import __version__
 from pulsar_retry.standalone.jars.lock import jars_for
 
-RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
+RUN = (sys.executable, "-m", "pulsar_retry")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
     return subprocess.run(
-        [sys.executable, "-c", RUN, *arguments],
+        [*RUN, *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -35,7 +35,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_json_line_then_a_signal(stop: signal.Signals) -> None:
     """One line of JSON says where it is; a signal ends it with 0, and the JVM is gone."""
-    command = [sys.executable, "-c", RUN, "standalone", "--json", "--auth", "--fast-start"]
+    command = [*RUN, "standalone", "--json", "--auth", "--fast-start"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         facts = json.loads(process.stdout.readline())
@@ -56,7 +56,7 @@ def test_json_line_then_a_signal(stop: signal.Signals) -> None:
 def test_broker_that_dies_is_an_error(tmp_path: Path) -> None:
     """When the JVM ends by itself the command fails and says with which exit code."""
     data = str(tmp_path / "data")
-    command = [sys.executable, "-c", RUN, "standalone", "--fast-start", "--data-dir", data]
+    command = [*RUN, "standalone", "--fast-start", "--data-dir", data]
     pipe = subprocess.PIPE
     with subprocess.Popen([*command, "--json"], stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
