@@ -15,7 +15,7 @@ from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
 from support.reading import SOON, SUBSCRIPTION
 
-RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
+RUN = (sys.executable, "-m", "pulsar_retry")
 
 
 @pytest.fixture
@@ -152,7 +152,8 @@ def test_the_command_line_with_tls(cluster, topic):
     """Options give the authority and the token; with a wrong authority, exit code 1."""
     publish(cluster.connection(), topic)
     command = [
-        *(sys.executable, "-c", RUN, "doctor", topic, SUBSCRIPTION, "--json"),
+        *RUN,
+        *("doctor", topic, SUBSCRIPTION, "--json"),
         *("--service-url", cluster.it.service_url_tls, "--admin-url", cluster.it.admin_url_tls),
         *("--token", cluster.it.token("admin"), "--tls-trust-certs-file"),
     ]

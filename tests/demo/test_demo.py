@@ -20,8 +20,7 @@ from pulsar_retry.cli import demo
 from pulsar_retry.cli.demo import pipeline
 from pulsar_retry.testing.broker import RunningBroker
 
-PROGRAM = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
-COMMAND = [sys.executable, "-c", PROGRAM, "demo"]
+COMMAND = [sys.executable, "-m", "pulsar_retry", "demo"]
 
 
 @pytest.fixture

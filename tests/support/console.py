@@ -14,14 +14,14 @@ import httpx2
 
 from support.reading import eventually
 
-RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
+RUN = (sys.executable, "-m", "pulsar_retry")
 
 
 class Served:
     """The command, in a process of its own."""
 
     def __init__(self, broker: Any, namespace: str, *options: str) -> None:
-        command = [sys.executable, "-c", RUN, "console", "--port", "0", "--every", "1", "--json"]
+        command = [*RUN, "console", "--port", "0", "--every", "1", "--json"]
         if "--store" not in options:
             options = (*options, "--store", ":memory:")
         self.process = subprocess.Popen(

@@ -22,14 +22,14 @@ from support.reading import SUBSCRIPTION, eventually
 from support.replay.redriving import received
 
 PUSH = ("--topic", "{topic}", "--subscription", "s", "--endpoint", "http://127.0.0.1:9")
-RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
+RUN = (sys.executable, "-m", "pulsar_retry")
 
 
 def test_what_pulsar_client_logs_is_no_result(dead, environment, tmp_path) -> None:
     """One line of ours on standard error is all, also where that is a file."""
     dead.fill(1)
     errors = tmp_path / "errors"
-    command = [sys.executable, "-c", RUN, "dlq", "show", dead.dlq, "--json"]
+    command = [*RUN, "dlq", "show", dead.dlq, "--json"]
     command += ["--service-url", dead.broker.service_url.replace("pulsar:", "pulsar+ssl:")]
     with errors.open("w") as file:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=file, check=False)
@@ -231,7 +231,7 @@ def start(environment) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        command = [sys.executable, "-c", RUN, *arguments]
+        command = [*RUN, *arguments]
         process = subprocess.Popen(
             command, stdout=pipe, stderr=pipe, stdin=subprocess.DEVNULL, text=True, env=os.environ
         )

@@ -16,7 +16,7 @@ from support.reading import SUBSCRIPTION, eventually
 from support.replay.redriving import received
 from support.replay.waiting import fill_retry
 
-RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
+RUN = (sys.executable, "-m", "pulsar_retry")
 
 
 def test_letters_that_wait(dead, run, run_json, namespace) -> None:
@@ -253,7 +253,7 @@ def test_killed_and_run_again(dead, environment, run_json, verb) -> None:
     dead.fill(3_000)
     if verb == "restore":
         assert 3_000 == run_json("dlq", "archive", dead.dlq, "--all", "--yes")["redriven"]
-    command = [sys.executable, "-c", RUN, "dlq", verb, dead.dlq, "--all", "--yes"]
+    command = [*RUN, "dlq", verb, dead.dlq, "--all", "--yes"]
     for _ in range(2):
         process = subprocess.Popen([*command, "--rate", "1500"], stdout=subprocess.DEVNULL)
         moved = _moved(dead, verb)
@@ -277,7 +277,7 @@ def test_waiting_letters_and_kills(dead, environment, run_json, verb) -> None:
     """No letter is lost: after the same command each is cancelled, or due, exactly once."""
     dead.subscribe().close()
     fill_retry(dead, 4_000, delay=3_600)
-    command = [sys.executable, "-c", RUN, "retry", verb, dead.retry, "--all", "--yes"]
+    command = [*RUN, "retry", verb, dead.retry, "--all", "--yes"]
     for goal in (1, 2):  # a thousand letters are published, and then acknowledged
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         eventually(lambda goal=goal: _published(dead, verb) >= 1_000 * goal, 60)
@@ -322,6 +322,6 @@ def _letters(run, topic: str, *searches: str) -> list[dict]:
 
 def _exported(topic: str) -> list[dict]:
     """Return all letters of a topic, through the command in a process of its own."""
-    command = [sys.executable, "-c", RUN, "dlq", "export", topic]
+    command = [*RUN, "dlq", "export", topic]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, encoding="utf-8")
     return [json.loads(each) for each in done.stdout.splitlines()]

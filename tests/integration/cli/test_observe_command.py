@@ -18,7 +18,7 @@ import pulsar_retry as pr
 from pulsar_retry import cli
 from support.reading import SOON, SUBSCRIPTION, eventually
 
-RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
+RUN = (sys.executable, "-m", "pulsar_retry")
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -68,7 +68,7 @@ def test_it_serves_until_it_is_told_to_end(dead_letter, topic, namespace):
     """Prometheus sees dead letters arrive; SIGTERM is a clean end."""
     command = ["metrics", namespace, "--listen", "127.0.0.1:0", "--every", "1", "--json"]
     with subprocess.Popen(
-        [sys.executable, "-c", RUN, *command], stdout=subprocess.PIPE, text=True, env=os.environ
+        [*RUN, *command], stdout=subprocess.PIPE, text=True, env=os.environ
     ) as process:
         try:
             assert process.stdout is not None

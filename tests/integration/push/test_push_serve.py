@@ -26,8 +26,7 @@ from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(120)
 
-MAIN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
-PROGRAM = (sys.executable, "-c", MAIN)
+PROGRAM = (sys.executable, "-m", "pulsar_retry")
 TOKEN = "let-me-pause-it-please"  # noqa: S105 - of this test alone
 
 
