@@ -20,7 +20,7 @@ def extension(name: str, source: str) -> Extension:
     return Extension(
         f"pulsar_retry.native.{name}",
         [f"pulsar_retry/native/{source}"],
-        depends=["pulsar_retry/native/reach.hpp"],
+        depends=sorted(map(str, Path("pulsar_retry/native").glob("*.hpp"))),
         language="c++",
         # -g0: debugging information names the folder of the build, so that no two would be equal.
         extra_compile_args=["-std=c++17", "-O2", "-fvisibility=hidden", "-g0"],

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 _SHIPPED = (
     *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "tox.ini"),
     *("docs/index.md", "examples/README.md", "tests/conftest.py", "tools/release.py"),
-    *(f"pulsar_retry/native/{name}" for name in ("handoff.cpp", "reach.hpp", "rows.cpp")),
+    *(str(each.relative_to(ROOT)) for each in ROOT.glob("pulsar_retry/native/*.[ch]pp")),
 )
 
 #: A link or a picture that a package index could not show.

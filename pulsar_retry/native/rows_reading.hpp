@@ -1,0 +1,296 @@
+// Messages that become rows.
+
+#pragma once
+
+#include <chrono>
+#include <stdexcept>
+#include <tuple>
+#include <vector>
+
+#include "rows_state.hpp"
+
+namespace {
+
+// A growing column of texts or bytes, in Arrow's layout with 32-bit offsets.
+struct Texts {
+    static constexpr std::size_t MOST_BYTES = INT32_MAX;
+
+    std::vector<std::int32_t> offsets{0};
+    std::string data;
+    std::vector<std::uint8_t> validity;
+    std::int64_t nulls = 0;
+
+    void add(const void* bytes, std::size_t size, bool is_null = false) {
+        if (size > MOST_BYTES - data.size()) throw std::length_error("a block has too many bytes");
+        std::size_t row = offsets.size() - 1;
+        if ((row & 7) == 0) validity.push_back(0);
+        if (is_null)
+            ++nulls;
+        else
+            validity[row >> 3] |= std::uint8_t(1 << (row & 7));
+        data.append(static_cast<const char*>(bytes), size);
+        offsets.push_back(std::int32_t(data.size()));
+    }
+    void add(const std::string& text) { add(text.data(), text.size()); }
+    void add_null() { add("", 0, true); }
+};
+
+// A growing column of whole numbers.
+struct Numbers {
+    std::vector<std::int64_t> values;
+    void add(std::int64_t value) { values.push_back(value); }
+};
+
+struct Block {
+    std::int64_t rows = 0;
+    std::size_t payload_bytes = 0, property_bytes = 0;  // the latter with the keys
+    Texts payload, key, ordering_key, id;
+    Numbers publish_time, event_time, schema_version;  // -1: no schema
+    std::vector<Texts> wanted;  // the properties that have a column
+    Texts names, values;        // the others
+    std::vector<std::int32_t> places;
+    std::vector<std::uint8_t> readable;  // one byte for each row
+};
+
+using Position = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
+
+// Why reading has ended.
+enum Status { FULL, WAITING, AT_END, BEHIND_END, TOO_LATE, FIRST_IS_MISSING };
+
+// The most bytes of properties in one block: 32-bit offsets have to suffice.
+constexpr std::size_t MOST_PROPERTY_BYTES = 256 << 20;
+
+struct Piece {
+    std::string number;  // of the partition
+    bool has_after = false, has_first = false, has_position = false, is_busy = false;
+    Position after, first, end, position;
+    std::int64_t until = -1;
+    std::int64_t most_rows = 0, most_bytes = 0;  // of a block
+    std::vector<std::string> wanted;             // sorted
+    std::vector<std::size_t> order;   // of the wanted properties, as they were given
+    std::unique_ptr<Block> block;
+
+    void clear() {
+        block = std::make_unique<Block>();
+        block->wanted.resize(wanted.size());
+    }
+
+    // Takes a message, and tells whether reading goes on (`WAITING`).
+    Status take(const Message& message) {
+        const MessageId& id = library.id(&message);
+        position = {library.ledger(&id), library.entry(&id), library.batch(&id)};
+        has_position = true;
+        if (until >= 0 && library.publish_time(&message) > std::uint64_t(until)) return TOO_LATE;
+        if (position > end) return BEHIND_END;
+        if (has_first && position > first) return FIRST_IS_MISSING;
+        has_first = false;
+        // After a reconnection, a reader starts again at the beginning of its current batch.
+        if (!has_after || position > after) {
+            after = position;
+            has_after = true;
+            add(message, id);
+        }
+        return position == end ? AT_END : is_full() ? FULL : WAITING;
+    }
+
+    void add(const Message& message, const MessageId& id) {
+        Block& to = *block;
+        const std::size_t size = library.length(&message);
+        if (library.has_null_value(&message))
+            to.payload.add_null();
+        else
+            to.payload.add(library.data(&message), size);
+        auto& key = library.key(&message);
+        key.empty() ? to.key.add_null() : to.key.add(key);
+        auto& ordering_key = library.ordering_key(&message);
+        ordering_key.empty() ? to.ordering_key.add_null() : to.ordering_key.add(ordering_key);
+        if (std::get<2>(position) < 0)  // the message may be chunked
+            to.id.add(id_text(library.print_id, id));
+        else
+            to.id.add(std::to_string(std::get<0>(position)) + ':' +
+                      std::to_string(std::get<1>(position)) + ':' + number + ':' +
+                      std::to_string(std::get<2>(position)));
+        to.publish_time.add(std::int64_t(library.publish_time(&message)));
+        to.event_time.add(std::int64_t(library.event_time(&message)));
+        to.schema_version.add(library.schema_version(&message));
+        add_properties(library.properties(&message));
+        to.property_bytes += key.size() + ordering_key.size();
+        to.payload_bytes += size;
+        to.rows += 1;
+    }
+
+    void add_properties(const Properties& properties) {
+        Block& to = *block;
+        to.places.push_back(std::int32_t(to.names.offsets.size() - 1));
+        bool readable = true;
+        for (auto& [name, value] : properties)
+            if (!is_utf8(name) || !is_utf8(value)) readable = false;
+        to.readable.push_back(readable);
+        if (!readable) {
+            for (auto& each : to.wanted) each.add_null();
+            return;
+        }
+        std::size_t next = 0;  // both are sorted
+        for (auto& [name, value] : properties) {
+            while (next < wanted.size() && wanted[next] < name) to.wanted[next++].add_null();
+            if (next < wanted.size() && wanted[next] == name) {
+                to.wanted[next++].add(value);
+            } else {
+                to.names.add(name);
+                to.values.add(value);
+            }
+            to.property_bytes += name.size() + value.size();
+        }
+        while (next < wanted.size()) to.wanted[next++].add_null();
+    }
+
+    bool is_full() const {
+        return block->rows >= most_rows || std::int64_t(block->payload_bytes) >= most_bytes ||
+               block->property_bytes >= MOST_PROPERTY_BYTES;
+    }
+};
+
+struct Reading {
+    PyObject_HEAD
+    Piece* inner;
+};
+
+bool read_position(PyObject* object, bool& given, Position& position) {
+    given = object != Py_None;
+    if (!given) return true;
+    long long ledger, entry, batch;
+    if (!PyTuple_Check(object)) {
+        PyErr_SetString(PyExc_TypeError, "a position must be a tuple or None");
+        return false;
+    }
+    if (!PyArg_ParseTuple(object, "LLL", &ledger, &entry, &batch)) return false;
+    position = {ledger, entry, batch};
+    return true;
+}
+
+// Reading(number, after, first, end, until, wanted, rows, bytes); the last two limit a block
+PyObject* reading_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
+    long long number, until, rows, bytes;
+    PyObject *after, *first, *end, *wanted;
+    if (!PyArg_ParseTuple(arguments, "LOOOLO!LL", &number, &after, &first, &end, &until,
+                          &PyTuple_Type, &wanted, &rows, &bytes))
+        return nullptr;
+    return guarded([=]() -> PyObject* {
+        auto piece = std::make_unique<Piece>();
+        piece->number = std::to_string(number);
+        piece->until = until;
+        piece->most_rows = rows;
+        piece->most_bytes = bytes;
+        bool has_end;
+        if (!read_position(after, piece->has_after, piece->after) ||
+            !read_position(first, piece->has_first, piece->first) ||
+            !read_position(end, has_end, piece->end))
+            return nullptr;
+        std::vector<std::string> names(PyTuple_Size(wanted));
+        for (std::size_t each = 0; each < names.size(); ++each)
+            if (!read_text(PyTuple_GetItem(wanted, Py_ssize_t(each)), names[each])) return nullptr;
+        piece->wanted = names;
+        std::sort(piece->wanted.begin(), piece->wanted.end());
+        for (auto& name : names)
+            piece->order.push_back(
+                std::find(piece->wanted.begin(), piece->wanted.end(), name) - piece->wanted.begin());
+        piece->clear();
+        auto* self = allocated<Reading>(type);
+        if (self != nullptr) self->inner = piece.release();
+        return reinterpret_cast<PyObject*>(self);
+    });
+}
+
+// read(reader, timeout_ms) -> (status, result). The result is not Ok if the status is
+// `WAITING` because no message has come for that time.
+PyObject* reading_read(PyObject* object, PyObject* arguments) {
+    PyObject* source;
+    int timeout;
+    if (!PyArg_ParseTuple(arguments, "Oi", &source, &timeout)) return nullptr;
+    auto* piece = reinterpret_cast<Reading*>(object)->inner;
+    auto* reader = static_cast<Reader*>(pointer_of(source, reader_type, READER));
+    if (reader == nullptr) return nullptr;
+    Busy busy(piece->is_busy);
+    if (!busy.mine) return nullptr;
+    return guarded([=]() -> PyObject* {
+        Status status = WAITING;
+        Result result = ResultOk;
+        bool done = without_python([&] {
+            const auto until = Clock::now() + std::chrono::milliseconds(timeout);
+            Message message;
+            // At the time-out, Python looks at signals, even if messages come slowly.
+            while (status == WAITING && Clock::now() < until) {
+                result = library.read_next(reader, message, timeout);
+                if (result != ResultOk) return;
+                status = piece->take(message);
+            }
+        });
+        if (!done) return nullptr;
+        return Py_BuildValue("(ii)", int(status), int(result));
+    });
+}
+
+// add(message) -> status
+PyObject* reading_add(PyObject* object, PyObject* source) {
+    auto* piece = reinterpret_cast<Reading*>(object)->inner;
+    auto* message = static_cast<Message*>(pointer_of(source, message_type, MESSAGE));
+    if (message == nullptr) return nullptr;
+    Busy busy(piece->is_busy);
+    if (!busy.mine) return nullptr;
+    return guarded([=]() -> PyObject* { return PyLong_FromLong(piece->take(*message)); });
+}
+
+template <class Item>
+PyObject* bytes_of(const std::vector<Item>& items) {
+    return bytes_of(items.data(), items.size() * sizeof(Item));
+}
+
+// (nulls, validity, offsets, data)
+PyObject* parts(const Texts& texts) {
+    return Py_BuildValue("(nNNN)", Py_ssize_t(texts.nulls), bytes_of(texts.validity),
+                         bytes_of(texts.offsets), bytes_of(texts.data.data(), texts.data.size()));
+}
+
+// take() -> (rows, payload, key, ordering key, id, publish times, event times, schema versions,
+// wanted, names, values, places, readable): the buffers of what was read since the last call
+PyObject* reading_take(PyObject* object, PyObject*) {
+    auto* piece = reinterpret_cast<Reading*>(object)->inner;
+    Busy busy(piece->is_busy);
+    if (!busy.mine) return nullptr;
+    return guarded([=]() -> PyObject* {
+        Block& block = *piece->block;
+        block.places.push_back(std::int32_t(block.names.offsets.size() - 1));
+        PyObject* wanted = PyTuple_New(Py_ssize_t(piece->order.size()));
+        if (wanted == nullptr) return nullptr;
+        for (std::size_t each = 0; each < piece->order.size(); ++each) {
+            PyObject* item = parts(block.wanted[piece->order[each]]);
+            if (item == nullptr || PyTuple_SetItem(wanted, Py_ssize_t(each), item) != 0) {
+                Py_DECREF(wanted);
+                return nullptr;
+            }
+        }
+        PyObject* result = Py_BuildValue(
+            "(nNNNNNNNNNNNN)", Py_ssize_t(block.rows), parts(block.payload), parts(block.key),
+            parts(block.ordering_key), parts(block.id), bytes_of(block.publish_time.values),
+            bytes_of(block.event_time.values), bytes_of(block.schema_version.values), wanted, parts(block.names), parts(block.values),
+            bytes_of(block.places), bytes_of(block.readable));
+        piece->clear();
+        return result;
+    });
+}
+
+// rows() -> how many rows `take` would return
+PyObject* reading_rows(PyObject* object, PyObject*) {
+    return PyLong_FromLongLong(reinterpret_cast<Reading*>(object)->inner->block->rows);
+}
+
+// position() -> that of the last message that came, or None
+PyObject* reading_position(PyObject* object, PyObject*) {
+    auto* piece = reinterpret_cast<Reading*>(object)->inner;
+    if (!piece->has_position) Py_RETURN_NONE;
+    auto [ledger, entry, batch] = piece->position;
+    return Py_BuildValue("(LLL)", static_cast<long long>(ledger), static_cast<long long>(entry),
+                         static_cast<long long>(batch));
+}
+
+}  // namespace
