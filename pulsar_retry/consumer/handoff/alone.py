@@ -88,13 +88,26 @@ class Alone:
             self.close()  # it also ends pulsar-client's pending attempts
             raise
 
-    def publish(self, message: Any) -> None:
+    def publish(self, message: Any, anew: Callable[[], Any] | None = None) -> None:
         """Publish the raw *message*.
 
+        If the connection stays closed, that can be a refusal, or the broker has just come back, and
+        pulsar-client still waits before it connects again. So the message is tried on a second
+        connection. *anew* builds it again for that, because pulsar-client sends a message once.
+        None: it is not tried again.
+
         Raises:
-            RefusedError: the broker refuses the message.
+            RefusedError: the broker refuses the message, on both connections.
             pulsar.PulsarException: it was not published in time, or for another reason.
         """
+        try:
+            self._publish_once(message)
+        except RefusedError:
+            if anew is None:
+                raise
+            self._publish_once(anew())
+
+    def _publish_once(self, message: Any) -> None:
         self.open()
         try:
             self._publish(message)

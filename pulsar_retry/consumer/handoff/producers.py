@@ -341,7 +341,7 @@ class LetterProducers:
                 raise LetterPublishError(topic, error) from error
             message = build()
             try:
-                alone.publish(message)
+                alone.publish(message, build)
             except RefusedError:
                 slot.refusals.add(measured, self._clock())
                 raise _refused(topic, measured) from None

@@ -284,7 +284,7 @@ def proving(
             """Connect."""
             self.is_open = True
 
-        def publish(self, message: Any) -> None:
+        def publish(self, message: Any, _anew: Any) -> None:
             """Publish."""
             asked.append(self._topic)
             assert self.is_open
