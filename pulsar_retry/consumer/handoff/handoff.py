@@ -380,8 +380,8 @@ class HandOff:
             if now < oldest.deadline - self.patience - producer.linger + _CHECK_AFTER:
                 continue
             pause = LOOK
-            closed = not producer.raw.is_connected() and oldest.source.is_connected()
-            if producer.is_stuck(oldest.deadline, closed=closed):
+            closed, reachable = not producer.raw.is_connected(), oldest.source.is_connected()
+            if producer.is_stuck(oldest.deadline, closed=closed, reachable=reachable):
                 self._take_from_stuck(producer, flights)
         return pause
 

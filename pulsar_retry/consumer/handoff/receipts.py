@@ -144,15 +144,19 @@ class LetterProducer:
                 raise
             return True
 
-    def is_stuck(self, oldest: object, *, closed: bool) -> bool:
+    def is_stuck(self, oldest: object, *, closed: bool, reachable: bool = True) -> bool:
         """Check the connection; tell whether the broker closes it again and again.
 
-        That is so if it was *closed* in several checks while no letter got a receipt. *oldest*
-        identifies the letter that has waited for the longest time.
+        That is so if it was *closed* in several checks while the broker was *reachable* and no
+        letter got a receipt. *oldest* identifies the letter that has waited for the longest time.
+
+        After an outage, pulsar-client may wait as long as the outage took before it connects again.
+        So each check in an outage postpones the answer by two.
         """
         if self._oldest != oldest:
             self._oldest, self._closed_checks = oldest, 0
-        self._closed_checks += closed
+        if closed:
+            self._closed_checks += 1 if reachable else -2
         return self._closed_checks >= CLOSED
 
     @property

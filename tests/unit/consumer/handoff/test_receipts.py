@@ -219,3 +219,15 @@ def test_a_producer_is_stuck_when_its_connection_is_closed_without_a_receipt(
     assert not producer.is_stuck("b", closed=True)
     looks = [producer.is_stuck("b", closed=True) for _ in range(receipts.CLOSED - 1)]
     assert [False] * (receipts.CLOSED - 2) + [True] == looks
+
+
+def test_a_producer_that_connects_late_after_an_outage_is_not_stuck(
+    producer: LetterProducer,
+) -> None:
+    """pulsar-client waits up to as long as the outage took, while the consumer is connected."""
+    outage = 100
+    for _ in range(outage):
+        assert not producer.is_stuck("a", closed=True, reachable=False)
+    for _ in range(outage + receipts.CLOSED):
+        assert not producer.is_stuck("a", closed=True)
+    assert any(producer.is_stuck("a", closed=True) for _ in range(outage + receipts.CLOSED))
