@@ -28,6 +28,7 @@ from pulsar_retry.letters.letter import (
     Request,
 )
 from pulsar_retry.letters.plan import Plan
+from pulsar_retry.observe.failures import FailureLog
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import RetryLater
 from pulsar_retry.policy.durations import Duration
@@ -67,6 +68,7 @@ class Outbox:
         self._clock = clock
         self._in_hand = in_hand
         self._watch = watch
+        self._log = FailureLog(watch, clock.monotonic)
         self._worker = Worker("pulsar-retry-dead-letters", clock)
         self.kept = KeptLetters(timer, self._worker, plan.max_pending_letters)
         #: Runs a call that can block on a separate thread; returns False if that thread has ended.
@@ -318,10 +320,20 @@ class Outbox:
             _log.warning(text, extra=self._watch.facts(raw))
             return False
         if (future := self.hand_on_now(raw, letter, keep=True)) is not None:
-            log_failure(future, raw, self._watch)
+            self._log_failure(future, raw)
         else:
-            self.submit(lambda: log_failure(self.hand_on(raw, letter, keep=True), raw, self._watch))
+            self.submit(lambda: self._log_failure(self.hand_on(raw, letter, keep=True), raw))
         return True
+
+    def _log_failure(self, future: Future[None], raw: Any) -> None:
+        """Log a failed hand-off of the message *raw*, because no caller waits for its result."""
+        log = self._log  # no cycle of references to this object
+
+        def done(future: Future[None]) -> None:
+            if error := future.exception():
+                log.not_settled(raw, error, "redelivered")
+
+        future.add_done_callback(done)
 
     # -- ending -----------------------------------------------------------------------------------
 
@@ -362,14 +374,3 @@ class Outbox:
         self.kept.close()
         if self._hand_off is not None:
             self._hand_off.give_up()
-
-
-def log_failure(future: Future[None], raw: Any, watch: Watch) -> None:
-    """Log a failed hand-off of the message *raw*, because no caller waits for its result."""
-
-    def done(future: Future[None]) -> None:
-        if error := future.exception():
-            text = "a message was not handed on and will be redelivered: %s"
-            _log.warning(text, error, extra=watch.facts(raw))
-
-    future.add_done_callback(done)

@@ -79,10 +79,10 @@ class FailureLog:
     """Logs the failures of one subscription's messages. Thread-safe.
 
     A retry is logged as a WARNING. A dead letter is an ERROR, with the traceback the first time.
-    Failures with the same fingerprint (`fingerprint_of`) share one line every `EVERY` seconds. The
-    line says how many were held back; those are logged at DEBUG. An outcome that a handler has
-    chosen, such as ``raise Retry(60)``, is only logged at DEBUG, unless the message is
-    dead-lettered.
+    Failures with the same fingerprint (`fingerprint_of`) share one line every `EVERY` seconds, and
+    so do messages that could not be settled because of errors of one type. The line says how many
+    were held back; those are logged at DEBUG. An outcome that a handler has chosen, such as
+    ``raise Retry(60)``, is only logged at DEBUG, unless the message is dead-lettered.
     """
 
     def __init__(self, watch: Watch, now: Callable[[], float] = time.monotonic) -> None:
@@ -124,6 +124,13 @@ class FailureLog:
             exc_info=error if has_traceback and level != logging.WARNING else None,
             extra=self._watch.facts(message, attempt=attempt, reason=reason),
         )
+
+    def not_settled(self, message: Any, error: BaseException, then: str) -> None:
+        """Log that *message*, perhaps raw, could not be settled; *then* says what will follow."""
+        turn = self._limiter.turn((then, type(error)))
+        level = logging.DEBUG if turn is None else logging.WARNING
+        text = "a message was not settled and will be %s: %s%s"
+        _log.log(level, text, then, shown(error), turn or "", extra=self._watch.facts(message))
 
 
 def _text(error: BaseException) -> str:

@@ -16,7 +16,6 @@ from pulsar_retry.errors import (
     AcknowledgeError,
     LeaseExpired,
     UnfinishedError,
-    shown,
 )
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.letters.stamps import stamp_of
@@ -178,8 +177,7 @@ class Settler:
         """Record that a message could not be acknowledged: it is redelivered."""
         work = Work.of(item)
         self._count("unsettled")
-        text = "a message was not settled and will be redelivered: %s"
-        _log.warning(text, shown(error), extra=self.handover.watch.facts(work.message))
+        self._log.not_settled(work.message, error, "redelivered")
         self._work_queue.settled(work)
         self._next(work)
 
@@ -450,8 +448,7 @@ class Settler:
         """Have a message redelivered, or handled again in its lane: it could not be settled."""
         lanes, entry = self._lanes, work.entry
         if lanes is not None and entry is not None and not lanes.is_of_before(entry):
-            text = "a message was not settled and will be handled again: %s"
-            _log.warning(text, shown(trouble), extra=self.handover.watch.facts(work.message))
+            self._log.not_settled(work.message, trouble, "handled again")
             lanes.park(work, _AGAIN)  # else later ones of its key would overtake it
             return
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -41,6 +42,26 @@ def records_of(
             memory.send("orders", b"%d" % number)
         memory.join("orders", "billing")
     return [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+def test_many_messages_that_are_not_settled_are_one_line(
+    memory: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their letters were not published before the subscriber was stopped."""
+    count, handled = 50, threading.Semaphore(0)
+    memory.faults.fail_send("orders-billing-DLQ", times=10_000)
+
+    def reject(_message: Any) -> None:
+        handled.release()
+        raise pr.Reject("invalid")
+
+    subscriber = memory.client().subscriber("orders", "billing", reject).start()
+    for number in range(count):
+        memory.send("orders", b"%d" % number)
+    assert all(handled.acquire(timeout=30) for _ in range(count))
+    subscriber.stop("abandon")
+    (line,) = [each for each in caplog.messages if "was not settled" in each]
+    assert "redelivered: the consumer was closed before the letter could be published" in line
 
 
 @pytest.mark.parametrize("handler", [fail, fail_on_a_loop])
