@@ -91,6 +91,7 @@ class Client(Closing, pulsar.asyncio.Client):
             letters._client = Opener(letters._client)  # noqa: SLF001
         self._pool = Pool()
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         fork.guard(self, "_client")
 
     @property
@@ -127,7 +128,9 @@ class Client(Closing, pulsar.asyncio.Client):
         producer = await self._pool.run(
             lambda: self._inner.create_producer(**arguments), dropped=_close
         )
-        return Producer(producer, arguments["max_pending_messages"] if waits else None)
+        made = Producer(producer, arguments["max_pending_messages"] if waits else None)
+        self._producers.add(made)
+        return made
 
     @_taking(pulsar.asyncio.Client.create_reader)
     async def create_reader(self, *args: Any, **kwargs: Any) -> Reader:  # noqa: D102 - wrapped
@@ -278,7 +281,12 @@ class Client(Closing, pulsar.asyncio.Client):
         return self._inner.get_service_info()
 
     def shutdown(self) -> None:
-        """Close every connection at once, without waiting."""
+        """Close every connection at once, without waiting.
+
+        Waiting sends and flushes raise `pulsar.AlreadyClosed`.
+        """
+        for producer in list(self._producers):
+            producer._end_sends()  # noqa: SLF001
         self._inner.shutdown()
 
     async def close(self) -> None:

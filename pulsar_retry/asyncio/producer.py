@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import _pulsar
 import pulsar
 import pulsar.asyncio
 
-from pulsar_retry.asyncio.bridge import Bridge
+from pulsar_retry.asyncio.bridge import Bridge, fail, finish
 from pulsar_retry.asyncio.closing import Closing
+from pulsar_retry.asyncio.failing import failure
 from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.worker import Worker
 
 
 class Producer(Closing, pulsar.asyncio.Producer):
@@ -32,6 +35,8 @@ class Producer(Closing, pulsar.asyncio.Producer):
         self._inner = producer
         self._bridge = Bridge()
         self._room = asyncio.Semaphore(most) if most else None
+        self._flusher = Worker("pulsar-retry-flush")
+        self._next_flush: asyncio.Future[None] | None = None
         fork.guard(self, "_producer")
 
     async def send(  # noqa: D417, PLR0917 - pulsar-client's arguments, which it documents
@@ -100,11 +105,38 @@ class Producer(Closing, pulsar.asyncio.Producer):
     async def flush(self) -> None:
         """Wait until all messages that were sent before have their receipts.
 
+        It sends unfinished batches. Without a connection it waits for one, until the first message
+        has waited ``send_timeout_millis`` (0: for ever). If it is cancelled, the messages are sent
+        nevertheless.
+
+        pulsar-client's ``flush_async`` would wait for a lock of the producer, and keep the
+        interpreter's meanwhile. pulsar-client's own thread needs that one while it sends a batch
+        and owns the lock, so both would wait for ever. Another thread flushes instead, by the call
+        that releases the interpreter's lock.
+
         Raises:
-            pulsar.PulsarException: the producer is closed.
+            pulsar.PulsarException: the producer is closed, or the last of the messages was not
+                published. `send` raises the error of each message.
         """
         self._bridge.check()
-        await self._bridge.ask(self._producer.flush_async)
+        flush = self._next_flush
+        if flush is None:
+            flush = self._next_flush = self._bridge.loop.create_future()
+            try:
+                self._flusher.submit(partial(self._flush, flush))
+            except RuntimeError:  # no thread can be started
+                self._next_flush = None
+                raise
+        await asyncio.shield(flush)
+
+    def _flush(self, flush: asyncio.Future[None]) -> None:
+        self._next_flush = None  # first, so that later messages are flushed once more
+        try:
+            self._producer.flush()
+        except _pulsar.PulsarException as error:
+            self._bridge.post(partial(fail, flush, failure(error)))
+        else:
+            self._bridge.post(partial(finish, flush))
 
     async def close(self) -> None:
         """Close the producer.
@@ -114,6 +146,10 @@ class Producer(Closing, pulsar.asyncio.Producer):
         """
         self._bridge.check()
         await self._bridge.ask(self._producer.close_async)
+
+    def _end_sends(self) -> None:
+        """End waiting sends and flushes; pulsar-client's shutdown would leave them waiting."""
+        self._producer.close_async(_ignore)
 
     def topic(self) -> str:
         """Return the topic that it publishes to."""
@@ -130,3 +166,7 @@ class Producer(Closing, pulsar.asyncio.Producer):
     def is_connected(self) -> bool:
         """Tell whether the producer is connected to the broker."""
         return bool(self._producer.is_connected())
+
+
+def _ignore(_: _pulsar.Result) -> None:
+    pass

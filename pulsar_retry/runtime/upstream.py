@@ -85,7 +85,7 @@ OF_ASYNCIO: Names = {
 RAW_OF_ASYNCIO: Names = {
     "Client": ("create_producer_async_v2", "create_reader_async_v2", "subscribe_async_v2"),
     "Consumer": ("close_async", "get_last_message_id_async", "seek_async", "unsubscribe_async"),
-    "Producer": ("close_async", "flush_async"),
+    "Producer": ("close_async", "flush"),
     "Reader": ("close_async", "has_message_available_async", "read_next_async", "seek_async"),
 }
 

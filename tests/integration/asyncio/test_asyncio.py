@@ -290,6 +290,55 @@ def test_a_forked_child_is_told(broker, topic):
     assert ["told"] * 5 == output.splitlines()
 
 
+def test_a_flush_while_a_batch_is_sent(broker, topic):
+    """A flush has all receipts when it ends, also when its batches are sent at the same moment."""
+    output = run(
+        """
+        import asyncio, sys, time
+        import pulsar, pulsar_retry as pr
+
+        url, topic = sys.argv[1:]
+
+        async def main():
+            quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+            async with pr.asyncio.Client(url, logger=quiet) as client:
+                producer = await client.create_producer(topic, batching_max_publish_delay_ms=10)
+                for _ in range(5):
+                    sends = [asyncio.ensure_future(producer.send(b"x")) for _ in range(200)]
+                    await asyncio.sleep(0)
+                    due = time.monotonic() + 0.012
+                    while time.monotonic() < due:
+                        pass  # pulsar-client's thread now wants the interpreter's lock
+                    await producer.flush()
+                    print(sum(send.done() for send in sends), flush=True)
+
+        asyncio.run(main())
+        """,
+        broker,
+        topic,
+    )
+    assert ["200"] * 5 == output.splitlines()
+
+
+def test_a_shutdown_ends_sends_and_flushes(topic, proxy):
+    """Without a connection they wait for one; a shutdown of the client ends them."""
+
+    async def scenario():
+        client = pr.asyncio.Client(proxy.url, logger=QUIET)
+        producer = await client.create_producer(topic)
+        proxy.cut(refuse=True)
+        waiting = [asyncio.ensure_future(each) for each in (producer.send(b"x"), producer.flush())]
+        assert not (await asyncio.wait(waiting, timeout=0.2))[0]
+        client.shutdown()
+        for each in waiting:
+            with pytest.raises(pulsar.AlreadyClosed):
+                await asyncio.wait_for(each, 30)
+        with pytest.raises(pulsar.AlreadyClosed):
+            await producer.flush()
+
+    asyncio.run(scenario())
+
+
 def test_a_loop_that_closes_under_everything(broker, topic):
     """Receives, sends and letters are under way; the process goes on, and nothing is lost."""
     output = run(
