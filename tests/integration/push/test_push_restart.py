@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import base64
 import uuid
+from collections import Counter
+from contextlib import suppress
+from typing import Any
 
 import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.push.receiving import Receiver
-from support.reading import SUBSCRIPTION, eventually
+from pulsar_retry.push.pacing import backoff
+from pulsar_retry.replay import Cluster, Redrive
+from support.push.receiving import Receiver, Request, Say, answer, no_content
+from support.reading import SUBSCRIPTION, dead_letter_topic, eventually, is_settled, receive_all
+
+EARLIEST = pulsar.InitialPosition.Earliest
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -34,3 +41,74 @@ def test_the_broker_restarts(own_broker):
                 return {base64.b64decode(request.data()) for request in list(receiver.requests)}
 
             eventually(lambda: arrived() == {b"%d" % number for number in range(220)}, 90)
+
+
+@pytest.fixture(scope="module")
+def broker(own_broker: Any) -> Any:
+    """Let `admin` use the broker that restarts."""
+    return own_broker
+
+
+def test_dead_letters_in_batches(own_broker, admin, monkeypatch):
+    """What is refused for good is dead-lettered, and delivered after a redrive; all is counted."""
+    monkeypatch.setattr(backoff, "MINIMUM", 0.005)  # the refused ones alone would take minutes
+    monkeypatch.setattr(backoff, "_MAX_LEVEL", 1)
+    topic, count = f"persistent://public/default/{uuid.uuid4().hex}", 300
+    refused = {b"%d" % number for number in range(0, count, 10)}
+    attempts, delivered = Counter[bytes](), Counter[bytes]()
+    is_mended = False
+
+    def act(request: Request) -> Say:
+        payload = base64.b64decode(request.data())
+        if payload in refused and not is_mended:
+            attempts[payload] += 1
+            return answer(422)
+        delivered[payload] += 1
+        return no_content(request)
+
+    batched = pr.ProducerOptions(
+        batching_enabled=True,
+        chunking_enabled=False,
+        arguments=lambda _topic: {"batching_max_publish_delay_ms": 1000},
+    )
+    options = {
+        "retry_policy": pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(0.2)),
+        "dead_letter_policy": pr.DeadLetterPolicy(2, dead_letter_producer=batched),
+    }
+    client = pr.Client(
+        own_broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    with client, Receiver(act) as receiver:
+        producer = client.create_producer(topic, max_pending_messages=0)
+        for number in range(count):
+            producer.send_async(b"%d" % number, None)
+        producer.flush()
+        with pr.push.Dispatcher(client, topic, SUBSCRIPTION, receiver.url, **options) as dispatcher:
+            eventually(lambda: len(attempts) > len(refused) // 2, 60)
+            own_broker.restart()
+
+            def all_settled() -> bool:
+                with suppress(OSError):  # the REST API is not ready
+                    return is_settled(admin, topic)
+                return False
+
+            eventually(all_settled, 90)
+        assert {b"%d" % number for number in range(count)} - refused == set(delivered)
+        assert min(attempts.values()) >= 3
+        inspector = client.subscribe(
+            dead_letter_topic(topic), "inspector", initial_position=EARLIEST
+        )
+        letters = receive_all(inspector, 3000)
+        assert refused == set(letters)
+        # A letter whose receipt was lost is there twice.
+        assert len(refused) <= dispatcher.result().dead_lettered <= len(letters)
+        places = admin.get(f"{dead_letter_topic(topic).replace('://', '/')}/internalStats")
+        assert places["numberOfEntries"] < len(letters)
+
+        is_mended = True
+        with pr.push.Dispatcher(client, topic, SUBSCRIPTION, receiver.url, **options):
+            cluster = Cluster(own_broker.service_url, admin_url=own_broker.admin_url)
+            done = Redrive(dead_letter_topic(topic), cluster=cluster).run()
+            assert (len(letters), {}) == (done.redriven, done.left)
+            eventually(lambda: len(delivered) == count, 60)
+        assert 0 == Redrive(dead_letter_topic(topic), cluster=cluster).run().redriven
