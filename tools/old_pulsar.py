@@ -3,7 +3,7 @@
 `python tools/old_pulsar.py 2.7.2 pytest tests/contract` starts Pulsar 2.7.2 as a child process, and
 runs the command with its addresses in PULSAR_SERVICE_URL and PULSAR_ADMIN_URL; the exit code is the
 command's. Maven resolves the jars once, into the cache. Where the release or a Java cannot be had,
-the script says "skipped, because …", and ends with 0.
+the script says "skipped, because …", and ends with 0; with CI in the environment it ends with 1.
 
 These releases have no lock file in `pulsar_retry.standalone`. They were made for Java 8, 11 or 17;
 all run on Java 17, with the internals that `java_options` opens.
@@ -155,7 +155,8 @@ def main(version: str, *command: str) -> int:
         return run(version, list(command))
     except CannotBeHadError as error:
         print(f"skipped, because {error}")
-        return 0
+        # Who runs this at a desk sees the line; in CI, nobody reads the log of a check that passes.
+        return 1 if os.environ.get("CI") else 0
 
 
 if __name__ == "__main__":
