@@ -19,7 +19,6 @@ from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.asyncio.consumer import Consumer
 from pulsar_retry.asyncio.delivery import Delivery
 from pulsar_retry.asyncio.durable import DurableConsumer
-from pulsar_retry.asyncio.opening import Opener
 from pulsar_retry.asyncio.producer import Producer
 from pulsar_retry.asyncio.reader import Reader
 from pulsar_retry.asyncio.subscriber import Subscriber
@@ -40,6 +39,7 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery as ThreadedDelivery
 from pulsar_retry.pull.durable.consumer import DurableConsumer as ThreadedDurableConsumer
 from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.opening import Opener
 from pulsar_retry.wire.names import Naming, NamingLike
 
 P = ParamSpec("P")
@@ -86,9 +86,6 @@ class Client(Closing, pulsar.asyncio.Client):
         self._inner = inner
         self._client = inner._client  # noqa: SLF001 - as pulsar.asyncio.Client has it
         inner._client = Opener(self._client)  # noqa: SLF001
-        letters = inner._letter_client  # noqa: SLF001
-        if letters is not None:
-            letters._client = Opener(letters._client)  # noqa: SLF001
         self._pool = Pool()
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()

@@ -10,7 +10,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from threading import get_ident
 from typing import Any, Never, ParamSpec, Self, TypeVar, cast
 
@@ -43,6 +43,7 @@ from pulsar_retry.runtime.client_log import logger_of
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.contact import Contact
 from pulsar_retry.runtime.exiting import closes, keep_until_exit
+from pulsar_retry.runtime.opening import waiting_in_python
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.worker import side_by_side
 from pulsar_retry.wire.names import Naming, NamingLike
@@ -113,7 +114,8 @@ class Client(pulsar.Client):
         # Leave the logger out: there is only one in a process.
         alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}
         alike.update(io_threads=1, message_listener_threads=1)
-        self._new_client = partial(pulsar.Client, **alike)
+        # Threads of this package open producers with these clients, perhaps while the process ends.
+        self._new_client = lambda: waiting_in_python(pulsar.Client(**alike))
         self._letter_client = self._new_client()
         fork.guard(self._letter_client, "_client")
         if isinstance(url := arguments["service_url"], str):  # otherwise it supplies several URLs

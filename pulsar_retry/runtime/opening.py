@@ -1,7 +1,9 @@
-"""Complete error messages of pulsar-client when something cannot be opened.
+"""Opens producers, readers and consumers by the functions of `pulsar.asyncio`, and waits in Python.
 
-Its blocking functions report only the code. The asynchronous functions of `pulsar.asyncio` report
-the text too, for example an exception of an authentication plug-in.
+pulsar-client's blocking functions report only the code of an error; these report its text too, for
+example that of an exception of an authentication plug-in. And a thread that waits in a blocking
+function takes the interpreter's lock ten times a second. If it is a daemon and the interpreter ends
+meanwhile (before Python 3.14), the thread is ended inside of C++, which aborts the process.
 """
 
 from __future__ import annotations
@@ -11,8 +13,16 @@ from concurrent.futures import Future
 from typing import Any
 
 import _pulsar
+import pulsar
 
 from pulsar_retry.runtime.results import error_of
+
+
+def waiting_in_python(client: pulsar.Client) -> pulsar.Client:
+    """Have *client* open by an `Opener`, if the installed pulsar-client can, and return it."""
+    if hasattr(client._client, "create_producer_async_v2"):  # noqa: SLF001
+        client._client = Opener(client._client)  # noqa: SLF001
+    return client
 
 
 class Opener:
