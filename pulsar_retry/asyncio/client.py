@@ -39,7 +39,7 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery as ThreadedDelivery
 from pulsar_retry.pull.durable.consumer import DurableConsumer as ThreadedDurableConsumer
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.opening import Opener
+from pulsar_retry.runtime.results import Opener
 from pulsar_retry.wire.names import Naming, NamingLike
 
 P = ParamSpec("P")

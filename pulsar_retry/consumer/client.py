@@ -43,7 +43,7 @@ from pulsar_retry.runtime.client_log import logger_of
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.contact import Contact
 from pulsar_retry.runtime.exiting import closes, keep_until_exit
-from pulsar_retry.runtime.opening import waiting_in_python
+from pulsar_retry.runtime.results import waiting_in_python
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.worker import side_by_side
 from pulsar_retry.wire.names import Naming, NamingLike
@@ -114,7 +114,6 @@ class Client(pulsar.Client):
         # Leave the logger out: there is only one in a process.
         alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}
         alike.update(io_threads=1, message_listener_threads=1)
-        # Threads of this package open producers with these clients, perhaps while the process ends.
         self._new_client = lambda: waiting_in_python(pulsar.Client(**alike))
         self._letter_client = self._new_client()
         fork.guard(self._letter_client, "_client")
