@@ -78,10 +78,10 @@ def formatted(error: BaseException) -> str:
 def _last_line(error: BaseException) -> str:
     """Return what `traceback.format_exception_only` returns, which takes several times as long."""
     try:
-        text = str(error)
+        text = None if hasattr(error, "__notes__") else str(error)
     except Exception:  # noqa: BLE001 - it is the error's own code that fails
-        return "".join(traceback.format_exception_only(error))
-    if hasattr(error, "__notes__"):
+        text = None
+    if text is None:
         return "".join(traceback.format_exception_only(error))
     kind = type(error)
     name = kind.__qualname__
