@@ -138,12 +138,30 @@ def test_signals_drain(program, publish, admin, topic, number):
     eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 40 - handled)
 
 
+@pytest.fixture
+def two_programs(client: pr.Client, program: Any, admin: Any, topic: str) -> Callable[..., Any]:
+    """Return a function that starts two such programs, and waits until both have subscribed.
+
+    What is published then is shared among them. If it were there before, the first one could handle
+    all of it while the other one starts.
+    """
+
+    def two_programs(**options: str) -> tuple[Program, Program]:
+        client.subscribe(topic, SUBSCRIPTION, pulsar.ConsumerType.Shared).close()
+        pair = program(0.002, **options), program(0.002, **options)
+        eventually(
+            lambda: len(admin.stats(topic)["subscriptions"][SUBSCRIPTION]["consumers"]) == 2, SOON
+        )
+        return pair
+
+    return two_programs
+
+
 def publish_all(client: pr.Client, topic: str, payloads: list[bytes], *, batching: bool) -> None:
-    """Publish *payloads*, for a subscription that starts with the first of them."""
+    """Publish *payloads*."""
     producer = client.create_producer(
         topic, batching_enabled=batching, block_if_queue_full=True, batching_max_messages=50
     )
-    client.subscribe(topic, SUBSCRIPTION, pulsar.ConsumerType.Shared).close()
     for payload in payloads:
         producer.send_async(payload, lambda *_: None)
     producer.flush()
@@ -180,18 +198,17 @@ def test_neighbours_of_a_killer_are_innocent(broker, client, publish, admin, top
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
-def test_nothing_is_lost_when_a_process_is_killed(client, program, admin, topic, batching):
+def test_nothing_is_lost_when_a_process_is_killed(client, two_programs, admin, topic, batching):
     """5 % flaky, 1 % poison, two processes, one killed: each message is handled or dead in the end.
 
     Nor does any have more attempts than it may, and one for the kill: what had failed just before,
     so that its letter was out but not yet its acknowledgement, does not begin anew.
     """
     payloads = [workers.payload(number) for number in range(MESSAGES)]
-    publish_all(client, topic, payloads, batching=batching)
     # longer than a tick: retries that come at once hide which letter was first
-    slow = {"backoff": "fixed 3s"}
-    victim, survivor = program(0.002, **slow), program(0.002, **slow)
-    eventually(lambda: len(victim.attempts()) > MESSAGES // 10 and survivor.attempts())
+    victim, survivor = two_programs(backoff="fixed 3s")
+    publish_all(client, topic, payloads, batching=batching)
+    eventually(lambda: len(victim.attempts()) > MESSAGES // 10 and survivor.attempts(), SOON)
     victim.process.kill()
     retry = f"{topic}-{SUBSCRIPTION}-RETRY"
     eventually(
@@ -212,7 +229,7 @@ def test_nothing_is_lost_when_a_process_is_killed(client, program, admin, topic,
 
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
 @pytest.mark.parametrize("redelivery", ["letters", "nack"])
-def test_a_kill_costs_an_attempt_at_most(client, program, admin, topic, batching, redelivery):
+def test_a_kill_costs_an_attempt_at_most(client, two_programs, admin, topic, batching, redelivery):
     """Where everything fails again and again, and soon, so that most is under way at the kill.
 
     There are two cases in which each of the two processes may have all attempts of a message:
@@ -224,10 +241,9 @@ def test_a_kill_costs_an_attempt_at_most(client, program, admin, topic, batching
       `test_nothing_is_lost_when_a_process_is_killed`.
     """
     payloads = [b"poison-%d" % number for number in range(600)]
+    victim, survivor = two_programs(backoff="fixed 100ms", redelivery=redelivery)
     publish_all(client, topic, payloads, batching=batching)
-    options = {"backoff": "fixed 100ms", "redelivery": redelivery}
-    victim, survivor = program(0.002, **options), program(0.002, **options)
-    eventually(lambda: len(victim.attempts()) > 300 and survivor.attempts())
+    eventually(lambda: len(victim.attempts()) > 300 and survivor.attempts(), SOON)
     victim.process.kill()
     dlq = f"{topic}-{SUBSCRIPTION}-DLQ"
     eventually(lambda: not admin.backlog(topic, SUBSCRIPTION), 60)
