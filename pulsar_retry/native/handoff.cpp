@@ -75,10 +75,10 @@ PyObject* rule_retried(PyObject* object, PyObject* arguments) {
     if (!PyArg_ParseTuple(arguments, "Osssdl", &dict, &topic, &id, &producer, &delay, &level))
         return nullptr;
     return guarded([=]() mutable -> PyObject* {
-        Properties properties;
-        if (!read_properties(dict, properties)) return nullptr;
-        if (!rule->apply(properties, topic, id, producer, level, delay)) Py_RETURN_NONE;
-        PyObject* result = dict_of(properties);
+        Draft draft(topic, id, producer);
+        if (!read_properties(dict, draft.properties)) return nullptr;
+        if (!rule->apply(draft, level, delay)) Py_RETURN_NONE;
+        PyObject* result = dict_of(draft.properties);
         if (result == nullptr) return nullptr;
         return Py_BuildValue("(Nd)", result, delay);
     });
@@ -97,13 +97,12 @@ PyObject* rule_failed(PyObject* object, PyObject* arguments) {
                           &count, &delay, &level))
         return nullptr;
     return guarded([=]() -> PyObject* {
-        Properties properties;
+        Draft draft(topic, id, producer);
         Failure failure;
-        if (!read_properties(carried, properties) || !failure.read(added, source)) return nullptr;
-        if (!rule->fail(properties, topic, id, producer, failure.changes, failure.attempt, count,
-                        delay, level))
-            Py_RETURN_NONE;
-        return dict_of(properties);
+        if (!read_properties(carried, draft.properties) || !failure.read(added, source))
+            return nullptr;
+        if (!rule->fail(draft, failure, count, delay, level)) Py_RETURN_NONE;
+        return dict_of(draft.properties);
     });
 }
 
@@ -129,12 +128,12 @@ PyObject* rule_buried(PyObject* object, PyObject* arguments) {
                           &count))
         return nullptr;
     return guarded([=]() -> PyObject* {
-        Properties properties;
+        Draft draft(topic, id, producer);
         Failure failure;
-        if (!read_properties(carried, properties) || !failure.read(added, source)) return nullptr;
-        if (!rule->bury(properties, topic, id, producer, failure.changes, failure.attempt, count))
-            Py_RETURN_NONE;
-        return dict_of(properties);
+        if (!read_properties(carried, draft.properties) || !failure.read(added, source))
+            return nullptr;
+        if (!rule->bury(draft, failure, count)) Py_RETURN_NONE;
+        return dict_of(draft.properties);
     });
 }
 

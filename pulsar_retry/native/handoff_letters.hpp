@@ -172,6 +172,24 @@ struct Failure {
     }
 };
 
+std::string id_text(const Message& message) {
+    return id_text(library.print_id, library.id(&message));
+}
+
+// What a letter is made of: the message's facts, and its properties, which become the letter's.
+struct Draft {
+    Properties properties;
+    std::string topic, id, producer;
+
+    explicit Draft(const Message& message)
+        : properties(library.properties(&message)),
+          topic(library.topic(&message)),
+          id(id_text(message)),
+          producer(library.producer(&message)) {}
+    Draft(const char* topic, const char* id, const char* producer)
+        : topic(topic), id(id), producer(producer) {}
+};
+
 // What the letters of one subscription have in common. The rule itself is written in Python, in
 // `pulsar_retry.letters.letter.reconsumed`; this is a copy for the usual cases, and a test compares
 // the two. For every other case `apply` says no, and Python does it.
@@ -194,10 +212,11 @@ struct RetryRule {
 
     // Removes what the last failure was from the properties of a letter of this package, and keeps
     // what it says of all of them. False if they say something else that has to be removed.
-    bool read_failure(Properties& properties, const std::string& producer, Earlier& earlier) const {
+    bool read_failure(Draft& draft, Earlier& earlier) const {
         static const std::set<std::string> last = {"FAILURE_ATTEMPT",     "FAILURE_ERROR",
                                                    "FAILURE_FINGERPRINT", "FAILURE_MESSAGE",
                                                    "FAILURE_STAGE",       "FAILURE_TIME"};
+        Properties& properties = draft.properties;
         auto taken = [&properties](const char* name) {
             auto node = properties.extract(name);
             return node.empty() ? std::string() : std::move(node.mapped());
@@ -216,13 +235,14 @@ struct RetryRule {
             }
         }
         return !has_failed ||
-               (producer.rfind(IDENTITY, 0) == 0 && earlier.read(history, published));
+               (draft.producer.rfind(IDENTITY, 0) == 0 && earlier.read(history, published));
     }
 
     // Adds the origin's properties that are absent; false if the topic is not known.
-    bool add_origin(Properties& properties, const std::string& topic, const std::string& id) const {
+    bool add_origin(Draft& draft) const {
+        Properties& properties = draft.properties;
         if (properties.find("REAL_TOPIC") == properties.end()) {
-            auto known = real_topics.find(topic);
+            auto known = real_topics.find(draft.topic);
             if (known == real_topics.end()) return false;
             properties["REAL_TOPIC"] = known->second;
         }
@@ -232,7 +252,7 @@ struct RetryRule {
         };
         std::string origin = text_of("ORIGIN_MESSAGE_ID");
         if (origin.empty()) origin = text_of("ORIGIN_MESSAGE_IDY_TIME");
-        if (origin.empty()) origin = id;
+        if (origin.empty()) origin = draft.id;
         properties.emplace("ORIGIN_MESSAGE_ID", origin);
         properties.emplace("ORIGIN_MESSAGE_IDY_TIME", origin);
         properties.emplace("REAL_SUBSCRIPTION", subscription);
@@ -249,26 +269,22 @@ struct RetryRule {
         return size <= MOST_BYTES;
     }
 
-    // Changes *properties*, which are those of a message, to those of its dead letter. *changes* say
-    // how it has failed, and *attempt* which attempt has, unless the changes say that too. *count*
-    // is the new count if the retries are used up, otherwise -1.
-    bool bury(Properties& properties, const std::string& topic, const std::string& id,
-              const std::string& producer, const Properties& changes, const Attempt* attempt,
-              std::int64_t count) const {
-        properties.erase("FAILURE_STAMP");  // who brings the message back begins anew
-        return describe(properties, producer, changes, attempt) && has_room(properties) &&
-               add_origin(properties, topic, id) &&
-               (count < 0 || write_count(properties, count, 0, -1)) && are_usual(properties);
+    // Makes a dead letter of a message that has failed. *count* is the new count if the retries are
+    // used up, otherwise -1.
+    bool bury(Draft& draft, const Failure& failure, std::int64_t count) const {
+        draft.properties.erase("FAILURE_STAMP");  // who brings the message back begins anew
+        return describe(draft, failure) && has_room(draft.properties) && add_origin(draft) &&
+               (count < 0 || write_count(draft.properties, count, 0, -1)) &&
+               are_usual(draft.properties);
     }
 
-    // Replaces what *properties* say of the last failure; the arguments are as in `bury`.
-    bool describe(Properties& properties, const std::string& producer, const Properties& changes,
-                  const Attempt* attempt) const {
+    // Replaces what the properties say of the last failure.
+    bool describe(Draft& draft, const Failure& failure) const {
         Earlier earlier;
-        if (!read_failure(properties, producer, earlier)) return false;
-        if (attempt == nullptr && !earlier.history.empty()) return false;
-        for (auto& [name, value] : changes) properties[name] = value;
-        return attempt == nullptr || attempt->write(properties, earlier);
+        if (!read_failure(draft, earlier)) return false;
+        if (failure.attempt == nullptr && !earlier.history.empty()) return false;
+        for (auto& [name, value] : failure.changes) draft.properties[name] = value;
+        return failure.attempt == nullptr || failure.attempt->write(draft.properties, earlier);
     }
 
     // Tells whether Python would not shorten what *properties* say of a failure.
@@ -288,55 +304,40 @@ struct RetryRule {
         return count <= INT_MAX;
     }
 
-    // Changes *properties*, which are those of a message, to those of its retry letter.
-    // *level* is -1 if none is given, and *delay* is negative if none is given. On success *delay*
-    // is the letter's delay in seconds.
-    bool apply(Properties& properties, const std::string& topic, const std::string& id,
-               const std::string& producer, long level, double& delay) const {
-        std::int64_t count = 1;
-        auto counted = properties.find("RECONSUMETIMES");
-        if (counted != properties.end()) {
-            if (!read_number(counted->second, 9, count)) return false;
-            count += 1;
-        }
-        if (count > most) return false;
+    // Makes a retry letter. *level* is -1 if none is given, and *delay* is negative if none is
+    // given. On success *delay* is the letter's delay in seconds.
+    bool apply(Draft& draft, long level, double& delay) const {
+        std::int64_t count;
+        if (!read_count(draft.properties, count) || ++count > most) return false;
         long written = -1;
         if (delay < 0) {
             written = std::min<std::int64_t>(level < 0 ? count : level, delays.size());
             delay = written > 0 ? delays[written - 1] : 0;
         }
-        return write_retry(properties, topic, id, producer, count, delay, written);
+        return write_retry(draft, count, delay, written);
     }
 
-    // Does what `apply` does for a failure, of which a policy has decided the new count, the delay
-    // and the level. *changes* and *attempt* are as in `bury`.
-    bool fail(Properties& properties, const std::string& topic, const std::string& id,
-              const std::string& producer, const Properties& changes, const Attempt* attempt,
-              std::int64_t count, double delay, long level) const {
-        return describe(properties, producer, changes, attempt) &&
-               write_retry(properties, topic, id, producer, count, delay, level);
+    // Makes the retry letter of a message that has failed, when a policy has decided the new count,
+    // the delay and the level.
+    bool fail(Draft& draft, const Failure& failure, std::int64_t count, double delay,
+              long level) const {
+        return describe(draft, failure) && write_retry(draft, count, delay, level);
     }
 
     // Adds what each retry letter has; false if Python has to make it.
-    bool write_retry(Properties& properties, const std::string& topic, const std::string& id,
-                     const std::string& producer, std::int64_t count, double delay,
-                     long level) const {
-        if (!add_origin(properties, topic, id)) return false;
+    bool write_retry(Draft& draft, std::int64_t count, double delay, long level) const {
+        if (!add_origin(draft)) return false;
         // Only letters with an identity: see `pulsar_retry.letters.identity`.
-        if (topic.rfind("non-persistent:", 0) == 0) return false;
-        const std::string& identity = properties["ORIGIN_MESSAGE_ID"];
-        if (identity != id && (identity.empty() || producer.rfind(IDENTITY, 0) != 0))
+        if (draft.topic.rfind("non-persistent:", 0) == 0) return false;
+        const std::string& identity = draft.properties["ORIGIN_MESSAGE_ID"];
+        if (identity != draft.id && (identity.empty() || draft.producer.rfind(IDENTITY, 0) != 0))
             return false;
 
-        properties.emplace("RETRY_TOPIC", retry_topic);
-        return write_count(properties, count, delay, level) && are_usual(properties);
+        draft.properties.emplace("RETRY_TOPIC", retry_topic);
+        return write_count(draft.properties, count, delay, level) && are_usual(draft.properties);
     }
 
     static constexpr std::size_t MOST_BYTES = 64 << 10;
 };
-
-std::string id_text(const Message& message) {
-    return id_text(library.print_id, library.id(&message));
-}
 
 }  // namespace

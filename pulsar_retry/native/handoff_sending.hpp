@@ -420,6 +420,11 @@ struct Call {
     }
 };
 
+// When a letter is due that waits *delay* from *now*, in milliseconds since 1970; 0: at once.
+std::uint64_t due_at(double now, double delay) {
+    return delay > 0 ? std::llrint((now + delay) * 1000) : 0;
+}
+
 // retry(rule, message, consumer, delay or -1, level or -1, longest_delay, now, token) -> id, or None
 PyObject* sender_retry(PyObject* object, PyObject* const* arguments, Py_ssize_t size) {
     Call call;
@@ -431,14 +436,10 @@ PyObject* sender_retry(PyObject* object, PyObject* const* arguments, Py_ssize_t 
     if (PyErr_Occurred()) return nullptr;
     return guarded([=]() mutable -> PyObject* {
         auto [self, rule, state, original] = call;
-        Properties properties = library.properties(original);
-        if (!rule->apply(properties, library.topic(original), id_text(*original),
-                         library.producer(original), level, delay) ||
-            delay > longest)
-            Py_RETURN_NONE;
-        std::uint64_t deliver_at = delay > 0 ? std::llrint((now + delay) * 1000) : 0;
-        return send_letter(self, state, *original, arguments[2], properties, deliver_at,
-                           arguments[7]);
+        Draft draft(*original);
+        if (!rule->apply(draft, level, delay) || delay > longest) Py_RETURN_NONE;
+        return send_letter(self, state, *original, arguments[2], draft.properties,
+                           due_at(now, delay), arguments[7]);
     });
 }
 
@@ -458,16 +459,11 @@ PyObject* sender_fail(PyObject* object, PyObject* const* arguments, Py_ssize_t s
         auto [self, rule, state, original] = call;
         Failure failure;
         if (!failure.read(arguments[3], arguments[4])) return nullptr;
-        Properties properties = library.properties(original);
+        Draft draft(*original);
         double wait = std::max(delay, least);
-        if (wait > longest ||
-            !rule->fail(properties, library.topic(original), id_text(*original),
-                        library.producer(original), failure.changes, failure.attempt, count, delay,
-                        level))
-            Py_RETURN_NONE;
-        std::uint64_t deliver_at = wait > 0 ? std::llrint((now + wait) * 1000) : 0;
-        return hand_on(self, state, *original, arguments[2], properties, deliver_at, arguments[11],
-                       arguments[12]);
+        if (wait > longest || !rule->fail(draft, failure, count, delay, level)) Py_RETURN_NONE;
+        return hand_on(self, state, *original, arguments[2], draft.properties, due_at(now, wait),
+                       arguments[11], arguments[12]);
     });
 }
 
@@ -481,11 +477,9 @@ PyObject* sender_dead(PyObject* object, PyObject* const* arguments, Py_ssize_t s
         auto [self, rule, state, original] = call;
         Failure failure;
         if (!failure.read(arguments[3], arguments[4])) return nullptr;
-        Properties properties = library.properties(original);
-        if (!rule->bury(properties, library.topic(original), id_text(*original),
-                        library.producer(original), failure.changes, failure.attempt, count))
-            Py_RETURN_NONE;
-        return hand_on(self, state, *original, arguments[2], properties, 0, arguments[6],
+        Draft draft(*original);
+        if (!rule->bury(draft, failure, count)) Py_RETURN_NONE;
+        return hand_on(self, state, *original, arguments[2], draft.properties, 0, arguments[6],
                        arguments[7]);
     });
 }
