@@ -88,13 +88,12 @@ class Alone:
             self.close()  # it also ends pulsar-client's pending attempts
             raise
 
-    def publish(self, message: Any, anew: Callable[[], Any] | None = None) -> None:
+    def publish(self, message: Any, anew: Callable[[], Any]) -> None:
         """Publish the raw *message*.
 
         If the connection stays closed, that can be a refusal, or the broker has just come back, and
         pulsar-client still waits before it connects again. So the message is tried on a second
         connection. *anew* builds it again for that, because pulsar-client sends a message once.
-        None: it is not tried again.
 
         Raises:
             RefusedError: the broker refuses the message, on both connections.
@@ -103,8 +102,6 @@ class Alone:
         try:
             self._publish_once(message)
         except RefusedError:
-            if anew is None:
-                raise
             self._publish_once(anew())
 
     def _publish_once(self, message: Any) -> None:

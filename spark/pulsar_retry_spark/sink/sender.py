@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pulsar
@@ -118,11 +119,7 @@ class Sender:
             lane = lanes.get((topic, how, schema)) or self._open(topic, how, schema)
             self._batched_bytes += size
             routed = key or properties[DEDUPE_ID]
-            if (
-                due
-                and numbering is None
-                and self._sent_alone(topic, message, size, routed, due, schema=schema)
-            ):
+            if due and numbering is None and self._sent_alone(row, message, routed):
                 continue
             lane.add(message, size, len(payload or b""), routed)
             if self._batched_bytes > _MAX_PENDING_BYTES and numbering is None:
@@ -182,9 +179,7 @@ class Sender:
         while self._named:
             self._named.pop().close_async(_ignore)
 
-    def _sent_alone(
-        self, topic: str, message: Any, size: int, key: str, due: int, *, schema: TopicSchema | None
-    ) -> bool:
+    def _sent_alone(self, row: Row, message: Any, key: str) -> bool:
         """Send a row alone if its delay is longer than any that *topic* has accepted so far.
 
         A broker refuses a delay that is too long by closing the connection, and pulsar-client then
@@ -196,6 +191,7 @@ class Sender:
         Raises:
             PulsarFailuresError: the row was refused.
         """
+        topic, _, _, _, _, due, size, _, schema = row
         client, delay = self._client, due / 1000 - time.time()
         if delay <= client.proven.get(topic, 0.0):
             return False
@@ -219,7 +215,7 @@ class Sender:
                 is_reachable=is_reachable,
                 timeout=batching.timeout,
             ) as alone:
-                alone.publish(message)
+                alone.publish(message, partial(message_of, row, None))
         except RefusedError:
             raise PulsarFailuresError("REFUSED", _REFUSED.format(topic, delay)) from None
         except pulsar.PulsarException as error:
