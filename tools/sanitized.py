@@ -1,14 +1,14 @@
 """Run a command while the extension modules of this package are under a sanitizer of GCC.
 
-`python tools/sanitized.py address pytest tests/unit/native` builds the package with AddressSanitizer
-into a temporary folder, starts a standalone Pulsar, whose JVM is not under the sanitizer, and runs
-the command with both; the exit code is the command's, or 1 if the sanitizer has found something.
-`thread` is ThreadSanitizer, and `undefined` is UndefinedBehaviorSanitizer. The interpreter and
-pulsar-client's library are not built with the sanitizer: it sees what this package does, and what
-the C library is called with.
+`python tools/sanitized.py address pytest tests/unit/native` builds the package with
+AddressSanitizer into a temporary folder, starts a standalone Pulsar, whose JVM is not under the
+sanitizer, and runs the command with both; the exit code is the command's, or 1 if the sanitizer has
+found something. `thread` is ThreadSanitizer, and `undefined` is UndefinedBehaviorSanitizer. The
+interpreter and pulsar-client's library are not built with the sanitizer: it sees what this package
+does, and what the C library is called with.
 
-Where GCC or its sanitizer cannot be had, the script says "skipped, because …", and ends with 0; with
-CI in the environment it ends with 1.
+Where GCC or its sanitizer cannot be had, the script says "skipped, because …", and ends with 0;
+with CI in the environment it ends with 1.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def build(sanitizer: str, folder: Path) -> None:
 def main(sanitizer: str, *command: str) -> int:
     """Run *command* with *sanitizer*."""
     name, variable, options = _SANITIZERS[sanitizer]
-    # The second one, because the interpreter loads it late: the sanitizer looks for it at the start.
+    # The second one, which the interpreter loads late, is looked for at the start.
     libraries = library_of(f"lib{name}.so"), library_of("libstdc++.so.6")
     if None in libraries:
         print(f"skipped, because g++ or its lib{name} is not installed")
