@@ -202,12 +202,10 @@ class LetterWindow:
             for old in known.ids[: 1 - _MOST_IDS]:
                 self._in_hand.pop(old, None)
             known.ids = (*known.ids[1 - _MOST_IDS :], letter)
-        while len(self._known) > self._most or self._oldest().seen < now - _REMEMBERED_SECONDS:
+        too_old = now - _REMEMBERED_SECONDS
+        while len(self._known) > self._most or next(iter(self._known.values())).seen < too_old:
             for old in self._known.popitem(last=False)[1].ids:
                 self._in_hand.pop(old, None)
-
-    def _oldest(self) -> _Known:
-        return self._known[next(iter(self._known))]
 
     def _now(self) -> float:
         """Return the time. If the clock was set, forget everything with a time from before."""

@@ -174,6 +174,10 @@ class ReceivedLetters:
         self._ledgers = LetterLedgers(client, plan.topics.retry)
         self._in_hand = None if plan.shared else DeliveredLetters()
         self._deduper = Deduper(plan, clock) if plan.dedupe_letters else None
+        #: Tells whether a raw letter, at a position, is the second letter of one delivery.
+        self.is_duplicate: Callable[[Any, LetterId], bool] = (
+            (lambda _raw, _position: False) if self._deduper is None else self._deduper.delivered
+        )
         self._latest: tuple[Any, LetterId | None] = (None, None)
         self._native = native().module
 
@@ -223,10 +227,6 @@ class ReceivedLetters:
             return self._ledgers.is_from(message.topic_name())
         raw = raw_of(message)
         return isinstance(raw, _pulsar.MessageId) and self._ledgers.holds(raw)
-
-    def is_duplicate(self, raw: Any, position: LetterId) -> bool:
-        """Tell whether the letter *raw* is the second letter of one delivery."""
-        return self._deduper is not None and self._deduper.delivered(raw, position)
 
     # -- settling -------------------------------------------------------------------------------
 

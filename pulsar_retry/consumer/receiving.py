@@ -122,13 +122,10 @@ class Receiving:
 
     def receive(self, timeout_millis: int | None) -> pulsar.Message:
         """Wait for the next message; see `Consumer.receive`."""
-        if timeout_millis is None:
-            while self.is_surplus(raw := self._next(None)):
-                pass
-            return self.wrap(raw)
-        deadline = self.now() + timeout_millis / 1000
+        deadline = None if timeout_millis is None else self.now() + timeout_millis / 1000
         while self.is_surplus(raw := self._next(timeout_millis)):
-            timeout_millis = max(0, round((deadline - self.now()) * 1000))
+            if deadline is not None:
+                timeout_millis = max(0, round((deadline - self.now()) * 1000))
         return self.wrap(raw)
 
     def _next(self, timeout_millis: int | None) -> Any:
@@ -272,9 +269,9 @@ class Receiving:
 
     def _is_used_up(self, raw: Any) -> bool:
         """Tell whether *raw* was delivered N + 1 times already; if so, it is dead-lettered."""
-        limit = self._plan.limit
         attempts = self._in_hand.returns.attempts_before
-        if limit is None or not surplus_delivery(attempts(raw), limit):
+        # The first condition is the usual case, and costs less.
+        if raw.redelivery_count() <= self.limit or not surplus_delivery(attempts(raw), self.limit):
             return False
         if self._outbox.dead_letter_redelivered(raw):
             self._in_hand.took((raw,))

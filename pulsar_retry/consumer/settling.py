@@ -31,7 +31,9 @@ class MessageSettler:
 
     def acknowledge(self, message: Any) -> None:
         """Acknowledge a message or an id, and count it."""
-        letter = self._in_hand.is_letter(message)
+        letter = getattr(message, "_letter", None)  # see `message_of`
+        if letter is None:
+            letter = self._in_hand.is_letter(message)
         self._acknowledge_uncounted(message, letter=letter)
         self._count(raw_of(message), letter=letter)
         if isinstance(message, Message):
