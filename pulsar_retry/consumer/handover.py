@@ -149,16 +149,21 @@ class Handover:
         if self.comes_by_itself(message, cut):
             self.forget()
         else:
-            self.ask_back_later(message)()
+            self.ask_back(message)
 
     def forget(self) -> None:
         """Count a message as not in hand any more: it is redelivered without a request."""
         self._in_hand.settled += 1
 
+    def ask_back(self, message: Any) -> None:
+        """Have *message* redelivered at once. This is not a retry and does not count as one."""
+        self._in_hand.returns.given_back(raw_of(message))
+        self.ask_back_later(message)()
+
     def ask_back_later(self, message: Any) -> Callable[[], None]:
         """Return a function that has *message* redelivered; it keeps only the id of the message.
 
-        This redelivery is not a retry and does not count as one.
+        The broker's count includes this redelivery, too; lanes take it off (`LaneEntry`).
         """
         raw, letter = raw_of(message), self.is_letter(message)
         wanted = self._in_hand.nack_id(raw, letter=letter)

@@ -143,7 +143,7 @@ class Puller:
     def hand_back(self, pulled: Pulled) -> None:
         """Have a message delivered again at once; this does not count as an attempt."""
         if (settler := self._ended(pulled)) is not None:
-            settler.consumer.negative_acknowledge(pulled.work.message, delay=0)
+            settler.handover.ask_back(pulled.work.message)
 
     def _ended(self, pulled: Pulled) -> Settler | None:
         """End a delivery; return its settler, or None if it is too late and that is ignored."""
