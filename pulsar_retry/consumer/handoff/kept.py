@@ -66,7 +66,14 @@ class KeptLetters:
             is_quiet = now < self._quiet_until
             if not is_quiet:
                 self._quiet_until = now + _QUIET
-        self._timer.check_later(self, delay)
+        try:
+            self._timer.check_later(self, delay)
+        except RuntimeError:  # no thread can be started
+            with self._lock:
+                if self._waiting.pop(flight, None) is None:
+                    return True  # it was published, or given up, in this moment
+            self._room.release(1, flight.size)
+            raise
         if not is_quiet:
             text = (
                 "a letter was not published; publishing is repeated until it succeeds (%d letters "
