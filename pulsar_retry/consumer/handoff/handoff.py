@@ -469,7 +469,7 @@ class HandOff:
 
         It waits no longer than *most* seconds.
         """
-        self.hurry()
+        self.producers.flush()
         return self.permits.wait_for_all(min(self.patience + 1, most))
 
 
