@@ -15,7 +15,7 @@ from pulsar_retry.errors import AlreadySettledError, ConfigError, LeaseExpired
 from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.delivery import Delivery, Pulled
+from pulsar_retry.pull.delivery import Delivery, Pulled, hand_back_all
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
 from pulsar_retry.pull.opening import open_subscription
@@ -98,6 +98,9 @@ class Puller:
                     deliveries.append(self._delivery(settler, message, deadline, policy))
         except pulsar.Timeout:
             pass
+        except BaseException:
+            hand_back_all(deliveries)
+            raise
         finally:
             with self._lock:
                 self._pulls -= 1

@@ -124,3 +124,27 @@ def test_what_is_let_go_uses_up_no_attempt(memory: MemoryBroker) -> None:
         message = consumer.receive(5000)
         assert (number, 0) == (message.redelivery_count(), handover.redeliveries(message))
         handover.let_go(message, frozenset())
+
+
+def test_an_interrupted_pull_hands_back_what_it_has(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody gets these deliveries, so their deadlines must not use up attempts."""
+    client = memory.client()
+    memory.send("orders", b"order")
+    receive, received = pr.Consumer.receive, list[pulsar.Message]()
+
+    def interrupted(consumer: pr.Consumer, timeout_millis: int) -> pulsar.Message:
+        if received:
+            raise KeyboardInterrupt
+        received.append(receive(consumer, timeout_millis))
+        return received[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pr.Consumer, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.pull("orders", "billing", ack_deadline=10)
+    began = memory.clock.time()
+    (delivery,) = client.pull("orders", "billing", timeout=60)
+    assert 1 == delivery.attempt
+    assert memory.clock.time() - began < 5
