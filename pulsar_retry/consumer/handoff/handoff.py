@@ -18,8 +18,8 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer.handoff.alone import LOOK
-from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
 from pulsar_retry.consumer.handoff.flight import InFlightLetter, Keep
+from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from pulsar_retry.consumer.handoff.making import build_letter, check_letter
 from pulsar_retry.consumer.handoff.native import native_outcomes
 from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
@@ -132,7 +132,7 @@ class HandOff:
         self.producers = LetterProducers(
             client,
             send_timeout=send_timeout,
-            prepare_dead_letters=FirstSubscription(client, dead_letter_subscription).create,
+            prepare_dead_letters=InitialSubscription(client, dead_letter_subscription).create,
             landed=_landed,
             outcomes=native_outcomes(_ended) if natively else None,
             clock=clock.monotonic,
