@@ -19,7 +19,7 @@ from pulsar_retry.letters.letter import (
     reconsumed,
 )
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.observe.tracing import settling
+from pulsar_retry.observe.tracing import with_span
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.raw import publish_time, whole_of
@@ -85,7 +85,7 @@ class LetterMaker:
         request = self.delay_request(delay, level)
         raw = _unsettled(message)
         letter = reconsumed(self.plan, request, raw.properties(), self.origin(raw), properties)
-        return raw, settling(letter, message, self.plan.subscription)
+        return raw, with_span(letter, message, self.plan.subscription)
 
     def native_retry(
         self, message: Any, delay: Duration | None, level: int | None
@@ -155,7 +155,7 @@ class LetterMaker:
         letter = dead_lettered(
             self.plan, carried, origin, custom=properties, reason=reason, details=details
         )
-        return raw, settling(letter, message, self.plan.subscription)
+        return raw, with_span(letter, message, self.plan.subscription)
 
     def redelivered(self, raw: Any) -> Letter:
         """Return the dead letter of *raw*, whose redeliveries are used up.
