@@ -25,7 +25,7 @@ from pulsar_retry.consumer.handoff.native import native_outcomes
 from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
 from pulsar_retry.consumer.handoff.producers import LetterProducers, PublishAlone, measure
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
-from pulsar_retry.consumer.handoff.written import WireSchema, WrittenSchemas
+from pulsar_retry.consumer.handoff.writer_schemas import WireSchema, WriterSchemas
 from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.letters.identity import gives_identity
 from pulsar_retry.letters.letter import Letter, Request
@@ -111,8 +111,8 @@ class HandOff:
         self._new_message = new_message
         self._schema = schema
         is_avro = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
-        self._written = WrittenSchemas(client) if keep_writer_schema or is_avro else None
-        self.keeps_writers_schema = self._written is not None
+        self._writer_schemas = WriterSchemas(client) if keep_writer_schema or is_avro else None
+        self.keeps_writer_schema = self._writer_schemas is not None
         self._timer = timer
         self._check_is_scheduled = False
         #: Whether nothing is handed on any more.
@@ -201,7 +201,7 @@ class HandOff:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        if self._written is not None and not self._written.knows(raw):
+        if self._writer_schemas is not None and not self._writer_schemas.knows(raw):
             return None
         flight = InFlightLetter(self, raw, source, letter, was_letter=was_letter)
         key = self._producer_key(raw, letter)
@@ -347,7 +347,7 @@ class HandOff:
 
         With the reader's schema, evolved Avro data would be decoded wrongly from the letter.
         """
-        return None if self._written is None else self._written.of(raw)
+        return None if self._writer_schemas is None else self._writer_schemas.of(raw)
 
     def check(self) -> None:
         """Give up letters that have no receipt for too long; the timer calls it."""
