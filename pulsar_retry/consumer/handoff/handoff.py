@@ -22,7 +22,7 @@ from pulsar_retry.consumer.handoff.flight import InFlightLetter, Keep
 from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from pulsar_retry.consumer.handoff.making import build_letter, check_letter
 from pulsar_retry.consumer.handoff.native import native_outcomes
-from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
+from pulsar_retry.consumer.handoff.permits import Permits
 from pulsar_retry.consumer.handoff.producers import LetterProducers, PublishAlone, measure
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
 from pulsar_retry.consumer.handoff.writer_schemas import WireSchema, WriterSchemas
@@ -138,9 +138,7 @@ class HandOff:
             clock=clock.monotonic,
             options=producer_options,
         )
-        self.permits = Permits(
-            max_pending, clock, most_bytes=MOST_BYTES, waits=self.producers.flush
-        )
+        self.permits = Permits(max_pending, clock, waits=self.producers.flush)
         self._check_interval = (
             min(self.patience, _CHECK_AFTER) if self.producers.can_send_alone else self.patience
         )

@@ -7,7 +7,7 @@ import threading
 from functools import partial
 
 from pulsar_retry.consumer.handoff.flight import InFlightLetter
-from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
+from pulsar_retry.consumer.handoff.permits import Permits
 from pulsar_retry.consumer.nacks.returns import COME_BACK
 from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
 from pulsar_retry.runtime.results import level_of
@@ -38,7 +38,7 @@ class KeptLetters:
         """
         self._timer = timer
         self._worker = worker
-        self._room = Permits(most, most_bytes=MOST_BYTES)
+        self._room = Permits(most)
         self._lock = threading.Lock()
         self._waiting: dict[InFlightLetter, float] = {}
         self._quiet_until = float("-inf")

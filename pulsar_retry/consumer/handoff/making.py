@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-import _pulsar
-
 from pulsar_retry.errors import AlreadySettledError, ConfigError
 from pulsar_retry.letters.letter import (
     DeadRequest,
@@ -230,18 +228,17 @@ def check_letter(raw: Any, letter: Letter, most: int) -> None:
 def build_letter(
     raw: Any,
     letter: Letter,
-    builder: Any = None,
-    clock: Callable[[], float] = SYSTEM.time,
+    builder: Any,
+    clock: Callable[[], float],
 ) -> Any:
     """Return *letter* as a raw message, with *raw*'s payload, key, ordering key and event time.
 
     Args:
         raw: The raw message that the letter is made from.
         letter: The letter.
-        builder: The builder of the raw message; None: pulsar-client's own builder.
+        builder: The builder of the raw message.
         clock: The clock.
     """
-    builder = builder or _pulsar.MessageBuilder()
     if letter.payload is not None:
         builder.content(letter.payload)
     elif has_null_value(raw):
