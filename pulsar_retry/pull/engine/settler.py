@@ -249,7 +249,7 @@ class Settler:
             count = max(count, self.own_letters.failures(facts.chain))
         return count + (work.entry.retries if work.entry is not None else 0)
 
-    def hand_on(self, work: Work, *, letter: bool) -> None:
+    def overflow(self, work: Work, *, letter: bool) -> None:
         """Move a message out of a lane that exceeds its limits. Never raises."""
         # A message that only waited behind a failed one has used up no attempt.
         has_failed = work.entry is not None and work.entry.retries > 0
