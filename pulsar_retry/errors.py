@@ -197,7 +197,7 @@ class ForkedError(PulsarRetryError, RuntimeError):
 
 
 #: The right that is needed to create the subscription that keeps dead letters.
-FIRST_SUBSCRIPTION = "consume (to create the first subscription)"
+INITIAL_SUBSCRIPTION = "consume (to create the initial subscription)"
 
 _ADVICE = (
     ". Without a subscription the broker may delete the topic, so one is created first: grant that "
@@ -223,7 +223,7 @@ class LetterPublishError(SettleError):
             reason = f"the role of this client may not {right} there ({reason})"
         if isinstance(cause, TopicTerminated):
             reason += f". {_TERMINATED}"
-        if right == FIRST_SUBSCRIPTION:
+        if right == INITIAL_SUBSCRIPTION:
             reason += _ADVICE
         super().__init__(topic, reason)  # unpickling calls the class with these
         self.topic = topic

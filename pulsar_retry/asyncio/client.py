@@ -36,7 +36,7 @@ from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.delivery import Delivery as ThreadedDelivery
+from pulsar_retry.pull.delivery import hand_back_all
 from pulsar_retry.pull.durable.consumer import DurableConsumer as ThreadedDurableConsumer
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.results import Opener
@@ -260,7 +260,7 @@ class Client(Closing, pulsar.asyncio.Client):
     @_taking(threaded.Client.pull)
     async def pull(self, *args: Any, **kwargs: Any) -> list[Delivery]:  # noqa: D102 - wrapped
         deliveries = await self._pool.run(
-            lambda: self._inner.pull(*args, **kwargs), dropped=_hand_back
+            lambda: self._inner.pull(*args, **kwargs), dropped=hand_back_all
         )
         return [Delivery(each, self._pool) for each in deliveries]
 
@@ -323,10 +323,3 @@ def _close(opened: Any) -> None:
     """Close an object that is no longer awaited, on a thread that can block."""
     with contextlib.suppress(pulsar.PulsarException):
         opened.close()
-
-
-def _hand_back(deliveries: list[ThreadedDelivery]) -> None:
-    """Have deliveries that are no longer awaited redelivered at once."""
-    for delivery in deliveries:
-        with contextlib.suppress(pulsar.PulsarException):
-            delivery.hand_back()

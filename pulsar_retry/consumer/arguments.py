@@ -90,7 +90,6 @@ def make_plan(
         topic=topic,
         subscription=subscription,
         shared=shared,
-        retry=enable_retry,
         policy=policy,
         topics=topics,
         naming=dialect,

@@ -17,7 +17,7 @@ from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
 from pulsar_retry.observe.counting import LANE
-from pulsar_retry.observe.tracing import settling
+from pulsar_retry.observe.tracing import with_span
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
@@ -149,16 +149,21 @@ class Handover:
         if self.comes_by_itself(message, cut):
             self.forget()
         else:
-            self.ask_back_later(message)()
+            self.ask_back(message)
 
     def forget(self) -> None:
         """Count a message as not in hand any more: it is redelivered without a request."""
         self._in_hand.settled += 1
 
+    def ask_back(self, message: Any) -> None:
+        """Have *message* redelivered at once. This is not a retry and does not count as one."""
+        self._in_hand.returns.given_back(raw_of(message))
+        self.ask_back_later(message)()
+
     def ask_back_later(self, message: Any) -> Callable[[], None]:
         """Return a function that has *message* redelivered; it keeps only the id of the message.
 
-        This redelivery is not a retry and does not count as one.
+        The broker's count includes this redelivery, too; lanes take it off (`LaneEntry`).
         """
         raw, letter = raw_of(message), self.is_letter(message)
         wanted = self._in_hand.nack_id(raw, letter=letter)
@@ -197,7 +202,7 @@ class Handover:
         raw, letter = self._retry_letter(
             message, action, failure, failures=failures, custom=custom, least_delay=least_delay
         )
-        letter = settling(letter, message, self._plan.subscription)
+        letter = with_span(letter, message, self._plan.subscription)
         return self._outbox.hand_on(raw, letter, keep=keep)
 
     @property
@@ -244,7 +249,7 @@ class Handover:
                 message, action, failure, failures=failures, custom=custom
             )
             letter = attrs.evolve(letter, topic=topic, delay=0.0)
-        letter = settling(letter, message, self._plan.subscription)
+        letter = with_span(letter, message, self._plan.subscription)
         return self._outbox.hand_on(raw, letter, keep=True, confirm=confirm)
 
     def dead(
@@ -273,7 +278,7 @@ class Handover:
                 self._plan, carried, origin, reason=action.reason, details=details
             )
         letter.properties.update(custom)
-        letter = settling(letter, message, self._plan.subscription)
+        letter = with_span(letter, message, self._plan.subscription)
         return self._outbox.hand_on(raw, letter, keep=keep)
 
     def _retry_letter(

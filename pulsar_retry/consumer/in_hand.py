@@ -84,7 +84,7 @@ class InHand:
         self.retry: TopicSource | None = None
         self.letters: ReceivedLetters | None = None
         self.sources: tuple[TopicSource, ...] = (self.main,)
-        if plan.retry:
+        if plan.topics is not None:
             self.retry = TopicSource(timer, self.returns, redelivers_all=False)
             self.letters = ReceivedLetters(client, plan, clock)
             self.sources = (self.main, self.retry)

@@ -92,7 +92,7 @@ class Outbox:
                 natively=client._new_message is _pulsar.MessageBuilder,  # noqa: SLF001
             )
             self._hand_off.remake = self.letters.remake
-            if not self._hand_off.keeps_writers_schema:
+            if not self._hand_off.keeps_writer_schema:
                 self._native_letters = native_letters(plan)
         in_flight = weakref.WeakMethod(self.in_flight)
         in_hand.letters_in_flight = lambda: 0 if (count := in_flight()) is None else count()

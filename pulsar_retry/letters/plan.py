@@ -27,9 +27,8 @@ class Plan:
         topic: The topic or topics as they were given.
         subscription: The name of the subscription.
         shared: Whether its type is Shared or Key_Shared.
-        retry: Whether `reconsume_later` works.
         policy: The dead-letter policy; None: nothing is dead-lettered.
-        topics: The full names of the letters' topics; None without *retry*.
+        topics: The full names of the letters' topics; None: without retries (`reconsume_later`).
         naming: The dialect.
         levels: The delay levels.
         nack_backoff: The delays of nacked messages.
@@ -46,7 +45,6 @@ class Plan:
     topic: Any
     subscription: str
     shared: bool
-    retry: bool
     policy: DeadLetterPolicy | None
     topics: LetterTopics | None
     naming: Naming

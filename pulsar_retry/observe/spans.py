@@ -141,14 +141,14 @@ class Spans:
         return common
 
 
-class Settling:
+class SettleSpan:
     """The span of a hand-off, from the creation of a letter until its original is acknowledged."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
 
     @classmethod
-    def begin(cls, message: Any, letter: Any, subscription: str) -> Settling | None:
+    def begin(cls, message: Any, letter: Any, subscription: str) -> SettleSpan | None:
         """Start the span; None if the attempt was not traced."""
         own, makes = message.__dict__.get(_OWN), tracer()
         if own is None or makes is None:

@@ -88,12 +88,12 @@ def process_span(message: pulsar.Message, subscription: str | None = None) -> It
         yield span
 
 
-def settling(letter: Any, message: Any, subscription: str) -> Any:
+def with_span(letter: Any, message: Any, subscription: str) -> Any:
     """Return *letter* with its hand-off's span and the link to the first attempt, if any."""
     if not getattr(message, "_pulsar_retry_span", None):
         return letter
-    from pulsar_retry.observe.spans import Settling, link_to_first  # noqa: PLC0415 - an extra
+    from pulsar_retry.observe.spans import SettleSpan, link_to_first  # noqa: PLC0415 - an extra
 
     for name, value in link_to_first(message).items():
         letter.properties.setdefault(name, value)
-    return attrs.evolve(letter, span=Settling.begin(message, letter, subscription))
+    return attrs.evolve(letter, span=SettleSpan.begin(message, letter, subscription))

@@ -19,7 +19,7 @@ import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
+from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from pulsar_retry.errors import AuditError, shown
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry.replay.cluster import Cluster
@@ -80,7 +80,7 @@ class AuditLog:
         """
         self._topic = topic
         try:
-            FirstSubscription(client, KEEPING_SUBSCRIPTION).create(topic)
+            InitialSubscription(client, KEEPING_SUBSCRIPTION).create(topic)
             self._producer = BareClient.create_producer(
                 client, topic, batching_enabled=False, send_timeout_millis=_SEND_TIMEOUT_MS
             )

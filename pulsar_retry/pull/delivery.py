@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from typing import Protocol
 
 import attrs
+import pulsar
 
 from pulsar_retry.consumer.handoff.making import checked_error
+from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.outcomes import Reject, Retry
 from pulsar_retry.policy.retry import RetryPolicy
@@ -150,3 +154,10 @@ class Delivery:
             LeaseExpired: the lease is over; the message is delivered again anyway.
         """
         self._settler.hand_back(self._pulled)
+
+
+def hand_back_all(deliveries: Iterable[Delivery]) -> None:
+    """Have deliveries that nobody gets redelivered at once."""
+    for delivery in deliveries:
+        with contextlib.suppress(pulsar.PulsarException, PulsarRetryError):
+            delivery.hand_back()

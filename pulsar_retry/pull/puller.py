@@ -15,7 +15,7 @@ from pulsar_retry.errors import AlreadySettledError, ConfigError, LeaseExpired
 from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.delivery import Delivery, Pulled
+from pulsar_retry.pull.delivery import Delivery, Pulled, hand_back_all
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
 from pulsar_retry.pull.opening import open_subscription
@@ -98,6 +98,9 @@ class Puller:
                     deliveries.append(self._delivery(settler, message, deadline, policy))
         except pulsar.Timeout:
             pass
+        except BaseException:
+            hand_back_all(deliveries)
+            raise
         finally:
             with self._lock:
                 self._pulls -= 1
@@ -143,7 +146,7 @@ class Puller:
     def hand_back(self, pulled: Pulled) -> None:
         """Have a message delivered again at once; this does not count as an attempt."""
         if (settler := self._ended(pulled)) is not None:
-            settler.consumer.negative_acknowledge(pulled.work.message, delay=0)
+            settler.handover.ask_back(pulled.work.message)
 
     def _ended(self, pulled: Pulled) -> Settler | None:
         """End a delivery; return its settler, or None if it is too late and that is ignored."""

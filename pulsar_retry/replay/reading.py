@@ -16,7 +16,7 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
-from pulsar_retry.consumer.handoff.written import WrittenSchemas
+from pulsar_retry.consumer.handoff.writer_schemas import WriterSchemas
 from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 from pulsar_retry.wire.payloads.choosing import codec_of
@@ -265,7 +265,7 @@ class LetterCodecs:
 
     def __init__(self, client: pulsar.Client) -> None:
         """Start without known schemas; *client* asks the broker."""
-        self._written = WrittenSchemas(client)
+        self._writer_schemas = WriterSchemas(client)
         self._known: dict[Any, PayloadCodec] = {}
 
     def of(self, raw: Any) -> PayloadCodec:
@@ -274,7 +274,7 @@ class LetterCodecs:
         If the schema cannot be had, the codec raises when it is used.
         """
         try:
-            schema = self._written.of(raw)
+            schema = self._writer_schemas.of(raw)
         except pulsar.PulsarException as error:
             return UnknownCodec("unknown", f"its schema cannot be had from the broker: {error}")
         if schema is None:

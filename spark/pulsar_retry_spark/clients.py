@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.handoff.written import WireSchema
+from pulsar_retry.consumer.handoff.writer_schemas import WireSchema
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.backoff import Exponential

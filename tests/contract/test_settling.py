@@ -307,7 +307,7 @@ def test_many_retries_at_once(place: Place) -> None:
     assert {1} == {pr.RetryProperties.of(each).reconsume_times for each in letters}
 
 
-def test_a_first_subscription_of_the_dead_letter_topic(place: Place) -> None:
+def test_an_initial_subscription_of_the_dead_letter_topic(place: Place) -> None:
     """The subscription is made before the first dead letter, so it gets that letter."""
     policy = pr.DeadLetterPolicy(1, initial_subscription_name="watch")
     consumer = place.subscribe(enable_retry=True, dead_letter_policy=policy)

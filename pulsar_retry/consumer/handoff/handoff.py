@@ -18,14 +18,14 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer.handoff.alone import LOOK
-from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
 from pulsar_retry.consumer.handoff.flight import InFlightLetter, Keep
+from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from pulsar_retry.consumer.handoff.making import build_letter, check_letter
 from pulsar_retry.consumer.handoff.native import native_outcomes
-from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
+from pulsar_retry.consumer.handoff.permits import Permits
 from pulsar_retry.consumer.handoff.producers import LetterProducers, PublishAlone, measure
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
-from pulsar_retry.consumer.handoff.written import WireSchema, WrittenSchemas
+from pulsar_retry.consumer.handoff.writer_schemas import WireSchema, WriterSchemas
 from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.letters.identity import gives_identity
 from pulsar_retry.letters.letter import Letter, Request
@@ -111,8 +111,8 @@ class HandOff:
         self._new_message = new_message
         self._schema = schema
         is_avro = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
-        self._written = WrittenSchemas(client) if keep_writer_schema or is_avro else None
-        self.keeps_writers_schema = self._written is not None
+        self._writer_schemas = WriterSchemas(client) if keep_writer_schema or is_avro else None
+        self.keeps_writer_schema = self._writer_schemas is not None
         self._timer = timer
         self._check_is_scheduled = False
         #: Whether nothing is handed on any more.
@@ -132,15 +132,13 @@ class HandOff:
         self.producers = LetterProducers(
             client,
             send_timeout=send_timeout,
-            prepare_dead_letters=FirstSubscription(client, dead_letter_subscription).create,
+            prepare_dead_letters=InitialSubscription(client, dead_letter_subscription).create,
             landed=_landed,
             outcomes=native_outcomes(_ended) if natively else None,
             clock=clock.monotonic,
             options=producer_options,
         )
-        self.permits = Permits(
-            max_pending, clock, most_bytes=MOST_BYTES, waits=self.producers.flush
-        )
+        self.permits = Permits(max_pending, clock, waits=self.producers.flush)
         self._check_interval = (
             min(self.patience, _CHECK_AFTER) if self.producers.can_send_alone else self.patience
         )
@@ -201,7 +199,7 @@ class HandOff:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        if self._written is not None and not self._written.knows(raw):
+        if self._writer_schemas is not None and not self._writer_schemas.knows(raw):
             return None
         flight = InFlightLetter(self, raw, source, letter, was_letter=was_letter)
         key = self._producer_key(raw, letter)
@@ -347,7 +345,7 @@ class HandOff:
 
         With the reader's schema, evolved Avro data would be decoded wrongly from the letter.
         """
-        return None if self._written is None else self._written.of(raw)
+        return None if self._writer_schemas is None else self._writer_schemas.of(raw)
 
     def check(self) -> None:
         """Give up letters that have no receipt for too long; the timer calls it."""
@@ -469,7 +467,7 @@ class HandOff:
 
         It waits no longer than *most* seconds.
         """
-        self.hurry()
+        self.producers.flush()
         return self.permits.wait_for_all(min(self.patience + 1, most))
 
 

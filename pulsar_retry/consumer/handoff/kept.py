@@ -7,7 +7,7 @@ import threading
 from functools import partial
 
 from pulsar_retry.consumer.handoff.flight import InFlightLetter
-from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
+from pulsar_retry.consumer.handoff.permits import Permits
 from pulsar_retry.consumer.nacks.returns import COME_BACK
 from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
 from pulsar_retry.runtime.results import level_of
@@ -38,7 +38,7 @@ class KeptLetters:
         """
         self._timer = timer
         self._worker = worker
-        self._room = Permits(most, most_bytes=MOST_BYTES)
+        self._room = Permits(most)
         self._lock = threading.Lock()
         self._waiting: dict[InFlightLetter, float] = {}
         self._quiet_until = float("-inf")
@@ -66,7 +66,14 @@ class KeptLetters:
             is_quiet = now < self._quiet_until
             if not is_quiet:
                 self._quiet_until = now + _QUIET
-        self._timer.check_later(self, delay)
+        try:
+            self._timer.check_later(self, delay)
+        except RuntimeError:  # no thread can be started
+            with self._lock:
+                if self._waiting.pop(flight, None) is None:
+                    return True  # it was published, or given up, in this moment
+            self._room.release(1, flight.size)
+            raise
         if not is_quiet:
             text = (
                 "a letter was not published; publishing is repeated until it succeeds (%d letters "

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-import _pulsar
-
 from pulsar_retry.errors import AlreadySettledError, ConfigError
 from pulsar_retry.letters.letter import (
     DeadRequest,
@@ -19,7 +17,7 @@ from pulsar_retry.letters.letter import (
     reconsumed,
 )
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.observe.tracing import settling
+from pulsar_retry.observe.tracing import with_span
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.raw import publish_time, whole_of
@@ -85,7 +83,7 @@ class LetterMaker:
         request = self.delay_request(delay, level)
         raw = _unsettled(message)
         letter = reconsumed(self.plan, request, raw.properties(), self.origin(raw), properties)
-        return raw, settling(letter, message, self.plan.subscription)
+        return raw, with_span(letter, message, self.plan.subscription)
 
     def native_retry(
         self, message: Any, delay: Duration | None, level: int | None
@@ -155,7 +153,7 @@ class LetterMaker:
         letter = dead_lettered(
             self.plan, carried, origin, custom=properties, reason=reason, details=details
         )
-        return raw, settling(letter, message, self.plan.subscription)
+        return raw, with_span(letter, message, self.plan.subscription)
 
     def redelivered(self, raw: Any) -> Letter:
         """Return the dead letter of *raw*, whose redeliveries are used up.
@@ -230,18 +228,17 @@ def check_letter(raw: Any, letter: Letter, most: int) -> None:
 def build_letter(
     raw: Any,
     letter: Letter,
-    builder: Any = None,
-    clock: Callable[[], float] = SYSTEM.time,
+    builder: Any,
+    clock: Callable[[], float],
 ) -> Any:
     """Return *letter* as a raw message, with *raw*'s payload, key, ordering key and event time.
 
     Args:
         raw: The raw message that the letter is made from.
         letter: The letter.
-        builder: The builder of the raw message; None: pulsar-client's own builder.
+        builder: The builder of the raw message.
         clock: The clock.
     """
-    builder = builder or _pulsar.MessageBuilder()
     if letter.payload is not None:
         builder.content(letter.payload)
     elif has_null_value(raw):

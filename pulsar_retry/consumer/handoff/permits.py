@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 
@@ -27,7 +26,7 @@ class Permits:
         size: int,
         clock: Clock = SYSTEM,
         *,
-        most_bytes: float = math.inf,
+        most_bytes: float = MOST_BYTES,
         waits: Callable[[], None] = lambda: None,
     ) -> None:
         """Make *size* permits. While letters of *most_bytes* in total have one, no other is free.

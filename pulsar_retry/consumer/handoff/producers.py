@@ -22,7 +22,7 @@ from pulsar_retry.consumer.handoff.alone import Alone, Measure, Refusals, Refuse
 from pulsar_retry.consumer.handoff.batches import Batches
 from pulsar_retry.consumer.handoff.native import NativeOutcomes, NativeProducer
 from pulsar_retry.consumer.handoff.receipts import Landed, LetterProducer, each_landed
-from pulsar_retry.errors import FIRST_SUBSCRIPTION, ConfigError, LetterPublishError
+from pulsar_retry.errors import INITIAL_SUBSCRIPTION, ConfigError, LetterPublishError
 from pulsar_retry.letters.identity import new_producer_name
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.policy.letter_producers import LetterProducerOptions, ProducerOptions
@@ -228,7 +228,7 @@ class LetterProducers:
             raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
         try:
             if slot.dead:
-                slot.right = FIRST_SUBSCRIPTION
+                slot.right = INITIAL_SUBSCRIPTION
                 self._prepare_dead_letters(topic)
                 slot.kept_until = self._clock() + _KEPT
             slot.right = "produce"

@@ -11,7 +11,7 @@ from typing import Any
 import pulsar
 
 from pulsar_retry.consumer.client import Client
-from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
+from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from pulsar_retry.consumer.handoff.producers import letter_client_of
 from pulsar_retry.errors import ConfigError, about, noting, shown
 from pulsar_retry.observe.failures import LogLimiter
@@ -115,7 +115,7 @@ class ClaimLog:
 
         Open a producer before: if the topic is terminated, a consumer breaks the connection.
         """
-        FirstSubscription(self._client, SUBSCRIPTION).create(self.topic)
+        InitialSubscription(self._client, SUBSCRIPTION).create(self.topic)
 
     def _opened_reader(self) -> Any:
         earliest = pulsar.MessageId.earliest

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from concurrent.futures import Future
-from datetime import UTC, datetime
 from typing import Any
 
 from pulsar_retry.errors import AcknowledgeError, SettleError
@@ -147,8 +146,9 @@ class StreamSettler(Settler):
         """Dead-letter a message, as an operator has ordered."""
         try:
             outcome = Outcome("an operator has released its key")
-            failure = failure_of(work, outcome, datetime.now(UTC))
-            verdict = FailureVerdict(DeadLetter(RELEASED), self._failures(work))
+            failure = failure_of(work, outcome, self._clock.now())
+            failures = self._failures(work)
+            verdict = FailureVerdict(DeadLetter(RELEASED), failures, failures=failures)
             super()._carry_out(work, verdict, failure, keep=True)
         except Exception as trouble:  # noqa: BLE001 - the message is redelivered
             self.come_back(work, trouble)

@@ -385,7 +385,7 @@ class Receiver:
             receives = not decides and (holding is None or holding.may_receive())
             surplus, due = self._lanes.tick(receives=receives)
             for work in surplus:
-                self._settler.hand_on(work, letter=self._by_letter)
+                self._settler.overflow(work, letter=self._by_letter)
             wait = min(wait, due)
         return max(0.001, wait)
 

@@ -249,7 +249,7 @@ class Settler:
             count = max(count, self.own_letters.failures(facts.chain))
         return count + (work.entry.retries if work.entry is not None else 0)
 
-    def hand_on(self, work: Work, *, letter: bool) -> None:
+    def overflow(self, work: Work, *, letter: bool) -> None:
         """Move a message out of a lane that exceeds its limits. Never raises."""
         # A message that only waited behind a failed one has used up no attempt.
         has_failed = work.entry is not None and work.entry.retries > 0
@@ -345,7 +345,10 @@ class Settler:
                 self.own_letters.published(key, verdict.stamp, dead=is_dead)
             else:
                 self.own_letters.forget(key, verdict.failures)
-            self._ended(work, kind, error)
+            if error is not None:
+                self.not_settled(work, error)  # the consumer has requested the redelivery
+            else:
+                self._settled(work, kind)
 
         future.add_done_callback(ended)
         return future
@@ -426,13 +429,6 @@ class Settler:
         if self._holding is not None and kind == ACKNOWLEDGED:
             self._holding.succeeded()
         self._settled(work, kind)
-
-    def _ended(self, work: Work, kind: str, error: BaseException | None) -> None:
-        """Record the result of a hand-off, on any thread."""
-        if error is not None:
-            self.not_settled(work, error)  # the consumer has requested the redelivery
-        else:
-            self._settled(work, kind)
 
     def _settled(self, work: Work, kind: str) -> None:
         """Count a settled message as *kind*, and go on with its lane."""

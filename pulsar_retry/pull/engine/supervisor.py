@@ -60,15 +60,12 @@ class Supervisor:
         *,
         lease: Lease,
         concurrency: int,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a supervisor; *now* measures in real time how long an event loop is blocked."""
         self._workers = workers
         self._work_queue = work_queue
         self._settler = settler
         self._cap = lease.max_abandoned or max(LEAST_CAP, concurrency)
         self._patience = lease.max_total + _PATIENCE
-        self._now = now
         self._late_since: dict[Slot, float] = {}
         self._abandoned: list[Slot] = []
         self._deaths = 0
@@ -138,7 +135,7 @@ class Supervisor:
             self._workers.replace(slot)
 
     def _look_at_the_loop(self) -> None:
-        now = self._now()
+        now = time.monotonic()  # the loop is blocked in real time
         if self._asked_at is not None:
             self._silent = now - self._asked_at
             if self._silent >= self._warn_at:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
+from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from pulsar_retry.errors import AdminNotFoundError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.filter import Filter
@@ -112,7 +112,7 @@ class Archiving(Redrive):
         return _Archived(self._where, self._note, self.source)
 
     def _prepare(self, client: Client) -> None:
-        FirstSubscription(client, SUBSCRIPTION).create(self.archive)
+        InitialSubscription(client, SUBSCRIPTION).create(self.archive)
 
 
 class Restoring(Redrive):

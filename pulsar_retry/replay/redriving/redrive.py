@@ -18,7 +18,7 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
+from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import Duration, seconds
@@ -277,7 +277,7 @@ class Redrive:
     def _prepare(self, client: Client) -> None:
         """Prepare the topics to publish to, before the first letter is published."""
         if self._edit is not None:
-            FirstSubscription(client, SUBSCRIPTION).create(archive_of(self._source))
+            InitialSubscription(client, SUBSCRIPTION).create(archive_of(self._source))
 
     # -- doing it ---------------------------------------------------------------------------------
 

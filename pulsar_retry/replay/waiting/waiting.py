@@ -17,8 +17,8 @@ import attrs
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
 from pulsar_retry.consumer.handoff.handoff import HandOff
+from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from pulsar_retry.errors import AdminError, PulsarRetryError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
@@ -159,7 +159,7 @@ class WaitingLetters:
             groups = Groups()
             found = self._find(admin, client, subscription, groups, tell)
             if any(each.meant for each in found):
-                FirstSubscription(client, SUBSCRIPTION).create(archive)
+                InitialSubscription(client, SUBSCRIPTION).create(archive)
             most = _most_ranges(admin)
             moved = {
                 each.seen.topic: between(each.others, each.meant)

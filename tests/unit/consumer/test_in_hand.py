@@ -25,7 +25,6 @@ class Received:
             topic="orders",
             subscription="billing",
             shared=True,
-            retry=False,
             policy=None,
             topics=None,
             naming=Naming.PULSAR,

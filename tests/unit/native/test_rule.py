@@ -77,7 +77,6 @@ def plan_of(naming):
         topic=TOPIC,
         subscription="billing",
         shared=True,
-        retry=True,
         policy=pr.DeadLetterPolicy(MOST),
         topics=LETTERS,
         naming=naming,

@@ -12,7 +12,8 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
-from pulsar_retry.wire.lanes import LANE_ENTRY, Head, LaneClaim, encode
+from pulsar_retry.wire.codecs import read_envelope
+from pulsar_retry.wire.lanes import LANE_ENTRY, Head, LaneClaim, LaneOrder, encode
 
 STREAM = "orders-billing-LANES"
 
@@ -130,6 +131,26 @@ def test_a_parked_key_waits(memory: MemoryBroker) -> None:
     assert handler.failures["a", b"0"] == 98
     assert not handler.order("a")
     assert not memory.dead_letters("orders", "billing")
+    subscriber.stop()
+
+
+def test_a_released_message_says_how_often_it_has_failed(memory: MemoryBroker) -> None:
+    """An operator reads that, and when it was dead-lettered, in the letter."""
+    handler = Handler(memory)
+    handler.failures["a", b"0"] = 99
+    policy = pr.RetryPolicy(max_attempts=3, backoff="immediate")
+    subscriber = start(memory, handler, on_exhausted="park", retry_policy=policy)
+    memory.send("orders", b"0", key="a")
+    memory.clock.advance(100)
+    order = LaneOrder("a", "dead-letter", "")
+    released_at = memory.clock.time()
+    memory.send(f"{STREAM}-LOG", encode(order), key=order.key)
+    memory.clock.advance(60)
+    (letter,) = memory.dead_letters("orders", "billing")
+    failure = read_envelope(letter.properties())
+    assert (3, "released") == (failure.attempt, failure.reason)
+    assert failure.when is not None
+    assert 0 <= failure.when.timestamp() - released_at < 60
     subscriber.stop()
 
 

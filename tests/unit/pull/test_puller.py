@@ -8,7 +8,9 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.testing import MemoryBroker
+from pulsar_retry.wire.codecs import Codec
 
 
 @pytest.mark.parametrize("lease", [pr.Lease(), pr.Lease(extend=True, maximum=30, minimum=20)])
@@ -90,3 +92,59 @@ def test_equal_arguments_share_a_consumer(memory: MemoryBroker) -> None:
             dead_letter_policy=pr.DeadLetterPolicy(count),
         )
     assert 1 == len(client._consumers)
+
+
+@pytest.mark.parametrize("redelivery", ["letters", "nack"])
+def test_what_is_handed_back_uses_up_no_attempt(memory: MemoryBroker, redelivery: str) -> None:
+    """However often, and whatever counts the attempts; a nack after that is a retry."""
+    client = memory.client()
+    memory.send("orders", b"order")
+    policy = pr.RetryPolicy(max_attempts=2, backoff="immediate")
+    for number in range(4):
+        (delivery,) = client.pull(
+            "orders",
+            "billing",
+            retry_policy=policy,
+            redelivery=redelivery,  # type: ignore[arg-type]
+        )
+        assert 1 == delivery.attempt, number
+        delivery.hand_back()
+    (delivery,) = client.pull("orders", "billing", retry_policy=policy, redelivery=redelivery)  # type: ignore[arg-type]
+    delivery.nack()
+    (delivery,) = client.pull("orders", "billing", retry_policy=policy, redelivery=redelivery)  # type: ignore[arg-type]
+    assert 2 == delivery.attempt
+
+
+def test_what_is_let_go_uses_up_no_attempt(memory: MemoryBroker) -> None:
+    """A subscriber gives up what it has fetched when the subscription may have been moved."""
+    consumer = memory.client().subscribe("orders", "billing", pulsar.ConsumerType.Shared)
+    memory.send("orders", b"order")
+    handover = Handover(consumer, Codec.PULSAR, None)
+    for number in range(3):
+        message = consumer.receive(5000)
+        assert (number, 0) == (message.redelivery_count(), handover.redeliveries(message))
+        handover.let_go(message, frozenset())
+
+
+def test_an_interrupted_pull_hands_back_what_it_has(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody gets these deliveries, so their deadlines must not use up attempts."""
+    client = memory.client()
+    memory.send("orders", b"order")
+    receive, received = pr.Consumer.receive, list[pulsar.Message]()
+
+    def interrupted(consumer: pr.Consumer, timeout_millis: int) -> pulsar.Message:
+        if received:
+            raise KeyboardInterrupt
+        received.append(receive(consumer, timeout_millis))
+        return received[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pr.Consumer, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.pull("orders", "billing", ack_deadline=10)
+    began = memory.clock.time()
+    (delivery,) = client.pull("orders", "billing", timeout=60)
+    assert 1 == delivery.attempt
+    assert memory.clock.time() - began < 5

@@ -94,11 +94,8 @@ def test_room_is_given_back(world: World, closed: bool) -> None:
     assert not kept.keep(third, ERROR)  # type: ignore[arg-type]
     for task in world.tasks:
         task()
-    assert (
-        [(0, 1), (0, 1)]
-        if closed
-        else [(1, 0), (1, 0)] == [(letter.again_count, letter.ended) for letter in (first, second)]
-    )
+    outcome = (0, 1) if closed else (1, 0)
+    assert [outcome] * 2 == [(letter.again_count, letter.ended) for letter in (first, second)]
     assert kept.keep(third, ERROR)  # type: ignore[arg-type]
 
 
@@ -116,6 +113,26 @@ def test_a_letter_that_fails_again_keeps_its_room(world: World) -> None:
     due(world, kept)
     world.tasks.pop()()
     assert 1 == kept.stuck
+
+
+def test_a_letter_without_a_timer_is_not_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread could be started: its message is redelivered, so nothing may publish it, too."""
+    kept = kept_in(world, most=1)
+    letter = Letter()
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "check_later", _no_thread)
+        with pytest.raises(RuntimeError):
+            kept.keep(letter, ERROR)  # type: ignore[arg-type]
+    assert 0 == len(kept)
+    due(world, kept)
+    assert [] == world.tasks
+    assert kept.keep(Letter(), ERROR)  # type: ignore[arg-type]
+
+
+def _no_thread(*_: Any) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_what_waits_is_ended_when_the_consumer_closes(world: World) -> None:

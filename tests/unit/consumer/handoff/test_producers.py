@@ -153,7 +153,7 @@ def test_each_topic_and_schema_has_its_own(letters: LetterProducers) -> None:
 def test_only_dead_letter_topics_are_prepared(
     letters: LetterProducers, creations: Creations, prepared: list[str]
 ) -> None:
-    """Their first subscription is there before the producer is made."""
+    """Their initial subscription is there before the producer is made."""
     at_creation: list[list[str]] = []
     creations.meanwhile = lambda: at_creation.append(list(prepared))
     get(letters)

@@ -17,7 +17,7 @@ _NOT_KEPT = (
 )
 
 
-class FirstSubscription:
+class InitialSubscription:
     """Creates the subscription that keeps the letters of a dead-letter topic."""
 
     def __init__(self, client: pulsar.Client, name: str | None) -> None:

@@ -22,7 +22,7 @@ class WireSchema(pulsar.schema.Schema):
         return data
 
 
-class WrittenSchemas:
+class WriterSchemas:
     """Finds the schema that a message was written with. Thread-safe.
 
     A version belongs to a topic, so the broker is asked once for each partition and version. Equal

@@ -7,7 +7,7 @@ from typing import Any
 import _pulsar
 import pulsar
 
-from pulsar_retry.consumer.handoff.written import WireSchema, WrittenSchemas
+from pulsar_retry.consumer.handoff.writer_schemas import WireSchema, WriterSchemas
 
 SCHEMA = pulsar.schema.StringSchema()
 
@@ -37,7 +37,7 @@ class Registry:
 def test_equal_schemas_of_several_partitions_are_one() -> None:
     """Or each partition would have a producer of letters of its own, and a thread."""
     registry = Registry()
-    written = WrittenSchemas(registry)  # type: ignore[arg-type]
+    written = WriterSchemas(registry)  # type: ignore[arg-type]
     found = [written.of(Message(f"orders-{n}", version)) for n in range(9) for version in (0, 1)]
     assert 2 == len(set(found))
     assert found[0] is found[3]
@@ -47,7 +47,7 @@ def test_equal_schemas_of_several_partitions_are_one() -> None:
 def test_a_schema_is_asked_for_once() -> None:
     """And what is known is told without asking."""
     registry, message = Registry(), Message("orders-1", 0)
-    written = WrittenSchemas(registry)  # type: ignore[arg-type]
+    written = WriterSchemas(registry)  # type: ignore[arg-type]
     assert not written.knows(message)
     assert written.of(message) is written.of(message)
     assert written.knows(message)
@@ -57,7 +57,7 @@ def test_a_schema_is_asked_for_once() -> None:
 def test_a_message_without_a_schema_has_none() -> None:
     """Nobody is asked."""
     registry, message = Registry(), Message("orders-1", -1)
-    written = WrittenSchemas(registry)  # type: ignore[arg-type]
+    written = WriterSchemas(registry)  # type: ignore[arg-type]
     assert written.knows(message)
     assert written.of(message) is None
     assert [] == registry.asked
