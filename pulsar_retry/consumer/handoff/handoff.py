@@ -360,6 +360,15 @@ class HandOff:
         if self.flights:
             first = min((f.deadline for f in list(self.flights)), default=now)
             self._schedule_check(min(first - now, pause))
+        if not self.closed and (unchecked := self.producers.unchecked()) < math.inf:
+            self._schedule_check(max(_CHECK_AFTER, unchecked - now))
+            if unchecked <= now:
+                self._check_kept()
+
+    def _check_kept(self) -> None:
+        """Check on another thread, because it blocks, whether dead letters are kept."""
+        name, target = "pulsar-retry-keeping", self.producers.check_kept
+        self.clock.thread(target=target, name=name, daemon=True).start()
 
     def _check_connections(self, now: float) -> float:
         """Find producers whose connection the broker closes again and again, because of one letter.
