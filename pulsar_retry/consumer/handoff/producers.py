@@ -425,8 +425,8 @@ class LetterProducers:
 
     def unchecked(self) -> float:
         """Return when dead letters must be checked with `check_kept`; inf: there are none."""
-        slots = list(self._slots.values())
-        return min((slot.kept_until for slot in slots if slot.unchecked), default=math.inf)
+        due = [max(s.kept_until, s.retry_at) for s in list(self._slots.values()) if s.unchecked]
+        return min(due, default=math.inf)
 
     def check_kept(self) -> None:
         """Create the subscription of dead letters again if their topic was deleted before them.
@@ -439,12 +439,14 @@ class LetterProducers:
 
     def _check_kept(self, topic: str, slot: _Slot) -> None:
         slot.unchecked = False  # first, because dead letters may be published meanwhile
-        slot.kept_until = self._clock() + _KEPT
         try:
             self._prepare_dead_letters(topic)
+            slot.kept_until, slot.failures = self._clock() + _KEPT, 0
         except Exception as error:  # noqa: BLE001 - nobody waits for it
+            if not slot.failures:
+                _log.warning("whether dead letters of %s are kept is unknown: %s", topic, error)
             slot.unchecked = True
-            _log.warning("whether dead letters of %s are kept cannot be checked: %s", topic, error)
+            slot.failed(error, self._clock())
 
     def closing(self) -> list[Callable[[], None]]:
         """Forget every producer, and return functions that close them, which may block."""
@@ -452,15 +454,13 @@ class LetterProducers:
         self._slots.clear()
         return [
             *(partial(self._check_kept, name, each) for (name, _), each in slots if each.unchecked),
-            *(partial(_close, each) for _, each in slots if each.producer is not None),
+            *(partial(_close, each.producer) for _, each in slots if each.producer is not None),
         ]
 
 
-def _close(slot: _Slot) -> None:
-    if slot.producer is not None:
-        with contextlib.suppress(_pulsar.PulsarException):
-            slot.producer.close()
-            slot.producer = None
+def _close(producer: LetterProducer) -> None:
+    with contextlib.suppress(_pulsar.PulsarException):
+        producer.close()
 
 
 def arguments_of(options: ProducerOptions, topic: str) -> dict[str, Any]:
