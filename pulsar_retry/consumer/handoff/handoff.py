@@ -121,6 +121,8 @@ class HandOff:
         self.hurries = False
         #: Whether nobody waits for the result of a single letter; see `NativeProducer`.
         self.posts = False
+        #: How many letters wait to be published again.
+        self.waiting: Callable[[], int] = lambda: 0
         #: Makes a letter in Python that was made in C++, from the raw message and the request.
         self.remake: Callable[[Any, Request], Letter] = _cannot_remake
         self.come_back = come_back
@@ -454,7 +456,7 @@ class HandOff:
 
     def gauges(self) -> dict[str, float]:
         """Return the current values for the metrics."""
-        return {"letters_inflight": float(len(self.flights))}
+        return {"letters_inflight": float(len(self.flights) + self.waiting())}
 
     def stop(self) -> None:
         """Refuse new letters."""
