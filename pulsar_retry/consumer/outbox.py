@@ -92,6 +92,7 @@ class Outbox:
                 natively=client._new_message is _pulsar.MessageBuilder,  # noqa: SLF001
             )
             self._hand_off.remake = self.letters.remake
+            self._hand_off.waiting = self.kept.__len__
             if not self._hand_off.keeps_writer_schema:
                 self._native_letters = native_letters(plan)
         in_flight = weakref.WeakMethod(self.in_flight)

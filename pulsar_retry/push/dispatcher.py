@@ -344,8 +344,10 @@ class Dispatcher:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.stop()
+        if kind is None and (reason := self._subscriber._untold()) is not None:  # noqa: SLF001
+            raise reason
 
     # -- while it runs ----------------------------------------------------------------------------
 

@@ -81,16 +81,16 @@ class CachedClient:
         """Return the full names of the topic's partitions, or the topic itself if it has none."""
         return list(self.client.get_topic_partitions(topic))
 
-    def keep(self, topic: str, subscription: str) -> None:
+    def keep(self, topic: str, subscription: str, *, trusts: bool = False) -> None:
         """Make the durable *subscription*; without one, the broker may delete what is written.
 
         It starts at the earliest message. An existing one is not changed. The result is remembered
-        for a while.
+        for a while, and nothing is done meanwhile if *trusts*.
 
         Raises:
             pulsar.PulsarException: the broker refuses.
         """
-        if time.monotonic() < self._kept_until.get((topic, subscription), 0.0):
+        if trusts and time.monotonic() < self._kept_until.get((topic, subscription), 0.0):
             return
         for partition in self.partitions(topic):
             # The broker delivers nothing to a consumer without a queue, so this consumer takes no

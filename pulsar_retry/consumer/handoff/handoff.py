@@ -121,6 +121,8 @@ class HandOff:
         self.hurries = False
         #: Whether nobody waits for the result of a single letter; see `NativeProducer`.
         self.posts = False
+        #: How many letters wait to be published again.
+        self.waiting: Callable[[], int] = lambda: 0
         #: Makes a letter in Python that was made in C++, from the raw message and the request.
         self.remake: Callable[[Any, Request], Letter] = _cannot_remake
         self.come_back = come_back
@@ -358,6 +360,15 @@ class HandOff:
         if self.flights:
             first = min((f.deadline for f in list(self.flights)), default=now)
             self._schedule_check(min(first - now, pause))
+        if not self.closed and (unchecked := self.producers.unchecked()) < math.inf:
+            self._schedule_check(max(_CHECK_AFTER, unchecked - now))
+            if unchecked <= now:
+                self._check_kept()
+
+    def _check_kept(self) -> None:
+        """Check on another thread, because it blocks, whether dead letters are kept."""
+        name, target = "pulsar-retry-keeping", self.producers.check_kept
+        self.clock.thread(target=target, name=name, daemon=True).start()
 
     def _check_connections(self, now: float) -> float:
         """Find producers whose connection the broker closes again and again, because of one letter.
@@ -443,7 +454,7 @@ class HandOff:
 
     def gauges(self) -> dict[str, float]:
         """Return the current values for the metrics."""
-        return {"letters_inflight": float(len(self.flights))}
+        return {"letters_inflight": float(len(self.flights) + self.waiting())}
 
     def stop(self) -> None:
         """Refuse new letters."""

@@ -76,6 +76,7 @@ class _Slot:
         right: The permission that the role needed in the last attempt.
         retry_at: Until then, letters fail without an attempt.
         kept_until: When the subscription of a dead-letter topic must be checked again.
+        unchecked: Whether there may be dead letters since the last check.
         proven: The longest delay in seconds that the topic has accepted.
         refusals: The letters that the broker has refused.
     """
@@ -89,6 +90,7 @@ class _Slot:
     right: str = "produce"
     retry_at: float = 0.0
     kept_until: float = math.inf
+    unchecked: bool = False
     proven: float = 0.0
     refusals: Refusals = attrs.Factory(Refusals)
 
@@ -127,8 +129,7 @@ class LetterProducers:
             client: Opens the producers. If it is a client of this package, its client for letters
                 does this instead.
             send_timeout: Seconds after which a letter without a receipt has failed.
-            prepare_dead_letters: Called with a dead-letter topic before its producer is opened, and
-                again every few seconds while there are dead letters.
+            prepare_dead_letters: Called with a dead-letter topic before and after its dead letters.
             landed: Handles receipts; see `LetterProducer`.
             outcomes: The outcomes of letters that are handed off in C++; None: there are none.
             clock: Returns the time in seconds.
@@ -172,6 +173,7 @@ class LetterProducers:
             return None
         if slot.refusals and slot.refusals.has(measure(delay, properties, payload)):
             return None
+        slot.unchecked = slot.dead
         return slot.producer
 
     def native(
@@ -186,6 +188,7 @@ class LetterProducers:
             return None
         if self._is_due(slot):
             return None
+        slot.unchecked = slot.dead
         return slot.producer, slot.proven
 
     def _is_due(self, slot: _Slot) -> bool:
@@ -221,6 +224,7 @@ class LetterProducers:
         with slot.lock:
             if slot.producer is None or self._is_due(slot):
                 slot.producer = self._open(slot, topic, schema)
+            slot.unchecked = slot.dead
             return slot.producer
 
     def _open(self, slot: _Slot, topic: str, schema: Any) -> LetterProducer:
@@ -419,18 +423,44 @@ class LetterProducers:
             if (producer := slot.producer) is not None:
                 producer.flush()
 
+    def unchecked(self) -> float:
+        """Return when dead letters must be checked with `check_kept`; inf: there are none."""
+        due = [max(s.kept_until, s.retry_at) for s in list(self._slots.values()) if s.unchecked]
+        return min(due, default=math.inf)
+
+    def check_kept(self) -> None:
+        """Create the subscription of dead letters again if their topic was deleted before them.
+
+        Otherwise they go when their producer is closed. Blocks; never raises.
+        """
+        for (topic, _), slot in list(self._slots.items()):
+            if slot.unchecked:
+                self._check_kept(topic, slot)
+
+    def _check_kept(self, topic: str, slot: _Slot) -> None:
+        slot.unchecked = False  # first, because dead letters may be published meanwhile
+        try:
+            self._prepare_dead_letters(topic)
+            slot.kept_until, slot.failures = self._clock() + _KEPT, 0
+        except Exception as error:  # noqa: BLE001 - nobody waits for it
+            if not slot.failures:
+                _log.warning("whether dead letters of %s are kept is unknown: %s", topic, error)
+            slot.unchecked = True
+            slot.failed(error, self._clock())
+
     def closing(self) -> list[Callable[[], None]]:
         """Forget every producer, and return functions that close them, which may block."""
-        slots = list(self._slots.values())
+        slots = list(self._slots.items())
         self._slots.clear()
-        return [partial(_close, slot) for slot in slots if slot.producer is not None]
+        return [
+            *(partial(self._check_kept, name, each) for (name, _), each in slots if each.unchecked),
+            *(partial(_close, each.producer) for _, each in slots if each.producer is not None),
+        ]
 
 
-def _close(slot: _Slot) -> None:
-    if slot.producer is not None:
-        with contextlib.suppress(_pulsar.PulsarException):
-            slot.producer.close()
-            slot.producer = None
+def _close(producer: LetterProducer) -> None:
+    with contextlib.suppress(_pulsar.PulsarException):
+        producer.close()
 
 
 def arguments_of(options: ProducerOptions, topic: str) -> dict[str, Any]:

@@ -162,11 +162,15 @@ class Sender:
     def finish(self) -> None:
         """Send the rows that wait for a full batch, and wait until every row has its receipt.
 
+        If a topic was deleted meanwhile, its producer has created it again, without a subscription.
+
         Raises:
             PulsarFailuresError: a row was refused, or receipts do not come.
         """
         self._flush()
         self._receipts.wait()
+        for topic in {topic for topic, _, _ in self._lanes}:
+            self._keep(topic)
         while self._named:  # the next task may need the name at once
             with suppress(pulsar.PulsarException):
                 self._named.pop().close()
@@ -257,8 +261,7 @@ class Sender:
 
     def _open(self, topic: str, how: str, schema: TopicSchema | None) -> Lane:
         """Open the lane to a topic, on its first row with *schema*."""
-        if topic in self._keepers:
-            self._keep(topic, self._keepers[topic])
+        self._keep(topic, trusts=True)
         try:
             names = self._client.partitions(topic)
         except pulsar.PulsarException as error:
@@ -277,10 +280,12 @@ class Sender:
         self._lanes[topic, how, schema] = lane
         return lane
 
-    def _keep(self, topic: str, subscription: str) -> None:
+    def _keep(self, topic: str, *, trusts: bool = False) -> None:
         """Make the subscription that keeps the rows of *topic* until somebody reads them."""
+        if (subscription := self._keepers.get(topic)) is None:
+            return
         try:
-            self._client.keep(topic, subscription)
+            self._client.keep(topic, subscription, trusts=trusts)
         except pulsar.PulsarException as error:
             name = type(error).__name__
             raise PulsarFailuresError(

@@ -15,7 +15,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION
+from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
 
 #: The subscription that is made by default.
 KEEPER = "pulsar-retry"
@@ -153,3 +153,53 @@ def test_another_subscription_or_none(subscribe, publish, admin, topic, name, ca
     assert [name] * (name is not None) == list(stats["subscriptions"])
     said = [each for each in caplog.messages if "initial_subscription_name=None" in each]
     assert (name is None) == len(said)
+
+
+def reject(_: Any) -> None:
+    """Have every message dead-lettered."""
+    raise pr.Reject("invalid")
+
+
+@pytest.mark.parametrize("ends", ["closed", "killed"])
+@pytest.mark.parametrize("shell", ["consumer", "nacks", "subscriber"])
+def test_the_first_dead_letter_after_a_deletion(
+    broker, client, publish, admin, topic, monkeypatch, shell, ends
+):
+    """It is kept, although it is also the last one and the subscription was there just before."""
+    monkeypatch.setattr(
+        "pulsar_retry.consumer.handoff.producers._KEPT", 600 if ends == "closed" else 2
+    )
+    dead = f"{topic}-{SUBSCRIPTION}-DLQ"
+    publish(b"first")
+    with pr.Client(broker.service_url) as own:
+        if shell == "subscriber":
+            own.subscriber(topic, SUBSCRIPTION, reject).start()
+        else:
+            policy = {"dead_letter_policy": pr.DeadLetterPolicy(0)}
+            how = RETRYING if shell == "consumer" else FROM_START
+            consumer = own.subscribe(topic, SUBSCRIPTION, **how, **policy)
+
+        def letter() -> None:
+            if shell == "consumer":
+                consumer.dead_letter(consumer.receive(SOON))
+            elif shell == "nacks":
+                consumer.negative_acknowledge(consumer.receive(SOON))
+            eventually(lambda: stored_in(admin, dead) == 1)
+
+        letter()
+        admin.delete_topic(dead)
+        eventually(lambda: stored_in(admin, dead) == 0)
+        publish(b"last")
+        letter()
+        if ends == "killed":  # which closes nothing
+            eventually(lambda: backlog(admin, dead) == 1)
+    await_deletions(client, admin)
+    assert 1 == backlog(admin, dead)
+
+
+def stored_in(admin: Any, topic: str) -> int:
+    """Return how many messages the topic has got since it was created."""
+    with suppress(urllib.error.HTTPError):
+        count: int = admin.stats(topic)["msgInCounter"]
+        return count
+    return 0

@@ -131,6 +131,21 @@ def test_a_failed_settlement(subscribe, publish, hooks, told, admin, topic, metr
     consumer.acknowledge(consumer.receive(SOON))
 
 
+def test_dead_letters_that_wait_for_their_topic(subscribe, publish, admin, topic, metrics):
+    """They are counted as long as their topic refuses them: a consumer has no health to ask."""
+    dead = f"{topic}-{SUBSCRIPTION}-DLQ"
+    admin.create_topic(dead)
+    admin.terminate(dead)
+    consumer = subscribe(enable_retry=False, dead_letter_policy=pr.DeadLetterPolicy(0))
+    for _ in range(3):
+        publish()
+        consumer.negative_acknowledge(consumer.receive(SOON))
+    eventually(lambda: metrics("letters_inflight") == 3)
+    admin.delete_topic(dead)
+    eventually(lambda: metrics("letters_inflight") == 0, 60)
+    assert 3 == metrics("deliveries_total", outcome="dead_lettered")
+
+
 def test_a_subscriber(start, publish, hooks, told, metrics):
     """Its failures by letters and dead letters with the error; its gauges while it runs."""
 

@@ -128,3 +128,16 @@ def test_a_subscription_is_made_again(admin, topic, send, monkeypatch):
     send(b"b")
 
     assert [KEEPING_SUBSCRIPTION] == subscriptions(admin, dead)
+
+
+@pytest.mark.parametrize("retryable", [True, False])
+def test_rows_right_after_a_deletion(admin, topic, send, retryable):
+    """The subscription was there in the task before, but not the topic: it is checked again."""
+    written = f"{topic}-{SUBSCRIPTION}-{'RETRY' if retryable else 'DLQ'}"
+    send(b"a", retryable=retryable)
+    before = subscriptions(admin, written)
+    admin.delete_topic(written)
+
+    send(b"b", retryable=retryable)
+
+    assert before == subscriptions(admin, written)

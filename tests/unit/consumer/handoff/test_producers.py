@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -256,6 +257,47 @@ def test_a_subscription_that_cannot_be_made_is_a_failure_too(creations: Creation
     with pytest.raises(pr.LetterPublishError, match=r"may not consume.*_name=None if"):
         get(letters, DLQ)
     assert [] == creations.asked
+
+
+def test_what_keeps_dead_letters_is_checked_after_them(
+    letters: LetterProducers, clock: Clock, prepared: list[str]
+) -> None:
+    """Once, when no more come; and at closing, if that has not happened yet."""
+    get(letters)
+    assert math.inf == letters.unchecked()
+    get(letters, DLQ)
+    assert clock.now < letters.unchecked() < clock.now + 10
+    letters.check_kept()
+    assert ([DLQ, DLQ], math.inf) == (prepared, letters.unchecked())
+    letters.ready(DLQ, None)
+    for close in letters.closing():
+        close()
+    assert [DLQ] * 3 == prepared
+
+
+def test_a_check_that_fails_is_repeated(
+    creations: Creations, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After longer and longer pauses, and one warning; meanwhile no dead letter is published."""
+    errors = [None, *[pulsar.Timeout("t")] * 12, None]
+
+    def prepare(_: str) -> None:
+        if (error := errors.pop(0)) is not None:
+            raise error
+
+    letters = LetterProducers(object(), send_timeout=1, prepare_dead_letters=prepare, clock=clock)
+    get(letters, DLQ)
+    for _ in range(12):
+        clock.now = letters.unchecked()
+        letters.check_kept()
+        with pytest.raises(pr.LetterPublishError):
+            get(letters, DLQ)
+    assert 1 == len(caplog.messages)
+    assert 10 < letters.unchecked() - clock.now <= 30
+    clock.now = letters.unchecked()
+    letters.check_kept()
+    assert math.inf == letters.unchecked()
+    assert get(letters, DLQ) is letters.ready(DLQ, None)
 
 
 class WithOthers:
