@@ -13,6 +13,7 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.observe.failures import EVERY, LogLimiter
 from pulsar_retry.testing import MemoryBroker
+from support.reading import eventually
 
 POLICY = pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(1))
 
@@ -59,6 +60,7 @@ def test_many_messages_that_are_not_settled_are_one_line(
     for number in range(count):
         memory.send("orders", b"%d" % number)
     assert all(handled.acquire(timeout=30) for _ in range(count))
+    eventually(lambda: len(subscriber._consumer._outbox.kept) == count)
     subscriber.stop("abandon")
     (line,) = [each for each in caplog.messages if "was not settled" in each]
     assert "redelivered: the consumer was closed before the letter could be published" in line
