@@ -23,6 +23,7 @@ import pulsar
 import pytest
 
 from pulsar_retry.native.loading import VARIABLE
+from support.appended import whole_lines
 from support.encrypting import key_files
 from support.matrix import cell_worker
 from support.matrix.cell_worker import KEY, RETRIES, schema
@@ -132,7 +133,7 @@ class Table:
 
     def lines(self) -> list[str]:
         """Return the lines that the workers wrote."""
-        return self.path.read_text().splitlines() if self.path.exists() else []
+        return whole_lines(self.path)
 
     def runs(self) -> Counter[str]:
         """Return how often each message was handled."""

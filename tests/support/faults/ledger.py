@@ -5,8 +5,7 @@ completion when it is processed, or when there is a dead letter of it. A message
 has no completion is lost. Duplicates are completions beyond the number of times that the message
 was sent, which is usually one.
 
-Every entry is one line, appended by one system call: a process that is killed has written either
-the whole line or nothing. Processing is entered *before* its acknowledgement, like the effects
+Every entry is one line, appended by one system call: nothing of another process is in its middle. Processing is entered *before* its acknowledgement, like the effects
 of a real application.
 """
 
@@ -23,6 +22,7 @@ import attrs
 
 import pulsar_retry as pr
 from pulsar_retry.wire.names import logical
+from support.appended import whole_lines
 
 Event = Literal["sent", "delivered", "retried", "processed", "dead"]
 
@@ -98,7 +98,7 @@ class Ledger:
         counts: dict[Any, Counter[int]] = {
             event: Counter() for event in ("sent", "delivered", "retried", "processed", "dead")
         }
-        for line in self.path.read_text(encoding="ascii").splitlines():
+        for line in whole_lines(self.path):
             event, number, *_ = line.split()
             counts[event][int(number)] += 1
         return counts

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from pulsar_retry.pull.rules.claims import Record
+from support.appended import whole_lines
 from support.model.checker import check_none, follow, in_tla
 from support.model.lanes import MS
 
@@ -71,7 +72,7 @@ def check_claims(
         NotABehaviourError: the model does not allow it.
     """
     records = list(records)
-    lines = [line.split(" ", 4) for line in ledger.read_text(encoding="ascii").splitlines()]
+    lines = [line.split(" ", 4) for line in whole_lines(ledger)]
     names = {name: payload for *_, payload, name in lines}
     keys = [each.partition_key() for each in records]
     processes = {key.split("-")[-2]: key for key in keys if " " not in key}

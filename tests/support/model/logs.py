@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from support.appended import whole_lines
 from support.model.machine import Machine, Work
 from support.model.witness import NotABehaviourError, Witness
 
@@ -41,7 +42,7 @@ class Entry(NamedTuple):
 def read(path: Path) -> dict[int, list[Entry]]:
     """Return the entries of each message of a ledger."""
     found = defaultdict[int, list[Entry]](list)
-    for line in path.read_text(encoding="ascii").splitlines():
+    for line in whole_lines(path):
         event, number, *rest = line.split()
         match rest:
             case [process, place, count, copy]:

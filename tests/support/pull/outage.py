@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from support.appended import whole_lines
+
 
 class Service:
     """Fails while it is switched off, and writes each attempt into a file."""
@@ -23,7 +25,7 @@ class Service:
 
     def attempts(self) -> list[bytes]:
         """Return the payload of each attempt."""
-        return self._log.read_bytes().splitlines()
+        return [each.encode() for each in whole_lines(self._log)]
 
     def __call__(self, message: Any) -> None:
         """Handle a message."""

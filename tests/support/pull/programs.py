@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.appended import whole_lines
 from support.pull import workers
 
 
@@ -34,4 +35,4 @@ class Program:
 
     def attempts(self) -> list[bytes]:
         """Return the payloads of all attempts so far."""
-        return self.path.read_bytes().splitlines() if self.path.exists() else []
+        return [each.encode() for each in whole_lines(self.path)]
