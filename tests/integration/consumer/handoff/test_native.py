@@ -271,7 +271,7 @@ consumer = client.subscribe(
     initial_position=pulsar.InitialPosition.Earliest,
 )
 for _ in range(int(sys.argv[3])):
-    consumer.reconsume_later_async(consumer.receive(20_000), delay=0)
+    consumer.reconsume_later_async(consumer.receive(60_000), delay=0)
 print("sent", flush=True)
 {}
 """
