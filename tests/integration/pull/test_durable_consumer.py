@@ -204,7 +204,7 @@ def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
 
     What happens to these keys is a behaviour of the model.
     """
-    facts = (2, 10, EVERY)
+    facts = (0, 10, EVERY)
     kinds = ("consumer", "asyncio")
     crowd = Crowd(broker.service_url, topic, Path(tmp_path), facts, admin.unload, kinds)
     book, faults = Book(Path(tmp_path)), crowd.faults()

@@ -162,7 +162,7 @@ def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
     What happens to these keys is a behaviour of the model.
     """
     admin.create_partitioned_topic(topic, 3)
-    facts = (2, 14, EVERY)
+    facts = (0, 14, EVERY)
 
     def unload(name: str) -> None:
         admin.unload(f"{name}-partition-1" if name == topic else name)  # one connection alone
