@@ -5,8 +5,8 @@ completion when it is processed, or when there is a dead letter of it. A message
 has no completion is lost. Duplicates are completions beyond the number of times that the message
 was sent, which is usually one.
 
-Every entry is one line, appended by one system call: nothing of another process is in its middle. Processing is entered *before* its acknowledgement, like the effects
-of a real application.
+Every entry is one line, appended by one system call: nothing of another process is in its middle.
+Processing is entered *before* its acknowledgement, like the effects of a real application.
 """
 
 from __future__ import annotations
