@@ -11,8 +11,10 @@ from typing import Any
 import pulsar
 
 from pulsar_retry.consumer.client import Client
-from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
-from pulsar_retry.consumer.handoff.producers import letter_client_of
+from pulsar_retry.consumer.handoff.initial_subscription import (
+    InitialSubscription,
+    letter_client_of,
+)
 from pulsar_retry.errors import ConfigError, about, noting, shown
 from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.pull.rules.held_keys import ClaimView
