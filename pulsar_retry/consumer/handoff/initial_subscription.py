@@ -97,10 +97,10 @@ class Attempts:
 
 @attrs.define(eq=False)
 class Keeper(Attempts):
-    """Has the letters of one topic kept, by a check before them and one after. Thread-safe.
+    """Has what is written to one topic kept, by a check before it and one after. Thread-safe.
 
     If a topic is deleted, the connection of its producer creates it again, without a subscription.
-    The letters that it gets then are lost when the producer is closed.
+    What it gets then is lost when the producer is closed.
     """
 
     _topic: str
@@ -146,7 +146,7 @@ class Keeper(Attempts):
                 return
             error = self._tried()
             if error is not None and self.failures == 1:
-                text = "whether dead letters of %s are kept is unknown: %s"
+                text = "whether what was written to %s is kept is unknown: %s"
                 _log.warning(text, self._topic, error)
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class _Slot(Attempts):
     Attributes:
         dead: Whether it is a dead-letter topic.
         named: Whether its producers have unique names that begin with `pulsar-retry-`.
-        keeper: Has the letters of the topic kept; None: nothing is done for that.
+        keeper: Has the letters of the topic kept; None: that is not necessary.
         proven: The longest delay in seconds that the topic has accepted.
         lock: Held while a producer is opened, or a letter is published alone.
         producer: The open producer; None if there is none.
@@ -202,8 +202,8 @@ class LetterProducers:
             return slot.producer
 
     def _slot(self, topic: str, key: Any, *, dead: bool, named: bool) -> _Slot:
-        keeper = None
-        if dead:
+        keeper = self._keepers.get(topic)
+        if dead and keeper is None:
             keeper = Keeper(topic, self._prepare_dead_letters, self._clock)
             keeper = self._keepers.setdefault(topic, keeper)
         proven = math.inf if self._new_client is None else 0.0
@@ -399,6 +399,13 @@ class LetterProducers:
         for slot in list(self._slots.values()):
             if (producer := slot.producer) is not None:
                 producer.flush()
+
+    def keep(self, topic: str, create: Callable[[str], None]) -> None:
+        """Have the letters of *topic* kept, though they are no dead letters.
+
+        *create* is called before and after them, as for dead letters.
+        """
+        self._keepers[topic] = Keeper(topic, create, self._clock)
 
     def wrote(self, topic: str) -> None:
         """Record that a letter of *topic* has its receipt."""
