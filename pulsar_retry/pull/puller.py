@@ -124,7 +124,11 @@ class Puller:
             now = self._now()
             self._clock.begin(pulled, now)
             self._clock.modify(pulled, now, deadline)
-        return Delivery(self, pulled, settler.attempt(pulled.work))
+        try:
+            attempt = settler.attempt(pulled.work)
+        except UnicodeDecodeError:  # it can be acknowledged, but no letter can be made of it
+            attempt = 1
+        return Delivery(self, pulled, attempt)
 
     # -- settling (`DeliverySettler`) -------------------------------------------------------------
 
@@ -136,7 +140,11 @@ class Puller:
     def fail(self, pulled: Pulled, error: Exception) -> None:
         """Do what the policy of the pull decides about *error*, and wait until it is done."""
         if (settler := self._ended(pulled)) is not None:
-            future = settler.act_on_failure(pulled.work, error, pulled.policy)
+            try:
+                future = settler.act_on_failure(pulled.work, error, pulled.policy)
+            except Exception as trouble:
+                settler.come_back(pulled.work, trouble)
+                raise
             if future is not None:
                 settler.handover.flush()
                 future.result()
