@@ -64,7 +64,7 @@ def _profile(config: pytest.Config) -> Mapping[str, Setting]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let benchmarks choose their broker, and unit tests have none."""
+    """Let benchmarks choose their broker, unit tests have none, and each night have more tests."""
     parser.addoption(
         "--kind-broker",
         action="store_true",
@@ -75,6 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="with pytest-xdist, whose controller cannot tell: no test needs a broker",
     )
+    parser.addoption("--nightly", action="store_true", help="run the tests of each night, too")
 
 
 def _which_broker(config: pytest.Config) -> list[str]:
@@ -134,9 +135,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[STACK].close()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use the broker, so that `-m "not broker"` leaves them out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that use the broker; skip those of each night, unless they are asked for."""
+    by_day = pytest.mark.skip(reason="skipped, because it takes long: --nightly runs it")
     for item in items:
+        if item.get_closest_marker("nightly") and not config.getoption("nightly"):
+            item.add_marker(by_day)
         if {"broker", "index_ack_broker", "own_broker"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.broker)
 

@@ -79,13 +79,24 @@ class AuditLog:
             AuditError: this was not possible.
         """
         self._topic = topic
+        self._subscription = InitialSubscription(client, KEEPING_SUBSCRIPTION)
         try:
-            InitialSubscription(client, KEEPING_SUBSCRIPTION).create(topic)
+            self.keep()
             self._producer = BareClient.create_producer(
                 client, topic, batching_enabled=False, send_timeout_millis=_SEND_TIMEOUT_MS
             )
         except pulsar.PulsarException as error:
             raise self._error(error) from error
+
+    def keep(self) -> None:
+        """Create the subscription that keeps the entries, if there is none.
+
+        If the topic is deleted, the producer creates it again without one.
+
+        Raises:
+            pulsar.PulsarException: it could not be created.
+        """
+        self._subscription.create(self._topic)
 
     def write(self, act: Act, phase: str, **facts: Any) -> None:
         """Write an entry, and wait for its receipt.
@@ -103,6 +114,8 @@ class AuditLog:
         text = json.dumps(entry, ensure_ascii=False, default=str)
         try:
             self._producer.send(text.encode("utf-8", "replace"), partition_key=act.job)
+            if phase == ENDED:
+                self.keep()
         except pulsar.PulsarException as error:
             raise self._error(error) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any, cast
@@ -23,12 +24,17 @@ from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.rules.lease import LeaseClock
 from pulsar_retry.runtime.worker import Worker
 
+_log = logging.getLogger("pulsar_retry")
+
 #: A pull that has some messages returns after this many seconds without another one.
 _PAUSE = 0.1
 
 #: Seconds after which an unused consumer is closed, so that others get the messages that it has
 #: prefetched.
 _IDLE = 10.0
+
+#: Seconds after which leases are checked again if no thread could be started for that.
+_AGAIN = 1.0
 
 
 class Puller:
@@ -118,7 +124,11 @@ class Puller:
             now = self._now()
             self._clock.begin(pulled, now)
             self._clock.modify(pulled, now, deadline)
-        return Delivery(self, pulled, settler.attempt(pulled.work))
+        try:
+            attempt = settler.attempt(pulled.work)
+        except UnicodeDecodeError:  # it can be acknowledged, but no letter can be made of it
+            attempt = 1
+        return Delivery(self, pulled, attempt)
 
     # -- settling (`DeliverySettler`) -------------------------------------------------------------
 
@@ -130,7 +140,11 @@ class Puller:
     def fail(self, pulled: Pulled, error: Exception) -> None:
         """Do what the policy of the pull decides about *error*, and wait until it is done."""
         if (settler := self._ended(pulled)) is not None:
-            future = settler.act_on_failure(pulled.work, error, pulled.policy)
+            try:
+                future = settler.act_on_failure(pulled.work, error, pulled.policy)
+            except Exception as trouble:
+                settler.come_back(pulled.work, trouble)
+                raise
             if future is not None:
                 settler.handover.flush()
                 future.result()
@@ -190,12 +204,21 @@ class Puller:
         if not self._pulls and not len(self._clock):
             due = min(due, max(now, self._used_at + self._idle_after))
         if due < self._checked_at and self._handover is not None:
-            self._checked_at = due
-            self._handover.check_later(self, due - now)
+            try:
+                self._handover.check_later(self, due - now)
+            except RuntimeError as error:  # no thread can be started: the next call tries again
+                _log.warning("deadlines of pulled messages may end late: %s", error)
+            else:
+                self._checked_at = due
 
     def check(self) -> None:
         """Start `_look` on another thread. The timer calls this, and must not be blocked."""
-        self._worker.submit(self._look)
+        try:
+            self._worker.submit(self._look)
+        except RuntimeError as error:  # no thread can be started
+            _log.warning("deadlines of pulled messages end late: %s", error)
+            if (handover := self._handover) is not None:
+                handover.check_later(self, _AGAIN)
 
     def _look(self) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 import attrs
@@ -33,7 +33,7 @@ from pulsar_retry_spark.schemas.registry import TopicSchema
 #: Seconds after which an unused client is closed.
 IDLE = 60.0
 
-#: Seconds for which `CachedClient.keep` trusts that a subscription still exists. This is less than
+#: Seconds for which a subscription counts as existing before rows are written. This is less than
 #: the minute after which a broker deletes a topic without a subscription.
 _KEPT = 30.0
 
@@ -81,18 +81,24 @@ class CachedClient:
         """Return the full names of the topic's partitions, or the topic itself if it has none."""
         return list(self.client.get_topic_partitions(topic))
 
-    def keep(self, topic: str, subscription: str, *, trusts: bool = False) -> None:
+    def keep(self, topic: str, subscription: str, written: Collection[str] = ()) -> None:
         """Make the durable *subscription*; without one, the broker may delete what is written.
 
-        It starts at the earliest message. An existing one is not changed. The result is remembered
-        for a while, and nothing is done meanwhile if *trusts*.
+        It starts at the earliest message. An existing one is not changed. Before rows are written,
+        nothing is done if this was done a short time ago.
+
+        Args:
+            topic: The topic.
+            subscription: The name of the subscription.
+            written: After rows were written, the partitions that may have got them: only those are
+                checked, but always.
 
         Raises:
             pulsar.PulsarException: the broker refuses.
         """
-        if trusts and time.monotonic() < self._kept_until.get((topic, subscription), 0.0):
+        if not written and time.monotonic() < self._kept_until.get((topic, subscription), 0.0):
             return
-        for partition in self.partitions(topic):
+        for partition in written or self.partitions(topic):
             # The broker delivers nothing to a consumer without a queue, so this consumer takes no
             # letters away from the others.
             with contextlib.suppress(pulsar.ConsumerBusy):  # it exists, and has a consumer

@@ -183,7 +183,10 @@ class InFlightLetter:
         """Handle the result of the acknowledgement."""
         if result != _OK:
             self.fail(error_of(result))
-        elif self._is_first_end():
+            return
+        if (facts := self.facts) is not None:
+            self.hand_off.producers.wrote(facts.topic)  # first, so that closing checks it
+        if self._is_first_end():
             if (watch := self.hand_off.watch) is not None:
                 self._resolve(partial(watch.handed_on, self.raw, self.facts or self.letter))
             self.succeed()

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import logging
+import math
+import threading
+from collections.abc import Callable
 
+import attrs
 import pulsar
 from pulsar import Client as BareClient
 
-from pulsar_retry.consumer.handoff.producers import letter_client_of
+from pulsar_retry.errors import INITIAL_SUBSCRIPTION, LetterPublishError
+from pulsar_retry.policy.backoff import Exponential
 
 _log = logging.getLogger("pulsar_retry")
+
+#: After a topic did not work, further letters fail at once for this time. So a broken topic does
+#: not cause an attempt for each message.
+_BACKOFF = Exponential(0.1, 30)
+
+#: Seconds after which the subscription of a dead-letter topic is created again if it is gone. A
+#: broker deletes a topic without subscriptions after a minute, which is much longer.
+_KEPT = 5.0
 
 _NOT_KEPT = (
     "no subscription is created on %s (initial_subscription_name=None): if you have not created "
@@ -55,3 +68,109 @@ class InitialSubscription:
         except pulsar.ConsumerBusy:
             return  # another consumer is connected to it, so the subscription exists
         consumer.close()
+
+
+@attrs.define(eq=False)
+class Attempts:
+    """Whether the last attempts have failed, and when to try again.
+
+    Attributes:
+        failures: How many attempts in succession have failed.
+        error: The last error; None after a success.
+        retry_at: Until then, letters fail without an attempt.
+    """
+
+    failures: int = attrs.field(default=0, init=False)
+    error: Exception | None = attrs.field(default=None, init=False)
+    retry_at: float = attrs.field(default=0.0, init=False)
+
+    def failed(self, error: Exception, now: float) -> None:
+        """Record that the topic does not work at present."""
+        self.failures += 1
+        self.error = error
+        self.retry_at = now + _BACKOFF.delay(self.failures)
+
+    def worked(self) -> None:
+        """Record that it works."""
+        self.failures, self.error = 0, None
+
+
+@attrs.define(eq=False)
+class Keeper(Attempts):
+    """Has what is written to one topic kept, by a check before it and one after. Thread-safe.
+
+    If a topic is deleted, the connection of its producer creates it again, without a subscription.
+    What it gets then is lost when the producer is closed.
+    """
+
+    _topic: str
+    _create: Callable[[str], None]
+    _clock: Callable[[], float]
+    _until: float = attrs.field(default=-math.inf, init=False)
+    _unchecked: bool = attrs.field(default=False, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
+    _lock: threading.RLock = attrs.field(factory=threading.RLock, init=False)
+
+    def is_due(self) -> bool:
+        """Tell whether `ensure` must be called before the next letter."""
+        return self._until <= self._clock()
+
+    def ensure(self) -> None:
+        """Create the subscription if it is gone, unless this was done just before. Blocks.
+
+        Raises:
+            LetterPublishError: it could not be created, now or a moment ago.
+        """
+        with self._lock:
+            error = None
+            if self.is_due():
+                error = self.error if self._clock() < self.retry_at else self._tried()
+        if error is not None:
+            raise LetterPublishError(self._topic, error, right=INITIAL_SUBSCRIPTION) from error
+
+    def wrote(self) -> None:
+        """Record that a letter has its receipt."""
+        self._unchecked = True
+
+    def due(self) -> float:
+        """Return when `check` must be called; inf: there is no letter since the last check."""
+        return max(self._until, self.retry_at) if self._unchecked else math.inf
+
+    def check(self) -> None:
+        """Create the subscription again if there are letters since the last check.
+
+        Blocks; never raises.
+        """
+        with self._lock:
+            if not self._unchecked:
+                return
+            error = self._tried()
+            if error is not None and self.failures == 1:
+                text = "whether what was written to %s is kept is unknown: %s"
+                _log.warning(text, self._topic, error)
+
+    def close(self) -> None:
+        """Check for the last time; further calls wait for that."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self.check()
+
+    def _tried(self) -> Exception | None:
+        """Create the subscription; return the error, if any."""
+        unchecked, self._unchecked = self._unchecked, False  # letters may be published meanwhile
+        try:
+            self._create(self._topic)
+        except Exception as error:  # noqa: BLE001 - both callers tell of it
+            self._unchecked |= unchecked
+            self.failed(error, self._clock())
+            return error
+        self.worked()
+        self._until = self._clock() + _KEPT
+        return None
+
+
+def letter_client_of(client: pulsar.Client) -> pulsar.Client:
+    """Return the client that opens the letters' producers for *client*."""
+    own = getattr(client, "_letter_client", None)
+    return client if own is None else own

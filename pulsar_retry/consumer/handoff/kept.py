@@ -89,12 +89,23 @@ class KeptLetters:
             due = [flight for flight, when in self._waiting.items() if when <= now]
             for flight in due:
                 del self._waiting[flight]
+        for flight in due:
+            try:
+                if not self._worker.submit(partial(self._publish, flight)):
+                    self._end(flight)
+            except RuntimeError:  # no thread can be started
+                self._wait_again(flight, now)
+        with self._lock:
             after = min(self._waiting.values(), default=None)
         if after is not None:
             self._timer.check_later(self, after - now)
-        for flight in due:
-            if not self._worker.submit(partial(self._publish, flight)):
-                self._end(flight)
+
+    def _wait_again(self, flight: InFlightLetter, now: float) -> None:
+        with self._lock:
+            if not self._closed:
+                self._waiting[flight] = now + COME_BACK.delay(flight.failures)
+                return
+        self._end(flight)
 
     def _publish(self, flight: InFlightLetter) -> None:
         self._room.release(1, flight.size)  # first, because the letter can fail and be kept again

@@ -20,23 +20,15 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.handoff.alone import Alone, Measure, Refusals, RefusedError
 from pulsar_retry.consumer.handoff.batches import Batches
+from pulsar_retry.consumer.handoff.initial_subscription import Attempts, Keeper, letter_client_of
 from pulsar_retry.consumer.handoff.native import NativeOutcomes, NativeProducer
 from pulsar_retry.consumer.handoff.receipts import Landed, LetterProducer, each_landed
-from pulsar_retry.errors import INITIAL_SUBSCRIPTION, ConfigError, LetterPublishError
+from pulsar_retry.errors import ConfigError, LetterPublishError
 from pulsar_retry.letters.identity import new_producer_name
-from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.policy.letter_producers import LetterProducerOptions, ProducerOptions
 from pulsar_retry.wire.sizes import most_bytes
 
 _log = logging.getLogger("pulsar_retry")
-
-#: After a producer could not be opened, further letters fail at once for this time. So a broken
-#: topic does not cause an attempt for each message.
-_CREATION_BACKOFF = Exponential(0.1, 30)
-
-#: Seconds after which the subscription of a dead-letter topic is created again if it is gone. A
-#: broker deletes a topic without subscriptions after a minute, which is much longer.
-_KEPT = 5.0
 
 _COMPRESSION = {name.lower(): member for name, member in pulsar.CompressionType.__members__.items()}
 
@@ -62,43 +54,31 @@ _REFUSED = (
 PublishAlone = Callable[[Measure, Callable[[], Any]], None]
 
 
-@attrs.define
-class _Slot:
+@attrs.define(eq=False)
+class _Slot(Attempts):
     """The producer of one topic and schema, or when to try again.
 
     Attributes:
         dead: Whether it is a dead-letter topic.
         named: Whether its producers have unique names that begin with `pulsar-retry-`.
+        keeper: Has the letters of the topic kept; None: that is not necessary.
+        proven: The longest delay in seconds that the topic has accepted.
         lock: Held while a producer is opened, or a letter is published alone.
         producer: The open producer; None if there is none.
-        failures: How many attempts in succession have failed.
-        error: The last error; None after a success.
-        right: The permission that the role needed in the last attempt.
-        retry_at: Until then, letters fail without an attempt.
-        kept_until: When the subscription of a dead-letter topic must be checked again.
-        unchecked: Whether there may be dead letters since the last check.
-        proven: The longest delay in seconds that the topic has accepted.
         refusals: The letters that the broker has refused.
     """
 
     dead: bool
     named: bool
-    lock: threading.RLock = attrs.Factory(threading.RLock)
-    producer: LetterProducer | None = None
-    failures: int = 0
-    error: Exception | None = None
-    right: str = "produce"
-    retry_at: float = 0.0
-    kept_until: float = math.inf
-    unchecked: bool = False
-    proven: float = 0.0
-    refusals: Refusals = attrs.Factory(Refusals)
+    keeper: Keeper | None
+    proven: float
+    lock: threading.RLock = attrs.field(factory=threading.RLock, init=False)
+    producer: LetterProducer | None = attrs.field(default=None, init=False)
+    refusals: Refusals = attrs.field(factory=Refusals, init=False)
 
-    def failed(self, error: Exception, now: float) -> None:
-        """Record that the topic does not work at present."""
-        self.failures += 1
-        self.error = error
-        self.retry_at = now + _CREATION_BACKOFF.delay(self.failures)
+    def is_due(self) -> bool:
+        """Tell whether the subscription that keeps the letters must be checked before the next."""
+        return self.keeper is not None and self.keeper.is_due()
 
 
 class LetterProducers:
@@ -145,6 +125,7 @@ class LetterProducers:
         self._prepare_dead_letters = prepare_dead_letters
         self._clock = clock
         self._slots: dict[tuple[str, Any], _Slot] = {}
+        self._keepers: dict[str, Keeper] = {}
 
     @property
     def can_send_alone(self) -> bool:
@@ -169,11 +150,10 @@ class LetterProducers:
             payload: The size of its payload in bytes.
         """
         slot = self._slots.get((topic, key))
-        if slot is None or delay > slot.proven or self._is_due(slot):
+        if slot is None or delay > slot.proven or slot.is_due():
             return None
         if slot.refusals and slot.refusals.has(measure(delay, properties, payload)):
             return None
-        slot.unchecked = slot.dead
         return slot.producer
 
     def native(
@@ -186,14 +166,9 @@ class LetterProducers:
         slot = self._slots.get((topic, key))
         if slot is None or slot.refusals or not isinstance(slot.producer, NativeProducer):
             return None
-        if self._is_due(slot):
+        if slot.is_due():
             return None
-        slot.unchecked = slot.dead
         return slot.producer, slot.proven
-
-    def _is_due(self, slot: _Slot) -> bool:
-        """Tell whether the subscription that keeps dead letters must be checked for deletion."""
-        return slot.kept_until < math.inf and slot.kept_until <= self._clock()
 
     def get(
         self,
@@ -218,29 +193,31 @@ class LetterProducers:
         Raises:
             LetterPublishError: the producer could not be opened, now or a moment ago.
         """
-        slot = self._slots.setdefault(
-            (topic, key), _Slot(dead, named, proven=math.inf if self._new_client is None else 0.0)
-        )
+        slot = self._slots.get((topic, key)) or self._slot(topic, key, dead=dead, named=named)
         with slot.lock:
-            if slot.producer is None or self._is_due(slot):
+            if slot.keeper is not None:
+                slot.keeper.ensure()
+            if slot.producer is None:
                 slot.producer = self._open(slot, topic, schema)
-            slot.unchecked = slot.dead
             return slot.producer
+
+    def _slot(self, topic: str, key: Any, *, dead: bool, named: bool) -> _Slot:
+        keeper = self._keepers.get(topic)
+        if dead and keeper is None:
+            keeper = Keeper(topic, self._prepare_dead_letters, self._clock)
+            keeper = self._keepers.setdefault(topic, keeper)
+        proven = math.inf if self._new_client is None else 0.0
+        return self._slots.setdefault((topic, key), _Slot(dead, named, keeper, proven))
 
     def _open(self, slot: _Slot, topic: str, schema: Any) -> LetterProducer:
         if self._clock() < slot.retry_at:
-            raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
+            raise LetterPublishError(topic, slot.error) from slot.error
         try:
-            if slot.dead:
-                slot.right = INITIAL_SUBSCRIPTION
-                self._prepare_dead_letters(topic)
-                slot.kept_until = self._clock() + _KEPT
-            slot.right = "produce"
-            producer = slot.producer or self._create(slot, topic, schema, fallback=slot.dead)
+            producer = self._create(slot, topic, schema, fallback=slot.dead)
         except Exception as error:
             slot.failed(error, self._clock())
-            raise LetterPublishError(topic, error, right=slot.right) from error
-        slot.failures, slot.error = 0, None
+            raise LetterPublishError(topic, error) from error
+        slot.worked()
         return producer
 
     def _create(self, slot: _Slot, topic: str, schema: Any, *, fallback: bool) -> LetterProducer:
@@ -332,7 +309,7 @@ class LetterProducers:
             if slot.refusals.is_fresh(measured, now):
                 raise _refused(topic, measured)
             if now < slot.retry_at:
-                raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
+                raise LetterPublishError(topic, slot.error) from slot.error
             try:
                 try:
                     alone.open()
@@ -423,44 +400,45 @@ class LetterProducers:
             if (producer := slot.producer) is not None:
                 producer.flush()
 
+    def keep(self, topic: str, create: Callable[[str], None]) -> None:
+        """Have the letters of *topic* kept, though they are no dead letters.
+
+        *create* is called before and after them, as for dead letters.
+        """
+        self._keepers[topic] = Keeper(topic, create, self._clock)
+
+    def wrote(self, topic: str) -> None:
+        """Record that a letter of *topic* has its receipt."""
+        if (keeper := self._keepers.get(topic)) is not None:
+            keeper.wrote()
+
     def unchecked(self) -> float:
-        """Return when dead letters must be checked with `check_kept`; inf: there are none."""
-        due = [max(s.kept_until, s.retry_at) for s in list(self._slots.values()) if s.unchecked]
-        return min(due, default=math.inf)
+        """Return when letters must be checked with `check_kept`; inf: there are none."""
+        return min((each.due() for each in list(self._keepers.values())), default=math.inf)
 
     def check_kept(self) -> None:
-        """Create the subscription of dead letters again if their topic was deleted before them.
+        """Create the subscription of letters again if their topic was deleted before them.
 
-        Otherwise they go when their producer is closed. Blocks; never raises.
+        Blocks; never raises.
         """
-        for (topic, _), slot in list(self._slots.items()):
-            if slot.unchecked:
-                self._check_kept(topic, slot)
-
-    def _check_kept(self, topic: str, slot: _Slot) -> None:
-        slot.unchecked = False  # first, because dead letters may be published meanwhile
-        try:
-            self._prepare_dead_letters(topic)
-            slot.kept_until, slot.failures = self._clock() + _KEPT, 0
-        except Exception as error:  # noqa: BLE001 - nobody waits for it
-            if not slot.failures:
-                _log.warning("whether dead letters of %s are kept is unknown: %s", topic, error)
-            slot.unchecked = True
-            slot.failed(error, self._clock())
+        for keeper in list(self._keepers.values()):
+            keeper.check()
 
     def closing(self) -> list[Callable[[], None]]:
         """Forget every producer, and return functions that close them, which may block."""
-        slots = list(self._slots.items())
+        slots = list(self._slots.values())
         self._slots.clear()
-        return [
-            *(partial(self._check_kept, name, each) for (name, _), each in slots if each.unchecked),
-            *(partial(_close, each.producer) for _, each in slots if each.producer is not None),
-        ]
+        self._keepers.clear()
+        return [partial(_close, each) for each in slots if each.producer or each.keeper]
 
 
-def _close(producer: LetterProducer) -> None:
-    with contextlib.suppress(_pulsar.PulsarException):
-        producer.close()
+def _close(slot: _Slot) -> None:
+    """Close the producer, after the letters of its topic were checked."""
+    if slot.keeper is not None:
+        slot.keeper.close()
+    if slot.producer is not None:
+        with contextlib.suppress(_pulsar.PulsarException):
+            slot.producer.close()
 
 
 def arguments_of(options: ProducerOptions, topic: str) -> dict[str, Any]:
@@ -482,12 +460,6 @@ def arguments_of(options: ProducerOptions, topic: str) -> dict[str, Any]:
         given["encryption_key"] = options.encryption_key
         given["crypto_key_reader"] = options.crypto_key_reader
     return given | options.further(topic)
-
-
-def letter_client_of(client: pulsar.Client) -> pulsar.Client:
-    """Return the client that opens the letters' producers for *client*."""
-    own = getattr(client, "_letter_client", None)
-    return client if own is None else own
 
 
 def measure(delay: float, properties: Mapping[str, str], payload: int) -> Measure:

@@ -7,6 +7,7 @@ and nacks due messages at pulsar-client in bursts (`bursts`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import weakref
@@ -72,6 +73,7 @@ class NackQueue:
         # Reentrant, because a garbage collection can settle messages at any moment.
         self._lock = threading.RLock()
         self._next_check = float("inf")
+        self._has_no_thread = False  # for the timer of the last nack
         self._last_check = self._handed_at = float("-inf")
         self._ledgers: frozenset[int] = frozenset()  # of the messages nacked at `_handed_at`
         self._cost = _COST
@@ -97,8 +99,11 @@ class NackQueue:
                 return  # the broker has redelivered the message
             self._remember_edges(message_id)
             is_first = self.pending.add(entry, index, message_id, due)
+            is_first = is_first or self._has_no_thread
             if is_first or not len(self.pending.entries) & 1023:  # many entries start earlier
+                self._has_no_thread = True  # unless the next line succeeds
                 self._schedule_burst()
+                self._has_no_thread = False
 
     def join(self, message_id: Any, due: float) -> bool:
         """Have a message redelivered together with others that are due at the same time.
@@ -137,7 +142,8 @@ class NackQueue:
                 # It was redelivered before its nack was due. Settling it settles both.
                 self.redelivered += self.pending.holds(*place_of(message_id))
                 self._awaited.come(message_id, self._timer.now())
-                self._schedule_recall()
+                with contextlib.suppress(RuntimeError):  # no thread can be started: the next tries
+                    self._schedule_recall()
 
     def cancel(self, message_id: Any) -> bool:
         """Cancel the nack of a message; tell whether there was one."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pulsar
 
+from pulsar_retry.consumer.handoff.initial_subscription import Keeper
 from pulsar_retry.errors import shown
 from pulsar_retry.pull.durable.log import ClaimLog
 from pulsar_retry.runtime.clock import Clock
@@ -48,13 +49,16 @@ class LogAudit:
         self._latest = self._now() + _EVERY
         self._doubtful: list[LaneClaim] = []
         self._ticket = 0
+        self._keeper = Keeper(log.topic, lambda _: log.keep(), self._now)
+        log.wrote = self._keeper.wrote
         log.refused = terminated
         log.cut.append(self._cut)
         log.looked.append(self._looked)
 
     def close(self) -> None:
-        """Check nothing more."""
+        """Check for the last time."""
         self._worker.close()
+        self._keeper.close()
 
     def _cut(self) -> None:
         self._is_due = True
@@ -65,12 +69,27 @@ class LogAudit:
             self._write_again()
         if self._is_due or (self._now() >= self._latest and len(self._log.view)):
             self._begin()
+        if not self._is_busy and self._keeper.due() <= self._now():
+            self._submit(self._check_kept)
+
+    def _check_kept(self) -> None:
+        """Check for a deletion that no look has noticed, because the reader was quick to return."""
+        self._keeper.check()
+        self._is_busy = False
+
+    def _submit(self, task: Callable[[], None]) -> None:
+        self._is_busy = True
+        try:
+            self._worker.submit(task)
+        except RuntimeError:  # no thread can be started: the next look tries again
+            self._is_busy, self._is_due = False, True
+            raise
 
     def _begin(self) -> None:
         if self._is_busy or self._now() < self._earliest or not self._log.is_reachable():
             return
-        self._is_busy, self._is_due = True, False
-        self._worker.submit(self._check)
+        self._is_due = False
+        self._submit(self._check)
 
     def _check(self) -> None:
         """Read the topic anew, and compare. A claim that is removed meanwhile is no loss."""

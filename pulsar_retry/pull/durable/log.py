@@ -11,8 +11,10 @@ from typing import Any
 import pulsar
 
 from pulsar_retry.consumer.client import Client
-from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
-from pulsar_retry.consumer.handoff.producers import letter_client_of
+from pulsar_retry.consumer.handoff.initial_subscription import (
+    InitialSubscription,
+    letter_client_of,
+)
 from pulsar_retry.errors import ConfigError, about, noting, shown
 from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.pull.rules.held_keys import ClaimView
@@ -50,6 +52,7 @@ class ClaimLog:
         looked: Called after each look at the end of the log, on the same thread.
         cut: Called on this thread when the log cannot be read because there is no connection.
         refused: Called, on any thread, with the error if the log can never be written again.
+        wrote: Called when a record is stored, on a thread of pulsar-client. It may not block.
         passed: The last look at the end of the log that was completed.
         troubles: Why the log cannot be read or written now, by the verb.
     """
@@ -63,6 +66,7 @@ class ClaimLog:
         self.looked: list[Callable[[], None]] = []
         self.cut: list[Callable[[], None]] = []
         self.refused: Callable[[BaseException], object] = lambda _error: None
+        self.wrote: Callable[[], object] = lambda: None
         self.passed = 0
         self.troubles: dict[str, str] = {}
         self._client = client
@@ -100,7 +104,7 @@ class ClaimLog:
             raise ConfigError.bad("the log of the lanes", self.topic, accepted)
         self._close_both()  # another attempt may have ended half-way
         self._producer = self._opened_producer()
-        self._keep()
+        self.keep()
         self._reader = self._opened_reader()
         self._read()
         self._thread = self._clock.thread(target=self._run, name="pulsar-retry-lanes", daemon=True)
@@ -110,7 +114,7 @@ class ClaimLog:
         letters = letter_client_of(self._client)
         return letters.create_producer(self.topic, batching_enabled=False)
 
-    def _keep(self) -> None:
+    def keep(self) -> None:
         """Create the subscription that keeps the log, if there is none.
 
         Open a producer before: if the topic is terminated, a consumer breaks the connection.
@@ -130,7 +134,7 @@ class ClaimLog:
         """
         with about(self.topic):
             self._opened_producer().close()
-            self._keep()
+            self.keep()
             view, reader = ClaimView(), self._opened_reader()
             try:
                 for record in _records(reader):
@@ -254,6 +258,7 @@ class ClaimLog:
         def ended(result: Any, _message_id: object) -> None:
             if result == pulsar.Result.Ok:
                 self.troubles.pop("written", None)
+                self.wrote()
                 self._act(stored)
             else:
                 failed(error_of(result))

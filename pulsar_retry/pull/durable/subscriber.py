@@ -10,7 +10,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.consumer.client import Client
-from pulsar_retry.consumer.handoff.producers import letter_client_of
+from pulsar_retry.consumer.handoff.initial_subscription import letter_client_of
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy

@@ -12,15 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsar_retry.admin.client import AdminClient
-from pulsar_retry.client import Client
-from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from pulsar_retry.errors import AdminNotFoundError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.judge import LetterJudge, is_meant
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import COPY, FILTERED, NO_TARGET, NOT_KEPT
-from pulsar_retry.replay.redriving.source import SUBSCRIPTION
 from pulsar_retry.wire.archive import (
     ARCHIVED_AS,
     ARCHIVED_FROM,
@@ -110,9 +107,6 @@ class Archiving(Redrive):
 
     def _judge(self, admin: AdminClient, job: str, editor: Any) -> LetterJudge:  # noqa: ARG002 - a redrive's
         return _Archived(self._where, self._note, self.source)
-
-    def _prepare(self, client: Client) -> None:
-        InitialSubscription(client, SUBSCRIPTION).create(self.archive)
 
 
 class Restoring(Redrive):

@@ -18,7 +18,6 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import Duration, seconds
@@ -178,6 +177,11 @@ class Redrive:
         """The full name of the dead-letter topic."""
         return self._source
 
+    @property
+    def archive(self) -> str | None:
+        """The full name of the topic that has the archived letters; None: none are archived."""
+        return None if self._edit is None else archive_of(self._source)
+
     def cancel(self) -> None:
         """Stop: letters in flight are settled, then `run` returns. Any thread may call it."""
         self._cancelled.set()
@@ -274,18 +278,12 @@ class Redrive:
             editor=editor,
         )
 
-    def _prepare(self, client: Client) -> None:
-        """Prepare the topics to publish to, before the first letter is published."""
-        if self._edit is not None:
-            InitialSubscription(client, SUBSCRIPTION).create(archive_of(self._source))
-
     # -- doing it ---------------------------------------------------------------------------------
 
     def _work(
         self, admin: AdminClient, client: Client, through: str, tell: Callable[[Redriven], None]
     ) -> Redriven:
         with contextlib.ExitStack() as stack:
-            self._prepare(client)
             consumer = stack.enter_context(only_consumer(client, self._source, through))
             # This consumer is the only one now, so no other process writes a checkpoint.
             partitions = admin.topics.partition_names(self._source)
@@ -305,7 +303,9 @@ class Redrive:
             failures = stack.enter_context(
                 contextlib.closing(Failures(client, watched, checkpoint))
             )
-            hand_off = stack.enter_context(hand_off_of(client, max_pending=_IN_FLIGHT))
+            hand_off = stack.enter_context(
+                hand_off_of(client, max_pending=_IN_FLIGHT, archive=self.archive)
+            )
             work = RedriveWork(
                 consumer=consumer,
                 hand_off=hand_off,

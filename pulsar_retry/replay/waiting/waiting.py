@@ -18,7 +18,6 @@ import attrs
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
 from pulsar_retry.consumer.handoff.handoff import HandOff
-from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from pulsar_retry.errors import AdminError, PulsarRetryError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
@@ -29,7 +28,6 @@ from pulsar_retry.replay.reading import SOME_CANNOT_BE_READ
 from pulsar_retry.replay.redriving.judge import is_meant
 from pulsar_retry.replay.redriving.report import Groups
 from pulsar_retry.replay.redriving.source import (
-    SUBSCRIPTION,
     check_exists,
     durable_subscriptions,
 )
@@ -158,8 +156,6 @@ class WaitingLetters:
         with self._opened() as (admin, client, subscription):
             groups = Groups()
             found = self._find(admin, client, subscription, groups, tell)
-            if any(each.meant for each in found):
-                InitialSubscription(client, SUBSCRIPTION).create(archive)
             most = _most_ranges(admin)
             moved = {
                 each.seen.topic: between(each.others, each.meant)
@@ -174,7 +170,7 @@ class WaitingLetters:
                 rest = max(0.0, due_ms(properties, raw.publish_timestamp()) / 1000 - time.time())
                 return Letter(self.topic, republished(properties, place, rest), delay=rest)
 
-            work = _Work(admin, client, subscription, letter, tell)
+            work = _Work(admin, client, subscription, letter, tell, archive=archive)
             for each in found:
                 work.do(each, moved.get(each.seen.topic, set()))
             report = self._report(subscription, found, groups, job=note.job, archive=archive)
@@ -298,6 +294,8 @@ class _Work:
         subscription: str,
         letter: Callable[[Any, str, int | None], Letter],
         tell: Tell,
+        *,
+        archive: str | None = None,
     ) -> None:
         """Prepare.
 
@@ -308,7 +306,9 @@ class _Work:
             letter: Makes the letter to publish, from the raw message, its place and its due time. A
                 letter without a due time is only moved.
             tell: Called with the number of finished letters, and of all.
+            archive: The topic to which letters are archived; None if none are.
         """
+        self._archive = archive
         self._admin, self._client, self._subscription = admin, client, subscription
         self._letter, self._tell = letter, tell
         self._done = 0
@@ -318,7 +318,9 @@ class _Work:
         """Publish and acknowledge the letters that are meant, and those to move."""
         places = moved | found.meant.keys()
         reading = read_unacknowledged(self._client, found.seen, places) if places else iter(())
-        with hand_off_of(self._client, max_pending=_AT_ONCE, natively=False) as hand_off:
+        with hand_off_of(
+            self._client, max_pending=_AT_ONCE, natively=False, archive=self._archive
+        ) as hand_off:
             while chunk := list(islice(reading, _AT_ONCE)):
                 self._publish(hand_off, found, chunk)
                 self._done += len(chunk)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -90,6 +90,7 @@ class Sender:
         self.module = native_rows().module
         self._receipts = Receipts(options.batching.timeout, self.module)
         self._lanes: dict[tuple[str, str, TopicSchema | None], Lane] = {}
+        self._written: dict[str, set[str]] = {}  # the partitions that may have got rows, by topic
         self._batches: list[BatchLane] = []
         self._named: list[Any] = []
         self._unconfirmed_bytes = 0
@@ -169,8 +170,8 @@ class Sender:
         """
         self._flush()
         self._receipts.wait()
-        for topic in {topic for topic, _, _ in self._lanes}:
-            self._keep(topic)
+        for topic, partitions in self._written.items():
+            self._keep(topic, partitions)
         while self._named:  # the next task may need the name at once
             with suppress(pulsar.PulsarException):
                 self._named.pop().close()
@@ -261,11 +262,12 @@ class Sender:
 
     def _open(self, topic: str, how: str, schema: TopicSchema | None) -> Lane:
         """Open the lane to a topic, on its first row with *schema*."""
-        self._keep(topic, trusts=True)
+        self._keep(topic)
         try:
             names = self._client.partitions(topic)
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {topic}") from None
+        self._written.setdefault(topic, set()).update(names)
         name = None
         if self._numbering is not None:
             self._check_claim(topic, len(names))
@@ -280,12 +282,12 @@ class Sender:
         self._lanes[topic, how, schema] = lane
         return lane
 
-    def _keep(self, topic: str, *, trusts: bool = False) -> None:
+    def _keep(self, topic: str, written: Collection[str] = ()) -> None:
         """Make the subscription that keeps the rows of *topic* until somebody reads them."""
         if (subscription := self._keepers.get(topic)) is None:
             return
         try:
-            self._client.keep(topic, subscription, trusts=trusts)
+            self._client.keep(topic, subscription, written)
         except pulsar.PulsarException as error:
             name = type(error).__name__
             raise PulsarFailuresError(

@@ -247,7 +247,7 @@ def test_a_role_that_may_not_unload(dead, run, monkeypatch) -> None:
     consumer.close()
 
 
-@pytest.mark.parametrize("verb", ["archive", "restore"])
+@pytest.mark.parametrize("verb", [pytest.param("archive", marks=pytest.mark.nightly), "restore"])
 def test_killed_and_run_again(dead, environment, run_json, verb) -> None:
     """No letter is lost; each is in the DLQ or the archive, and after all exactly once."""
     dead.fill(3_000)
@@ -272,7 +272,7 @@ def test_killed_and_run_again(dead, environment, run_json, verb) -> None:
         assert 3_000 <= len(numbers) < 4_500
 
 
-@pytest.mark.parametrize("verb", ["cancel", "expedite"])
+@pytest.mark.parametrize("verb", ["cancel", pytest.param("expedite", marks=pytest.mark.nightly)])
 def test_waiting_letters_and_kills(dead, environment, run_json, verb) -> None:
     """No letter is lost: after the same command each is cancelled, or due, exactly once."""
     dead.subscribe().close()

@@ -15,10 +15,14 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
 
 #: The subscription that is made by default.
 KEEPER = "pulsar-retry"
+
+#: The seconds between two checks of it.
+KEPT = "pulsar_retry.consumer.handoff.initial_subscription._KEPT"
 
 
 def by_retries(client: pr.Client, topic: str) -> None:
@@ -122,7 +126,7 @@ def test_a_dead_letter_topic_that_was_deleted(
     subscribe, publish, admin, client, topic, monkeypatch
 ):
     """It is made anew with its subscription, though its producer has been there all the time."""
-    monkeypatch.setattr("pulsar_retry.consumer.handoff.producers._KEPT", 0)
+    monkeypatch.setattr(KEPT, 0)
     consumer = subscribe()
     dead = f"{topic}-{SUBSCRIPTION}-DLQ"
     for content in (b"first", b"second"):
@@ -166,9 +170,7 @@ def test_the_first_dead_letter_after_a_deletion(
     broker, client, publish, admin, topic, monkeypatch, shell, ends
 ):
     """It is kept, although it is also the last one and the subscription was there just before."""
-    monkeypatch.setattr(
-        "pulsar_retry.consumer.handoff.producers._KEPT", 600 if ends == "closed" else 2
-    )
+    monkeypatch.setattr(KEPT, 600 if ends == "closed" else 2)
     dead = f"{topic}-{SUBSCRIPTION}-DLQ"
     publish(b"first")
     with pr.Client(broker.service_url) as own:
@@ -192,6 +194,42 @@ def test_the_first_dead_letter_after_a_deletion(
         publish(b"last")
         letter()
         if ends == "killed":  # which closes nothing
+            eventually(lambda: backlog(admin, dead) == 1)
+    await_deletions(client, admin)
+    assert 1 == backlog(admin, dead)
+
+
+@pytest.mark.parametrize("ends", ["closed", "killed"])
+def test_a_batch_that_is_sent_after_the_check(
+    broker, client, publish, admin, topic, monkeypatch, ends
+):
+    """Its letters are checked once more: between the check and the batch the topic was deleted."""
+    monkeypatch.setattr(KEPT, 2)
+    create, created = InitialSubscription.create, []
+
+    def counted(self: InitialSubscription, topic: str) -> None:
+        create(self, topic)
+        created.append(topic)
+
+    monkeypatch.setattr(InitialSubscription, "create", counted)
+    dead = f"{topic}-{SUBSCRIPTION}-DLQ"
+    options = pr.ProducerOptions(
+        batching_enabled=True,
+        chunking_enabled=False,
+        arguments=lambda _: {"batching_max_publish_delay_ms": 6_000},
+    )
+    policy = pr.DeadLetterPolicy(dead_letter_producer=options)
+    for _ in range(2):
+        publish()
+    with pr.Client(broker.service_url) as own:
+        consumer = own.subscribe(topic, SUBSCRIPTION, **RETRYING, dead_letter_policy=policy)
+        consumer.dead_letter(consumer.receive(SOON))
+        last = consumer.dead_letter_async(consumer.receive(SOON))
+        eventually(lambda: len(created) == 2)  # before the first letter, and after it
+        assert not last.done()
+        admin.delete_topic(dead)
+        if ends == "killed":
+            last.result(SOON)
             eventually(lambda: backlog(admin, dead) == 1)
     await_deletions(client, admin)
     assert 1 == backlog(admin, dead)

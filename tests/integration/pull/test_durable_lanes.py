@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import urllib.error
 import uuid
 from collections import defaultdict
 from pathlib import Path
@@ -290,3 +292,26 @@ def test_what_a_deleted_stream_had_is_said(start, send, handler, admin, topic, c
     handler.fails = set()
     send("a", "3")
     eventually(lambda: handler.order["a"] == ["2", "3"])
+
+
+def test_a_log_that_is_deleted_while_no_key_is_held(start, send, handler, admin, topic):
+    """It keeps the claims of keys that are held later, though its reader is connected again."""
+    start(retry_policy=pr.RetryPolicy(max_attempts=200, backoff=pr.Fixed(0.5)))
+    send("b", "0")
+    eventually(lambda: handler.order["b"] == ["0"])
+    log = f"{topic}-{SUBSCRIPTION}-LANES-LOG"
+    admin.delete_topic(log)
+
+    def is_connected_again() -> bool:
+        with contextlib.suppress(urllib.error.HTTPError):
+            stats = admin.stats(log)
+            return bool(stats["publishers"] and stats["subscriptions"])
+        return False
+
+    eventually(is_connected_again)
+    handler.fails = {("a", "0")}
+    send("a", "0", "1")
+    eventually(lambda: handler.attempts["a", "0"] >= 2)
+    eventually(lambda: admin.stats(log)["subscriptions"]["pulsar-retry"]["msgBacklog"] > 0)
+    handler.fails = set()
+    eventually(lambda: handler.order["a"] == ["0", "1"])

@@ -240,3 +240,37 @@ def test_a_nack_that_the_policy_would_stop_for(pull, publish):
     (delivery,) = pull(retry_policy=policy)
     delivery.nack(error=PermissionError())
     assert [] == pull(timeout=0.5)
+
+
+#: What `pulsar.Producer.send` takes for text, and what other clients can write.
+NO_TEXT = {"text": b"\xff"}
+
+
+def test_properties_that_are_no_text(pull, publish, admin, topic):
+    """They hide neither their message nor others, and their message can be acknowledged."""
+    publish(b"no text", properties=NO_TEXT)
+    publish(b"text")
+    both = pull(max_messages=2)
+    assert [b"no text", b"text"] == [each.message.data() for each in both]
+    for each in both:
+        each.ack()
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
+
+
+@pytest.mark.parametrize("settle", [pr.Delivery.nack, pr.Delivery.dead_letter])
+def test_no_letter_of_properties_that_are_no_text(pull, publish, settle, monkeypatch):
+    """The caller gets the error, and the message is redelivered."""
+    nack, nacked = pr.Consumer.negative_acknowledge, []
+
+    def soon(consumer: pr.Consumer, message: Any) -> None:
+        nacked.append(message)
+        nack(consumer, message, delay=0)
+
+    monkeypatch.setattr(pr.Consumer, "negative_acknowledge", soon)
+    publish(b"no text", properties=NO_TEXT)
+    (delivery,) = pull()
+    with pytest.raises(UnicodeDecodeError):
+        settle(delivery)
+    assert [delivery.message] == nacked
+    (again,) = pull()
+    again.ack()

@@ -89,6 +89,7 @@ def test_a_running_subscriber_that_has_fetched(dead, client) -> None:
     assert {each for each in handled if each % 2} <= before | {1}
 
 
+@pytest.mark.nightly
 def test_more_gaps_than_a_broker_stores(own_dead) -> None:
     """The other letters are published again, so that a restart brings nothing back."""
     dead = own_dead

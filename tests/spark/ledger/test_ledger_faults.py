@@ -54,6 +54,7 @@ def each_in(frame, passing):
     return frame.mapInArrow(passing, frame.schema)
 
 
+@pytest.mark.nightly
 @four_attempts
 def test_tasks_that_run_again_count_once(job):
     """The worker of each task is killed once, in each job that reads good or dropped rows."""
@@ -78,6 +79,7 @@ def test_tasks_that_run_again_count_once(job):
     right(job)
 
 
+@pytest.mark.nightly
 @four_attempts
 def test_rows_that_are_sent_again_count_once(job, admin, namespace):
     """Workers are killed while rows are sent: some are there twice, with equal ids."""
@@ -110,6 +112,7 @@ def test_rows_that_are_sent_again_count_once(job, admin, namespace):
     assert job.letters() > record.retried + record.dead_lettered["broken"], "killed too late"
 
 
+@pytest.mark.nightly
 @four_attempts
 def test_duplicates_are_told_when_the_broker_knows_them(job, admin, namespace):
     """Effectively once: no row is there twice, and the record says which were there before."""
@@ -131,6 +134,7 @@ def test_duplicates_are_told_when_the_broker_knows_them(job, admin, namespace):
     assert 400 == job.letters()
 
 
+@pytest.mark.nightly
 @four_attempts
 def test_a_broker_that_is_killed(spark, own_broker, tmp_path):
     """And comes back: the task waits for it, or runs again."""

@@ -28,6 +28,7 @@ ALL = {b"%d" % row for row in range(ROWS)}
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks for workers in /proc"),
     pytest.mark.usefixtures("closed_clients"),
+    pytest.mark.timeout(600),
 ]
 
 four_attempts = pytest.mark.parametrize("spark", ["local[2,4]"], indirect=True)
@@ -70,7 +71,7 @@ def killing(spark, tmp_path, written):
         chaos.kill_other_workers()
 
     def give_the_sign() -> None:
-        eventually(written, within=120)
+        eventually(written, within=200)
         Path(go).touch()
 
     sign = threading.Thread(target=give_the_sign)
@@ -135,7 +136,7 @@ def test_a_job_that_is_killed_and_run_again(spark, once, written, dead):
     }
     command = [sys.executable, "-c", JOB]
     with subprocess.Popen(command, env=environment, start_new_session=True) as job:
-        eventually(written, within=120)
+        eventually(written, within=200)
         assert job.poll() is None, "it was too fast to be killed"
         os.killpg(job.pid, signal.SIGKILL)
 

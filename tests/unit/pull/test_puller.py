@@ -9,6 +9,8 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.handover import Handover
+from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.worker import Worker
 from pulsar_retry.testing import MemoryBroker
 from pulsar_retry.wire.codecs import Codec
 
@@ -148,3 +150,41 @@ def test_an_interrupted_pull_hands_back_what_it_has(
     (delivery,) = client.pull("orders", "billing", timeout=60)
     assert 1 == delivery.attempt
     assert memory.clock.time() - began < 5
+
+
+def no_thread(*_: object) -> None:
+    """Fail as `threading.Thread.start` does."""
+    raise RuntimeError("can't start new thread")
+
+
+def test_pulls_without_a_thread_for_their_deadlines(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They return what they have received, which can be settled; nothing is left half done."""
+    client = memory.client()
+    for content in (b"first", b"second", b"third"):
+        memory.send("orders", content)
+    with monkeypatch.context() as patch:
+        patch.setattr(Timer, "check_later", no_thread)
+        first, second, third = client.pull("orders", "billing", max_messages=3, ack_deadline=10)
+        first.ack()
+        second.modify(20)
+    third.ack()  # from now on there is a thread again
+    (again,) = client.pull("orders", "billing", timeout=60, ack_deadline=10)
+    assert second.message.data() == again.message.data()
+    again.ack()
+    assert [] == client.pull("orders", "billing", timeout=60)
+
+
+def test_a_deadline_that_ends_while_no_thread_can_be_started(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends a little later."""
+    client = memory.client()
+    memory.send("orders", b"order")
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "submit", no_thread)
+        client.pull("orders", "billing", ack_deadline=10)
+        memory.clock.advance(15)
+    (again,) = client.pull("orders", "billing", timeout=60)
+    assert 2 == again.attempt

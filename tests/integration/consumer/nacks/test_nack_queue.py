@@ -55,6 +55,7 @@ def place(message):
     return message_id.ledger_id(), message_id.entry_id()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("unlimited")
 def test_a_hundred_thousand_nacks(broker, topic, capsys):

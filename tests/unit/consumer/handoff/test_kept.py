@@ -131,6 +131,29 @@ def test_a_letter_without_a_timer_is_not_kept(
     assert kept.keep(Letter(), ERROR)  # type: ignore[arg-type]
 
 
+def test_letters_that_are_due_while_no_thread_can_be_started(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go on to wait: each is published later, once."""
+    kept = kept_in(world)
+    letters = [Letter(), Letter()]
+    for letter in letters:
+        kept.keep(letter, ERROR)  # type: ignore[arg-type]
+    asked: list[float] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "submit", _no_thread)
+        patch.setattr(world, "check_later", lambda _owner, delay: asked.append(delay))
+        due(world, kept)
+    assert 2 == len(kept)
+    assert asked
+    assert asked[-1] > 0
+    due(world, kept)
+    for task in world.tasks:
+        task()
+    assert [(1, 0)] * 2 == [(letter.again_count, letter.ended) for letter in letters]
+    assert 0 == len(kept)
+
+
 def _no_thread(*_: Any) -> None:
     raise RuntimeError("can't start new thread")
 

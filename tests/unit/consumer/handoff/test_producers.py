@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -266,13 +267,37 @@ def test_what_keeps_dead_letters_is_checked_after_them(
     get(letters)
     assert math.inf == letters.unchecked()
     get(letters, DLQ)
+    letters.check_kept()
+    assert ([DLQ], math.inf) == (prepared, letters.unchecked())
+    letters.wrote(DLQ)
     assert clock.now < letters.unchecked() < clock.now + 10
     letters.check_kept()
     assert ([DLQ, DLQ], math.inf) == (prepared, letters.unchecked())
-    letters.ready(DLQ, None)
+    letters.wrote(DLQ)
     for close in letters.closing():
         close()
     assert [DLQ] * 3 == prepared
+
+
+def test_a_topic_is_checked_once_before_its_producers_are_closed(
+    creations: Creations, clock: Clock
+) -> None:
+    """Whatever number of schemas its letters have, and also if that fails."""
+    open_at_checks: list[int] = []
+    made: list[Any] = []
+
+    def prepare(_: str) -> None:
+        time.sleep(0.01 * len(made))  # so that a producer could be closed meanwhile
+        open_at_checks.append(sum(not each.raw.closed for each in made))
+        if made:
+            raise pulsar.Timeout("t")
+
+    letters = LetterProducers(object(), send_timeout=1, prepare_dead_letters=prepare, clock=clock)
+    made += [get(letters, DLQ, key) for key in range(5)]
+    letters.wrote(DLQ)
+    side_by_side(letters.closing())
+    assert [0, 5] == open_at_checks
+    assert all(each.raw.closed for each in made)
 
 
 def test_a_check_that_fails_is_repeated(
@@ -287,6 +312,7 @@ def test_a_check_that_fails_is_repeated(
 
     letters = LetterProducers(object(), send_timeout=1, prepare_dead_letters=prepare, clock=clock)
     get(letters, DLQ)
+    letters.wrote(DLQ)
     for _ in range(12):
         clock.now = letters.unchecked()
         letters.check_kept()

@@ -186,3 +186,33 @@ def test_settling_while_it_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(world, "negative_acknowledge", close)
     world.run(5)
     assert nacks._CHUNK == world.calls
+
+
+def _no_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_nack_is_repeated_after_no_thread_could_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The caller got an error, and the second call has the message redelivered."""
+    world = World()
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "check_later", _no_thread)
+        with pytest.raises(RuntimeError):
+            world.queue.add(Id(1), 1)
+    world.queue.add(Id(1), 1)
+    world.run(3)
+    assert {1} == set(world.released)
+
+
+def test_a_message_comes_while_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is received nevertheless: nobody else would settle it."""
+    world = World(redelivers_all=True)
+    for number in range(2):
+        world.queue.add(Id(number), 0)
+    world.run(0.2)
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "check_later", _no_thread)
+        world.queue._recall.due = math.inf
+        world.queue.come(Id(0))
