@@ -12,8 +12,8 @@ import pulsar
 
 from pulsar_retry.asyncio.bridge import Bridge, finish
 from pulsar_retry.asyncio.failing import failure, of_result
-from pulsar_retry.consumer.batching import Batch
-from pulsar_retry.consumer.inbox import LOOK_INTERVAL, POLL_INTERVAL, Inbox, Item
+from pulsar_retry.consumer.batching import Batch, Item
+from pulsar_retry.consumer.inbox import LOOK_INTERVAL, POLL_INTERVAL, Inbox
 from pulsar_retry.runtime import fork
 
 

@@ -1,9 +1,11 @@
-"""The limits of a batch receive: the rule, without the waiting."""
+"""What an inbox has: its sources, the messages that wait, and the limits of a batch receive."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections import deque
+from typing import Any, Generic, TypeVar
 
+import attrs
 import pulsar
 
 from pulsar_retry.errors import ConfigError
@@ -12,6 +14,49 @@ T = TypeVar("T")
 
 #: Messages, bytes and milliseconds of a batch without a policy (pulsar-client's defaults).
 DEFAULT_BATCH_LIMITS = (-1, 10 * 1024 * 1024, 100)
+
+
+@attrs.define(eq=False)
+class InboxSource:
+    """One of pulsar-client's consumers.
+
+    Attributes:
+        raw: The consumer.
+        letters: Whether it reads the retry topic.
+        armed: Whether an asynchronous receive waits in it, or the received message waits here.
+        is_asked: Whether the asynchronous receive has no answer yet.
+        is_held: Whether it is not read, and counts as armed.
+        keep: Seconds for which an overlooked message is kept; 0 if the order does not matter.
+        overlooked: Raw messages that its queue had although a receive waits there, and until when
+            each is kept, in case an older one comes.
+        had_at: When it last had a message in its queue, by the clock.
+        asked_at: It is not asked before that time, unless it was armed since.
+    """
+
+    raw: Any
+    letters: bool
+    keep: float = 0.0
+    had_at: float = float("-inf")
+    asked_at: float = float("-inf")
+    armed: bool = False
+    is_asked: bool = False
+    is_held: bool = False
+    overlooked: deque[tuple[Any, float]] = attrs.Factory(deque)
+
+
+@attrs.define(eq=False)  # not frozen: making it is on the path of each letter
+class Item:
+    """A message that waits here, or was taken.
+
+    Attributes:
+        source: The source that it came from.
+        message: The raw message.
+        armed: Whether *source* stays armed until the message is taken.
+    """
+
+    source: InboxSource
+    message: Any
+    armed: bool
 
 
 class Batch(Generic[T]):

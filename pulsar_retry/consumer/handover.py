@@ -129,6 +129,10 @@ class Handover:
             self._receiving.distrust()
         return cut
 
+    def lost(self) -> None:
+        """Receive nothing more of the topic that its connection has fetched, which is lost."""
+        self._receiving.lost()
+
     def comes_by_itself(self, message: Any, cut: frozenset[bool]) -> bool:
         """Tell whether *message* will certainly be redelivered without a request.
 
@@ -348,6 +352,7 @@ class Inside:
 
     def reads_by(self, inbox: Inbox) -> None:
         """Register *inbox*, which holds messages, so that a seek reaches them."""
+        self.receiving.read_by = inbox
         if inbox not in self._held.inboxes:
             self._held.inboxes.append(inbox)
 

@@ -28,7 +28,7 @@ from typing import Any
 import _pulsar
 import attrs
 
-from pulsar_retry.consumer.batching import Batch
+from pulsar_retry.consumer.batching import Batch, InboxSource, Item
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.raw import is_newer
 from pulsar_retry.runtime.results import error_of
@@ -60,49 +60,6 @@ _NO_WAIT = -1
 _CALLBACK_PATIENCE = 2.0
 
 
-@attrs.define(eq=False)
-class _Source:
-    """One of pulsar-client's consumers.
-
-    Attributes:
-        raw: The consumer.
-        letters: Whether it reads the retry topic.
-        armed: Whether an asynchronous receive waits in it, or the received message waits here.
-        is_asked: Whether the asynchronous receive has no answer yet.
-        is_held: Whether it is armed only so that it is not read.
-        keep: Seconds for which an overlooked message is kept; 0 if the order does not matter.
-        overlooked: Raw messages that its queue had although a receive waits there, and until when
-            each is kept, in case an older one comes.
-        had_at: When it last had a message in its queue, by the clock.
-        asked_at: It is not asked before that time, unless it was armed since.
-    """
-
-    raw: Any
-    letters: bool
-    keep: float = 0.0
-    had_at: float = float("-inf")
-    asked_at: float = float("-inf")
-    armed: bool = False
-    is_asked: bool = False
-    is_held: bool = False
-    overlooked: deque[tuple[Any, float]] = attrs.Factory(deque)
-
-
-@attrs.define(eq=False)  # not frozen: making it is on the path of each letter
-class Item:
-    """A message that waits here, or was taken.
-
-    Attributes:
-        source: The source that it came from.
-        message: The raw message.
-        armed: Whether *source* stays armed until the message is taken.
-    """
-
-    source: _Source
-    message: Any
-    armed: bool
-
-
 class Inbox:
     """Receives from *main* and *retry* in turn.
 
@@ -115,6 +72,7 @@ class Inbox:
             waits asks again every `POLL_INTERVAL`.
         on_ready: Called when `take` may return or raise something. A thread of pulsar-client calls
             it, so it must not raise.
+        on_held: Called at each look while the topic is not read; it may call `go_on`.
         fast_receive: *main*'s own receive while messages arrive steadily and none waits here,
             otherwise None. A caller can call it with 0 instead of `receive`, and has to call
             `receive` if it finds nothing. So the usual case costs no more than a bare consumer.
@@ -147,11 +105,12 @@ class Inbox:
         self._clock = clock
         self.arms = arms
         self.on_ready: Callable[[], None] = _do_nothing
+        self.on_held: Callable[[], object] = _do_nothing
         self._polls = polls
         self.fast_receive: Callable[[int], Any] | None = None
-        self._main = _Source(main, letters=False, keep=_KEEP_SECONDS if ordered else 0.0)
+        self._main = InboxSource(main, letters=False, keep=_KEEP_SECONDS if ordered else 0.0)
         # A source that does not exist counts as armed for ever. Letters have no order.
-        self._retry = _Source(retry, letters=True, armed=retry is None)
+        self._retry = InboxSource(retry, letters=True, armed=retry is None)
         # The source whose turn it is comes first.
         self._turn = (self._main, self._retry)
         self._turn_ends = float("-inf")
@@ -232,6 +191,24 @@ class Inbox:
             if hold != self._retry.is_held and not (hold and self._retry.armed):
                 self._retry.armed = self._retry.is_held = hold
 
+    def leave_topic(self) -> None:
+        """Drop the waiting messages of the topic, and do not read it until `go_on`."""
+        with self._changed:
+            self._ready = deque(each for each in self._ready if each.source.letters)
+            self._main.overlooked.clear()
+            self.fast_receive = None
+            # A receive that waits there brings a message of the next connection.
+            self._main.armed = self._main.is_held = True
+
+    def go_on(self) -> None:
+        """Read the topic again."""
+        with self._changed:
+            main = self._main
+            main.is_held = False
+            main.armed = main.is_asked or any(i.armed and i.source is main for i in self._ready)
+            self._changed.notify_all()
+        self.on_ready()
+
     def drop(self, *, letters: bool = True) -> list[Item]:
         """Drop the waiting messages and return them; keep letters unless *letters* is True.
 
@@ -292,11 +269,11 @@ class Inbox:
         self._arm(self._retry)
         return self._pop() if self._ready else None
 
-    def _begin_turn(self, first: _Source, second: _Source, now: float) -> None:
+    def _begin_turn(self, first: InboxSource, second: InboxSource, now: float) -> None:
         self._turn = (first, second)
         self._turn_ends = now + TURN_SECONDS
 
-    def _ask(self, source: _Source, now: float) -> Any:
+    def _ask(self, source: InboxSource, now: float) -> Any:
         """Return a raw message that pulsar-client has fetched; None if it has none.
 
         Then *source* is asked again in a moment, or armed.
@@ -388,7 +365,7 @@ class Inbox:
             self._arm(self._main)
             self._arm(self._retry)
 
-    def _arm(self, source: _Source) -> None:
+    def _arm(self, source: InboxSource) -> None:
         """Start an asynchronous receive in *source*, unless one is waiting there."""
         with self._changed:
             if source.armed or self._closed is not None or not self.arms:
@@ -438,9 +415,11 @@ class Inbox:
         if now < self._looks_at:
             return
         self._looks_at = now + LOOK_INTERVAL
+        if self._main.is_held:
+            self.on_held()
         placed = False
         for source in (self._retry, self._main):
-            if not source.is_asked:
+            if not source.is_asked or source.is_held:
                 continue
             message = self._queued(source)
             if message is None and not source.overlooked:
@@ -469,7 +448,7 @@ class Inbox:
                 with self._changed:
                     self._place(Item(self._retry, letter, armed=False))
 
-    def _queued(self, source: _Source) -> Any:
+    def _queued(self, source: InboxSource) -> Any:
         """Return a raw message from pulsar-client's queue; None if there is none."""
         if not self._polls:
             return None
@@ -478,7 +457,7 @@ class Inbox:
         except _pulsar.PulsarException:  # a time-out, or closed
             return None
 
-    def _place_overlooked(self, source: _Source) -> None:
+    def _place_overlooked(self, source: InboxSource) -> None:
         """Have the overlooked messages of *source* wait here. Call it with the lock held."""
         while source.overlooked:
             message, _ = source.overlooked.popleft()

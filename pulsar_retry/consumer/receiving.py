@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +25,7 @@ from pulsar_retry.policy.actions import last_delivery, surplus_delivery
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import comes_again, message_of
+from pulsar_retry.runtime.results import error_of
 
 #: Milliseconds for which a batch receive can wait without reading the retry topic.
 _MOST_BATCH_WAIT_MS = DEFAULT_BATCH_LIMITS[2]
@@ -35,6 +38,72 @@ _SHORT_MS = 20
 _TRUST_SECONDS = 0.001
 
 
+#: Answers of a broker or a client that will not say more.
+_NEVER = (
+    _pulsar.Result.AlreadyClosed,
+    _pulsar.Result.UnsupportedVersionError,
+    _pulsar.Result.AuthorizationError,
+    _pulsar.Result.OperationNotSupported,
+)
+
+#: Seconds between two looks at a connection that is back, and between two requests to the broker.
+_RENEWAL_PAUSE = 0.01
+
+
+class Renewal:
+    """Finds out when nothing is left of a lost connection in the queue of a raw consumer.
+
+    pulsar-client says that a consumer is connected again when it asks the broker to subscribe, but
+    empties the queue only when the answer comes. What is received meanwhile is behind the messages
+    that were dropped, so it would overtake them. The broker answers a request about the
+    subscription only after that.
+
+    Thread-safe.
+
+    Attributes:
+        is_pending: Whether something may be left.
+    """
+
+    def __init__(self, raw: Any, now: Callable[[], float], over: Callable[[], None]) -> None:
+        """Make one for *raw*; *over* is called, on any thread, when nothing is left."""
+        self.is_pending = False
+        self._raw, self._now, self._over = raw, now, over
+        self._losses = 0
+        self._asked: set[bool] = set()
+        self._next = 0.0
+
+    def lost(self) -> bool:
+        """Record that there is no connection; tell whether nothing was lost before."""
+        self._losses += 1
+        was_pending, self.is_pending = self.is_pending, True
+        return not was_pending
+
+    def is_over(self) -> bool:
+        """Tell whether nothing is left; if that is not known, ask the broker."""
+        if not self.is_pending:
+            return True
+        # Without a connection, a request waits for one, or fails because the consumer is closed.
+        is_connected, now = self._raw.is_connected(), self._now()
+        if is_connected not in self._asked and now >= self._next:
+            self._asked.add(is_connected)
+            self._next = now + _RENEWAL_PAUSE
+            losses, this = self._losses, weakref.ref(self)
+
+            def answered(result: Any, _last: Any = None) -> None:
+                if (renewal := this()) is not None:
+                    renewal._answered(result, is_connected, losses)  # noqa: SLF001
+
+            self._raw.get_last_message_id_async(answered)
+        return not self.is_pending
+
+    def _answered(self, result: Any, was_connected: bool, losses: int) -> None:
+        self._asked.discard(was_connected)
+        is_whole = result == _pulsar.Result.Ok and losses == self._losses
+        if is_whole or result in _NEVER:
+            self.is_pending = False
+            self._over()
+
+
 class Receiving:
     """Receives from one raw consumer, or from two through an inbox. Thread-safe.
 
@@ -44,6 +113,7 @@ class Receiving:
     Attributes:
         is_plain: Whether there is no dead-letter policy, so that no message is ever surplus.
         inbox: Receives from the topic and the retry topic; None without a retry topic.
+        read_by: The inbox that reads the topic: *inbox*, or that of an event loop.
         polls: Whether pulsar-client fetches messages ahead, so that it can be asked for them.
         limit: A message with a higher redelivery count must be checked with `is_surplus`.
         now: Returns the seconds of the clock of *trusted_until*.
@@ -70,7 +140,9 @@ class Receiving:
         self.is_plain = plan.policy is None
         self._batch_limits = DEFAULT_BATCH_LIMITS
         self.inbox: Inbox | None = None
-        self.polls = False
+        self.read_by: Inbox | None = None
+        self._renewal: Renewal | None = None
+        self.polls = self._polls = False
         self.limit = sys.maxsize if plan.limit is None else plan.limit
         self.now = clock.monotonic
         self.trusted_until = float("inf") if self.is_plain else 0.0
@@ -85,14 +157,18 @@ class Receiving:
         """
         retry, letters = self._in_hand.retry, self._in_hand.letters
         self._batch_limits = batch_limits
-        self.polls = polls
+        self.polls = self._polls = polls
+        raw = self._in_hand.main.raw
+        # Releases of pulsar-client before 3.13 cannot be asked.
+        if self._plan.ordered and not self.is_plain and hasattr(raw, "get_last_message_id_async"):
+            self._renewal = Renewal(raw, self.now, self._renewed)
         if retry is not None and letters is not None:
             arms = not self._plan.ack_timeout
-            main = self._in_hand.main.raw
             clock, ordered = self._clock, self._plan.ordered
             self.inbox = Inbox(
-                main, retry.raw, letters.came, arms=arms, clock=clock, ordered=ordered
+                raw, retry.raw, letters.came, arms=arms, clock=clock, ordered=ordered
             )
+            self.read_by = self.inbox
 
     def wait_for_callbacks(self) -> None:
         """See `Inbox.wait_for_callbacks`."""
@@ -133,6 +209,8 @@ class Receiving:
         self._in_hand.is_asking = True
         inbox, raw = self.inbox, self._in_hand.main.raw
         if inbox is None:
+            if self._renewal is not None and self._renewal.is_pending:
+                timeout_millis = self._await_renewal(self._renewal, timeout_millis)
             return self.receive_plain() if timeout_millis is None else raw.receive(timeout_millis)
         if timeout_millis is not None:
             return inbox.receive(max(0, timeout_millis) / 1000)
@@ -140,6 +218,25 @@ class Receiving:
             return inbox.receive(None)
         except KeyboardInterrupt:
             raise pulsar.Interrupted("Pulsar error: Interrupted") from None
+
+    def _await_renewal(self, renewal: Renewal, timeout_millis: int | None) -> int | None:
+        """Wait until nothing is left of a lost connection; return the milliseconds that remain.
+
+        Raises:
+            pulsar.Timeout: that has taken too long.
+            pulsar.Interrupted: a signal arrived in a wait without a limit.
+        """
+        deadline = math.inf if timeout_millis is None else self.now() + timeout_millis / 1000
+        try:
+            while not renewal.is_over():
+                if self.now() >= deadline:
+                    raise error_of(_pulsar.Result.Timeout)
+                self._clock.sleep(min(_RENEWAL_PAUSE, max(0.0, deadline - self.now())))
+        except KeyboardInterrupt:
+            if timeout_millis is not None:
+                raise
+            raise pulsar.Interrupted("Pulsar error: Interrupted") from None
+        return None if timeout_millis is None else max(0, round((deadline - self.now()) * 1000))
 
     def receive_plain(self) -> Any:
         """Return the next raw message of the topic; wait without a limit.
@@ -179,13 +276,23 @@ class Receiving:
 
         That call waits for the topic only. A letter that arrives meanwhile has to wait too.
         """
+        if self._renewal is not None and self._renewal.is_pending:
+            return False
         return self.inbox is None or (
             self.inbox.fast_receive is not None and 0 < self._batch_limits[2] <= _MOST_BATCH_WAIT_MS
         )
 
     def batch(self) -> list[pulsar.Message]:
         """Return a batch of messages and letters."""
-        return [] if self.inbox is None else self._batch_from(self.inbox, self._batch_limits)
+        if self.inbox is not None:
+            return self._batch_from(self.inbox, self._batch_limits)
+        if self._renewal is not None:
+            wait = self._batch_limits[2]
+            with contextlib.suppress(pulsar.Timeout):
+                self._await_renewal(self._renewal, wait if wait > 0 else None)
+                raws = self._in_hand.main.raw.batch_receive()
+                return [self.wrap(raw) for raw in raws if not self.is_surplus(raw)]
+        return []
 
     def batch_after_empty(self) -> list[pulsar.Message]:
         """Return a batch of what is available, after a batch of the topic alone was empty."""
@@ -207,7 +314,10 @@ class Receiving:
         raw = message._message  # noqa: SLF001
         if letter and self._in_hand.letters is not None:
             self._in_hand.letters.came(raw)
-        if not self.is_surplus(raw):
+        # If there is an order, nothing is dropped that a lost connection has fetched: a listener
+        # gets the rest of it, which would overtake what was dropped.
+        drops = letter or not self._plan.ordered
+        if not (self.is_surplus(raw) if drops else self._is_used_up(raw)):
             self._in_hand.took((raw,))
             if self._in_hand.letters is not None:
                 message._letter = letter  # noqa: SLF001 - as `message_of` does it
@@ -223,8 +333,10 @@ class Receiving:
         letters = self._in_hand.letters
         position = None if letters is None else letters.position(raw)
         if letters is None or position is None:
-            is_lost = not self.is_trusted() and comes_again(raw, self._plan.topic)
-            return is_lost or self._is_used_up(raw)
+            if not self.is_trusted() and comes_again(raw, self._plan.topic):
+                self.lost()
+                return True
+            return self._is_used_up(raw)
         return (
             self._is_lost_letter(raw, letters)
             or self._is_duplicate(raw, position, letters)
@@ -243,6 +355,19 @@ class Receiving:
         """Check the connection before the next message: it was found to be lost."""
         if not self.is_plain:
             self.trusted_until = 0.0
+
+    def lost(self) -> None:
+        """Receive nothing of the topic until nothing is left of its connection, which is lost."""
+        if self._renewal is not None and self._renewal.lost():
+            self.polls = False
+            if self.read_by is not None:
+                self.read_by.on_held = self._renewal.is_over
+                self.read_by.leave_topic()
+
+    def _renewed(self) -> None:
+        self.polls = self._polls
+        if self.read_by is not None:
+            self.read_by.go_on()
 
     def _is_lost_letter(self, raw: Any, letters: ReceivedLetters) -> bool:
         """Tell whether the connection that delivered the letter *raw* is gone.

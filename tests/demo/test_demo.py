@@ -154,7 +154,7 @@ def test_keep_leaves_the_dead_letters(arguments: list[str], broker: RunningBroke
     consumer = client.subscribe(
         facts["dead_letter_topic"], pipeline.SUBSCRIPTION, pulsar.ConsumerType.Shared
     )
-    keys = {consumer.receive(10_000).partition_key() for _ in range(facts["dead_lettered"])}
+    keys = {consumer.receive(60_000).partition_key() for _ in range(facts["dead_lettered"])}
     assert len(keys) == facts["dead_lettered"] > 0
     client.close()
 

@@ -124,7 +124,7 @@ def test_go_nacks_one_delivery_less(sides, publish, admin, topic):
                 seen = consumer.receive()
                 assert count == seen.redelivery_count
                 consumer.nack(seen)
-            eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0, within=20)
+            eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
 
     dead = sides["python"].read(dead_letter_topic(topic), 2)
     assert {b"python", b"go"} == {letter.data for letter in dead}

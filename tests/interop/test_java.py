@@ -38,7 +38,7 @@ def _nack_to_death(side, admin, topic, sources, subscription=SUBSCRIPTION):
     with side.consuming(topic, subscription, retry=False, n=1) as consumer:
         for _ in range(2 * left()):
             consumer.nack(consumer.receive())
-        eventually(lambda: left() == 0, within=10)
+        eventually(lambda: left() == 0)
         assert consumer.receive(0) is None
 
 

@@ -256,7 +256,7 @@ class Table:
             if "-DLQ" in topic:
                 reader = self.client.create_reader(topic, pulsar.MessageId.earliest, **options)
                 while reader.has_message_available():
-                    found.append(reader.read_next(20_000))
+                    found.append(reader.read_next(60_000))
                 reader.close()
         return found
 

@@ -30,7 +30,8 @@ import org.apache.pulsar.common.schema.KeyValueEncodingType;
  *
  * <p>A line of JSON in is an order, `{"do": …}`; a line of JSON out is its answer, `{"is": …}` or
  * `{"error": …}`. It ends when its input does. Bytes travel in base64. What a test does not say,
- * Java's own defaults say, but for the position (Earliest) and the delay of a nack (100 ms).
+ * Java's own defaults say, but for the position (Earliest), the delay of a nack (100 ms), and that
+ * each acknowledgement is sent at once.
  */
 public class Interop {
     /** What the schema tests send. */
@@ -112,6 +113,8 @@ public class Interop {
                 .subscriptionType(SubscriptionType.valueOf(order.get("type").asText()))
                 .receiverQueueSize(order.get("queue").asInt())
                 .enableRetry(order.get("retry").asBoolean())
+                // Else `close` can overtake those that its timer has just begun to send.
+                .acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS)
                 .negativeAckRedeliveryDelay(100, TimeUnit.MILLISECONDS)
                 .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest);
         order.get("topics").forEach(topic -> builder.topic(topic.asText()));

@@ -31,7 +31,7 @@ def state_of(pid: int) -> str:
 def test_exit_code_and_output_are_the_programs(tmp_path: Path) -> None:
     """What it prints goes to the file, and how it ends is told."""
     process = start(tmp_path, ["sh", "-c", "echo hello; echo oops >&2; exit 3"])
-    assert process.wait(10) == 3
+    assert process.wait(60) == 3
     assert (tmp_path / "out").read_text() == "hello\noops\n"
     process.stop()
 
@@ -39,7 +39,7 @@ def test_exit_code_and_output_are_the_programs(tmp_path: Path) -> None:
 def test_exit_by_a_signal_is_told_as_a_shell_does(tmp_path: Path) -> None:
     """A crash is no success: 128 and the signal's number."""
     process = start(tmp_path, ["sh", "-c", "kill -SEGV $$"])
-    assert process.wait(10) == 128 + signal.SIGSEGV
+    assert process.wait(60) == 128 + signal.SIGSEGV
     process.stop()
 
 
@@ -71,7 +71,7 @@ def test_the_folder_is_in_use_while_the_program_outlives_its_guard(tmp_path: Pat
     """Nobody may write there until it is gone, and killing it waits for that."""
     process = start(tmp_path, ["sleep", "60"])
     os.kill(os.getpgid(process.pid), signal.SIGKILL)  # the guard leads the group
-    assert process.wait(10) == 128 + signal.SIGKILL
+    assert process.wait(60) == 128 + signal.SIGKILL
     with pytest.raises(StandaloneError, match="in use by process"):
         start(tmp_path, ["sleep", "60"])
     process.kill()
@@ -93,7 +93,7 @@ def test_signal_to_the_guard_ends_the_process(tmp_path: Path) -> None:
     """A service manager that signals the whole tree leaves no orphan."""
     process = start(tmp_path, ["sleep", "60"])
     os.kill(os.getpgid(process.pid), signal.SIGTERM)
-    assert process.wait(10) == 128 + signal.SIGTERM
+    assert process.wait(60) == 128 + signal.SIGTERM
     process.stop()
 
 
@@ -101,7 +101,7 @@ def test_killed_guard_leaves_no_orphan(tmp_path: Path) -> None:
     """When somebody kills the guard, `stop` still ends what it guarded."""
     process = start(tmp_path, ["sleep", "60"])
     os.kill(os.getpgid(process.pid), signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
     process.stop()
     assert state_of(process.pid) in ("", "Z")  # Z: nobody has reaped it yet
 

@@ -37,7 +37,7 @@ def test_tokens(monkeypatch, capsys, tmp_path) -> None:
                 dead_letter_policy=policy,
             )
             client.create_producer("orders").send(b"tea")
-            consumer.dead_letter(consumer.receive(20_000), reason="invalid")
+            consumer.dead_letter(consumer.receive(60_000), reason="invalid")
 
             assert 0 == cli.main(["dlq", "ls", "--json", "--token-file", str(token_file)])
             found = {each["topic"]: each for each in json.loads(capsys.readouterr().out)}
@@ -45,7 +45,7 @@ def test_tokens(monkeypatch, capsys, tmp_path) -> None:
             assert 1 == found[dlq]["backlog"]
             assert 0 == cli.main(["doctor", "orders", "billing", "--token-file", str(token_file)])
             assert 1 == Redrive(dlq, cluster=cluster).run().redriven
-            assert b"tea" == consumer.receive(20_000).data()
+            assert b"tea" == consumer.receive(60_000).data()
 
         capsys.readouterr()
         assert 1 == cli.main(["dlq", "ls"])

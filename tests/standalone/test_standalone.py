@@ -103,7 +103,7 @@ def test_a_first_run_from_start_to_stop() -> None:
         with socket.socket() as other, pytest.raises(OSError, match="refused"):
             other.connect(("127.0.0.2" if sys.platform == "linux" else "::1", port))
         assert broker.wait(timeout=0.01) is None
-    waiter.join(10)
+    waiter.join(60)
     assert not waiter.is_alive()
     assert gone(pid)
     assert not folder.exists()

@@ -17,7 +17,7 @@ def stored(url: str, *topics: str) -> list[pulsar.Message]:
     for topic in topics:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         while reader.has_message_available():
-            messages.append(reader.read_next(20_000))
+            messages.append(reader.read_next(60_000))
         reader.close()
     client.close()
     return messages

@@ -436,6 +436,8 @@ class Receiver:
         if fresh and (self._lanes is None or False in fresh):
             self._cut_at = now
             if not self._keeps:
+                if False in fresh:
+                    self._handover.lost()  # else what it has fetched would overtake these
                 self._let_go()
         if (moved_at := self._moved_at) is not None:
             is_cut = self._cut_at >= moved_at - _NOTICE_SEEK_WITHIN

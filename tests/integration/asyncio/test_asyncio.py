@@ -24,7 +24,7 @@ EARLIEST = pulsar.InitialPosition.Earliest
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 #: Milliseconds for what has to come, and for what must not.
-SOON, NEVER = 20_000, 500
+SOON, NEVER = 60_000, 500
 
 RETRIES = {
     "consumer_type": SHARED,
@@ -241,7 +241,7 @@ def run(code, broker, *arguments):
         [sys.executable, "-X", "dev", "-c", textwrap.dedent(code), broker.service_url, *arguments],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=180,
         check=False,
     )
     assert process.returncode == 0, process.stderr

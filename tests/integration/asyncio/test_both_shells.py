@@ -16,7 +16,7 @@ SHARED = pulsar.ConsumerType.Shared
 EARLIEST = pulsar.InitialPosition.Earliest
 
 #: Milliseconds for what has to come, and for what must not.
-SOON, NEVER = 20_000, 500
+SOON, NEVER = 60_000, 500
 
 RETRIES = {
     "consumer_type": SHARED,

@@ -22,7 +22,7 @@ def test_everything_that_stops_a_migration_is_listed(dead, run, client) -> None:
     dead.fill(2)
     producer = client.create_producer(dead.topic, producer_name="shop")
     producer.send(b"order")
-    consumer.reconsume_later(consumer.receive(20_000), delay=3600)
+    consumer.reconsume_later(consumer.receive(60_000), delay=3600)
 
     findings = findings_of(run, dead.topic)
 

@@ -269,7 +269,7 @@ def test_waiting_letters_are_cancelled_and_made_due(console, dead, topic, client
     producer = client.create_producer(topic)
     for number in range(2):
         producer.send(b"%d" % number)
-        consumer.reconsume_later(consumer.receive(20_000), delay=3600)
+        consumer.reconsume_later(consumer.receive(60_000), delay=3600)
     page = console.shows("<dt>Letters<dd>2<", "/waiting", name=dead.retry)
     assert "in 60 min" in page or "in 1 h" in page
     ids = re.findall('name="id" value="([^"]+)"', page)
@@ -329,7 +329,7 @@ def test_a_killed_console_says_what_arrived_and_goes_on(broker, namespace, dead,
         assert 0 == again.stop()
     numbers = set()
     while len(numbers) < 60:  # the last moment before the kill may come twice
-        message = consumer.receive(20_000)
+        message = consumer.receive(60_000)
         consumer.acknowledge(message)
         numbers.add(message.data())
     eventually(lambda: 0 == dead.backlog())
@@ -358,7 +358,7 @@ def test_a_restart_remembers_depths_jobs_and_marks(broker, namespace, dead, tmp_
     assert 0 == served.stop()
     dead.fill(2)
     consumer = dead.client.subscribe(dead.dlq, "keep")
-    consumer.acknowledge(consumer.receive(20_000))
+    consumer.acknowledge(consumer.receive(60_000))
     consumer.close()
     again = Served(broker, namespace, *store)
     try:

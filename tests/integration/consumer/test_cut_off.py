@@ -44,7 +44,7 @@ def cut(proxy, admin, topic):
 
     def cut(consumer, sources=(topic,)):
         def fetched(source):
-            return admin.stats(source)["subscriptions"][SUBSCRIPTION]["unackedMessages"]
+            return admin.stats(source)["subscriptions"][SUBSCRIPTION]["msgOutCounter"]
 
         eventually(lambda: sum(map(fetched, sources)) == COUNT)
         proxy.cut(refuse=True)
@@ -207,3 +207,95 @@ def test_what_does_not_come_again_is_handed_out(proxy, client, remote, admin, to
     proxy.cut(refuse=True)
     eventually(lambda: not consumer.is_connected())
     assert b"order" == consumer.receive(AT_ONCE).data()
+
+
+@pytest.fixture
+def fill_in_order(client, topic):
+    """Return a function that publishes the messages with one key, for a type of subscription."""
+
+    def fill(kind):
+        client.subscribe(topic, SUBSCRIPTION, kind).close()
+        producer = client.create_producer(topic, batching_enabled=False)
+        for payload in PAYLOADS:
+            producer.send_async(payload, lambda *_: None, partition_key="k")
+        producer.flush()
+        return {
+            "consumer_type": kind,
+            "dead_letter_policy": pr.DeadLetterPolicy(2),
+            "batch_receive_policy": pulsar.ConsumerBatchReceivePolicy(10, -1, AT_ONCE),
+        }
+
+    return fill
+
+
+ordered = pytest.mark.parametrize(
+    "kind", [pulsar.ConsumerType.Failover, pulsar.ConsumerType.KeyShared]
+)
+
+
+def is_back(proxy, consumer):
+    """Mend the connection, and wait until pulsar-client has begun to subscribe again."""
+    proxy.mend()
+    proxy.delay = 0.5  # seconds from the request to subscribe to its answer
+    eventually(consumer._consumer.is_connected, 60)
+
+
+@with_and_without_letters
+@ordered
+def test_nothing_overtakes_what_comes_again(
+    fill_in_order, cut, proxy, remote, topic, kind, enable_retry
+):
+    """The rest of a lost connection is still there when pulsar-client says that it is back."""
+    options = fill_in_order(kind)
+    consumer = remote.subscribe(topic, SUBSCRIPTION, enable_retry=enable_retry, **options)
+    assert consumer.receive(SOON).data() == b"0"
+    cut(consumer)
+    assert not consumer.batch_receive()
+    is_back(proxy, consumer)
+    found = []
+    while b"%d" % (COUNT - 1) not in found:
+        found += [each.data() for each in consumer.batch_receive()]
+    assert found == list(PAYLOADS)
+
+
+@with_and_without_letters
+@ordered
+def test_nothing_overtakes_it_with_asyncio(fill_in_order, cut, proxy, topic, kind, enable_retry):
+    """As on a thread."""
+
+    async def play(options):
+        client = pr.asyncio.Client(proxy.url, logger=QUIET)
+        consumer = await client.subscribe(topic, SUBSCRIPTION, enable_retry=enable_retry, **options)
+        assert (await consumer.receive(SOON)).data() == b"0"
+        await asyncio.to_thread(cut, consumer)
+        assert not await consumer.batch_receive()
+        await asyncio.to_thread(is_back, proxy, consumer)
+        found = []
+        while b"%d" % (COUNT - 1) not in found:
+            found += [each.data() for each in await consumer.batch_receive()]
+        await client.close()
+        return found
+
+    assert asyncio.run(play(fill_in_order(kind))) == list(PAYLOADS)
+
+
+@ordered
+def test_a_listener_gets_what_has_an_order(fill_in_order, cut, proxy, remote, topic, kind):
+    """Also the rest of a lost connection: nothing of it is dropped, so nothing overtakes it."""
+    found, has_begun, may_end = [], threading.Event(), threading.Event()
+
+    def listen(_consumer, message):
+        has_begun.set()
+        may_end.wait(60)
+        found.append(int(message.data()))
+
+    options = fill_in_order(kind)
+    del options["batch_receive_policy"]
+    consumer = remote.subscribe(topic, SUBSCRIPTION, message_listener=listen, **options)
+    assert has_begun.wait(60)
+    cut(consumer)
+    may_end.set()
+    is_back(proxy, consumer)
+    eventually(lambda: found.count(COUNT - 1), 60)
+    first = [each for at, each in enumerate(found) if each not in found[:at]]
+    assert first == list(range(COUNT))

@@ -28,7 +28,7 @@ def run(code, broker, *arguments, expect=0):
         [sys.executable, "-c", textwrap.dedent(code), broker.service_url, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert expect == process.returncode, process.stderr
@@ -146,9 +146,9 @@ def test_a_dropped_client_leaves_no_thread_and_no_crash(broker, topic):
         client = pr.Client(sys.argv[1])
         consumer = client.subscribe(sys.argv[2], "s", pulsar.ConsumerType.Shared, enable_retry=True)
         client.create_producer(sys.argv[2]).send(b"x")
-        consumer.negative_acknowledge(consumer.receive(20000), delay=3600)
+        consumer.negative_acknowledge(consumer.receive(60_000), delay=3600)
         client.create_producer(sys.argv[2]).send(b"y")
-        consumer.reconsume_later(consumer.receive(20000))
+        consumer.reconsume_later(consumer.receive(60_000))
         try:
             consumer.receive(100)
         except pulsar.Timeout:
@@ -430,7 +430,7 @@ def test_killed_between_publish_and_ack_nothing_is_lost(broker, subscribe, publi
             sys.argv[2], "billing", pulsar.ConsumerType.Shared, enable_retry=True,
             initial_position=pulsar.InitialPosition.Earliest,
         )
-        message = consumer.receive(20000)
+        message = consumer.receive(60_000)
         # The receipt is here, the acknowledgement is not out yet.
         letters.HandOff.landed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         consumer.reconsume_later(message, delay=0)

@@ -273,6 +273,6 @@ def _read(client: pr.Client, topic: str) -> list[bytes]:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     payloads = []
     while reader.has_message_available():
-        payloads.append(reader.read_next(20_000).data())
+        payloads.append(reader.read_next(60_000).data())
     reader.close()
     return payloads

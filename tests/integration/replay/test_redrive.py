@@ -21,8 +21,8 @@ def test_letters_go_to_the_retry_topic_of_the_subscription_that_failed(dead, cli
     consumer = dead.subscribe()
     other = client.subscribe(dead.topic, "shipping")
     client.create_producer(dead.topic).send(b"tea", properties={"shop": "7"}, partition_key="k")
-    consumer.dead_letter(consumer.receive(20_000), reason="invalid", error=ValueError("no amount"))
-    other.acknowledge(other.receive(20_000))
+    consumer.dead_letter(consumer.receive(60_000), reason="invalid", error=ValueError("no amount"))
+    other.acknowledge(other.receive(60_000))
 
     done = dead.redrive().run()
 
@@ -160,7 +160,7 @@ def test_what_dies_again_and_again_stays(dead) -> None:
     dead.send(b"tea", dead.properties(0))
     for count in ("1", "2"):
         assert 1 == dead.redrive(max_redrives=2).run().redriven
-        message = consumer.receive(20_000)
+        message = consumer.receive(60_000)
         assert count == message.properties()["REDRIVE_COUNT"]
         consumer.dead_letter(message, reason="invalid")
 
@@ -176,7 +176,7 @@ def test_each_redrive_of_a_message_has_an_id_of_its_own(dead) -> None:
     seen = set()
     for _ in range(3):
         dead.redrive().run()
-        message = consumer.receive(20_000)
+        message = consumer.receive(60_000)
         seen.add(message.properties()["DEDUPE_ID"])
         consumer.dead_letter(message, reason="invalid")
 
@@ -291,11 +291,11 @@ def test_a_schema_stays(dead, client) -> None:
     schema = pulsar.schema.JsonSchema(Order)
     consumer = dead.subscribe(schema=schema)
     client.create_producer(dead.topic, schema=schema).send(Order(item="tea"))
-    consumer.dead_letter(consumer.receive(20_000), reason="invalid")
+    consumer.dead_letter(consumer.receive(60_000), reason="invalid")
 
     assert 1 == dead.redrive().run().redriven
 
-    message = consumer.receive(20_000)
+    message = consumer.receive(60_000)
     assert "tea" == message.value().item
     assert message.schema_version()
 
@@ -450,7 +450,7 @@ def test_a_subscription_with_an_odd_name(dead) -> None:
     dead.create(NAME)
     dead.fill(3)
     browser = dead.client.subscribe(dead.dlq, NAME, consumer_type=pulsar.ConsumerType.Shared)
-    done = browser.receive(20_000)
+    done = browser.receive(60_000)
     browser.acknowledge(done)
     browser.close()
     letters = list(read_letters(dead.client, dead.cluster.admin(), [dead.dlq], NAME))

@@ -118,7 +118,7 @@ def test_a_letter_that_dies_again_is_not_edited_twice(dead) -> None:
     edit = Edit.of_function(fixed)
     for _ in range(2):
         dead.redrive(edit=edit).run()
-        message = consumer.receive(20_000)
+        message = consumer.receive(60_000)
         assert 1000 == json.loads(message.data())["number"]
         consumer.dead_letter(message, reason="again")
         eventually(lambda: dead.backlog() == 1)
@@ -126,7 +126,7 @@ def test_a_letter_that_dies_again_is_not_edited_twice(dead) -> None:
     for again in (Edit.of_patch({"number": 5}), edit):  # the first one, after another one
         done = dead.redrive(edit=again).run()
         assert (1, again is not edit) == (done.redriven, done.edited)
-        message = consumer.receive(20_000)
+        message = consumer.receive(60_000)
         assert {"number": 5, "city": "Zoë"} == json.loads(message.data())
         consumer.dead_letter(message, reason="again")
         eventually(lambda: dead.backlog() == 1)
@@ -286,7 +286,7 @@ def test_an_edit_is_undone(dead) -> None:
     done = dead.redrive(edit=Edit.of_function(fixed), limit=4).run()
     assert (4, 4) == (done.redriven, done.edited)
     consumer = dead.subscribe()
-    handled, dying = consumer.receive(20_000), consumer.receive(20_000)
+    handled, dying = consumer.receive(60_000), consumer.receive(60_000)
     consumer.acknowledge(handled)
     consumer.dead_letter(dying, reason="worse")
     consumer.close()
@@ -324,7 +324,7 @@ def test_an_edit_through_another_subscription_is_undone(dead) -> None:
     fill(dead, 2)
     done = dead.redrive(edit=Edit.of_function(fixed), dlq_subscription="other", limit=1).run()
     consumer = dead.subscribe()
-    consumer.dead_letter(consumer.receive(20_000), reason="worse")
+    consumer.dead_letter(consumer.receive(60_000), reason="worse")
     with pytest.raises(pr.RedriveError, match="subscription"):
         Undo(dead.dlq, done.job, cluster=dead.cluster).run()
     undone = Undo(dead.dlq, done.job, cluster=dead.cluster, dlq_subscription="other").run()

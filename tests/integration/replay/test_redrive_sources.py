@@ -45,7 +45,7 @@ def test_an_application_s_own_messages_are_not_taken(dead, client, run, dry_run)
     assert 0 == code
     assert ("1 would be redriven" if dry_run else "1 redriven") in output
     if not dry_run:
-        assert b"tea" == people.receive(20_000).data()
+        assert b"tea" == people.receive(60_000).data()
 
 
 def test_letters_of_a_topic_of_any_name_are_taken(dead, client) -> None:
@@ -58,7 +58,7 @@ def test_letters_of_a_topic_of_any_name_are_taken(dead, client) -> None:
         dead_letter_policy=pr.DeadLetterPolicy(3, dead_letter_topic=f"{dead.topic}-graveyard"),
     )
     client.create_producer(dead.topic).send(b"tea")
-    consumer.dead_letter(consumer.receive(20_000), reason="invalid")
+    consumer.dead_letter(consumer.receive(60_000), reason="invalid")
 
     redrive = Redrive(f"{dead.topic}-graveyard", cluster=dead.cluster)
     assert 1 == redrive.run().redriven

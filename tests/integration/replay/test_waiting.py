@@ -52,7 +52,7 @@ def test_letters_that_a_running_consumer_has_fetched(dead) -> None:
     """They are due, and in its queue: it drops them, and none is handled."""
     consumer = dead.subscribe()
     fill_retry(dead, 400, delay=0)
-    first = consumer.receive(20_000)  # so the queue is full, and one message is held
+    first = consumer.receive(60_000)  # so the queue is full, and one message is held
     assert b"0" == first.data()
 
     done = waiting(dead, where=EVERY_SECOND).cancel(note())
@@ -117,7 +117,7 @@ def test_a_letter_is_due_now(dead) -> None:
     assert (3, 3) == (done.count, done.left)
     found = []
     for _ in range(3):
-        message = consumer.receive(20_000)
+        message = consumer.receive(60_000)
         found.append(int(message.data()))
         assert "1" == message.properties()["RECONSUMETIMES"]
         assert "0" == message.properties()["DELAY_TIME"]

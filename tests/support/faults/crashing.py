@@ -141,7 +141,7 @@ def crash(
         [sys.executable, __file__, *arguments],
         env={**os.environ, VARIABLE: "1" if trap else "0"},
         check=False,
-        timeout=60,
+        timeout=180,
     ).returncode
 
 

@@ -49,6 +49,7 @@ def receiver(
             hurry=lambda: None,
             when_moved=lambda _: None,
             cut=frozenset,
+            lost=lambda: None,
             flowing=lambda: None,
             whole=None,
         ),

@@ -44,7 +44,11 @@ def _is_native():
 
 
 def fill(client, topic, count=COUNT):
-    """Publish *count* messages, each with its number."""
+    """Publish *count* messages, each with its number; a subscription keeps them.
+
+    A busy machine can take longer to start a process than the broker keeps a topic without one.
+    """
+    client.subscribe(topic, "keeps").close()
     producer = client.create_producer(topic)
     for number in range(count):
         producer.send_async(b"%d" % number, lambda *_: None)
@@ -267,7 +271,7 @@ consumer = client.subscribe(
     initial_position=pulsar.InitialPosition.Earliest,
 )
 for _ in range(int(sys.argv[3])):
-    consumer.reconsume_later_async(consumer.receive(20_000), delay=0)
+    consumer.reconsume_later_async(consumer.receive(60_000), delay=0)
 print("sent", flush=True)
 {}
 """
