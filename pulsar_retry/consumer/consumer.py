@@ -292,8 +292,8 @@ class Consumer(pulsar.Consumer):
         """Publish *message* as a retry letter and acknowledge it; the letter arrives after a delay.
 
         N is the number of retries in the dead-letter policy, by default 16. A message that was
-        reconsumed N times already goes to the dead-letter topic instead. The method returns when
-        the letter is published and the original is acknowledged.
+        reconsumed N times already, or has properties that are not UTF-8, goes to the dead-letter
+        topic instead. It returns when the letter is published and the original is acknowledged.
 
         Args:
             message: A message, or a list of messages, such as `batch_receive` returns.

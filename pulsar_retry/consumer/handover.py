@@ -13,6 +13,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.handoff.making import text_properties
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
@@ -314,7 +315,9 @@ class Handover:
         """Return the raw message, its properties, its origin, and the details of the failure."""
         facts = facts_of(message)
         origin = facts.origin(self._plan.subscription)
-        return raw_of(message), facts.properties, origin, self._details(message, failure, failures)
+        raw = raw_of(message)
+        carried = facts.properties if facts.is_text else text_properties(raw)
+        return raw, carried, origin, self._details(message, failure, failures)
 
     def _details(self, message: Any, failure: Failure, failures: int) -> FailureDetails:
         return FailureDetails(

@@ -305,26 +305,19 @@ class Outbox:
         in_hand.settled += 1  # undone if the hand-off fails
         return source.raw, was_letter, ended
 
-    def dead_letter_redelivered(self, raw: Any) -> bool:
+    def dead_letter_redelivered(self, raw: Any) -> None:
         """Dead-letter a message whose redeliveries are used up, without blocking the caller.
 
         If that fails, it is tried again after longer and longer delays. The message is not
-        delivered meanwhile. Returns False if pulsar-client cannot read the message's properties,
-        because then no letter can be made.
+        delivered meanwhile.
         """
         if self.closed:
-            return True  # the broker redelivers the message after the consumer has closed
-        try:
-            letter = self.letters.redelivered(raw)
-        except UnicodeDecodeError:
-            text = "a message with properties that are no text is not dead-lettered"
-            _log.warning(text, extra=self._watch.facts(raw))
-            return False
+            return  # the broker redelivers the message after the consumer has closed
+        letter = self.letters.redelivered(raw)
         if (future := self.hand_on_now(raw, letter, keep=True)) is not None:
             self._log_failure(future, raw)
         else:
             self.submit(lambda: self._log_failure(self.hand_on(raw, letter, keep=True), raw))
-        return True
 
     def _log_failure(self, future: Future[None], raw: Any) -> None:
         """Log a failed hand-off of the message *raw*, because no caller waits for its result."""

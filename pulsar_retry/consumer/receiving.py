@@ -398,10 +398,9 @@ class Receiving:
         # The first condition is the usual case, and costs less.
         if raw.redelivery_count() <= self.limit or not surplus_delivery(attempts(raw), self.limit):
             return False
-        if self._outbox.dead_letter_redelivered(raw):
-            self._in_hand.took((raw,))
-            return True
-        return False
+        self._outbox.dead_letter_redelivered(raw)
+        self._in_hand.took((raw,))
+        return True
 
     def dead_letters_last(self, raw: Any) -> bool:
         """Dead-letter a nacked message if this was its last delivery; tell whether it was.
@@ -409,9 +408,9 @@ class Receiving:
         An id has no redelivery count, so the answer is False.
         """
         limit = self._plan.limit
-        return (
-            limit is not None
-            and isinstance(raw, _pulsar.Message)
-            and last_delivery(self._in_hand.returns.attempts_before(raw), limit)
-            and self._outbox.dead_letter_redelivered(raw)
-        )
+        if limit is None or not isinstance(raw, _pulsar.Message):
+            return False
+        if not last_delivery(self._in_hand.returns.attempts_before(raw), limit):
+            return False
+        self._outbox.dead_letter_redelivered(raw)
+        return True

@@ -16,7 +16,9 @@ class Facts:
     """What a message says about its origin. Each look at a raw message costs microseconds.
 
     Attributes:
-        properties: The properties of the message.
+        properties: The properties of the message; empty if they are not all UTF-8, because
+            pulsar-client gives none of them then.
+        is_text: Whether they are.
         topic: The full name of the topic that it was delivered from.
         message_id: Its id, as letters write it.
         sent: When it was published.
@@ -26,10 +28,15 @@ class Facts:
         crashes: How many worker processes it has killed since it was delivered, in its lane.
     """
 
-    __slots__ = ("chain", "crashes", "key", "message_id", "properties", "sent", "topic")
+    __slots__ = ("chain", "crashes", "is_text", "key", "message_id", "properties", "sent", "topic")
 
     def __init__(self, message: Any) -> None:
-        self.properties: Mapping[str, str] = message.properties()
+        self.properties: Mapping[str, str] = {}
+        self.is_text = True
+        try:
+            self.properties = message.properties()
+        except UnicodeDecodeError:
+            self.is_text = False
         self.topic: str = message.topic_name()
         self.message_id = message_id_text(message.message_id())
         origin = origin_message_id(self.properties) or self.message_id

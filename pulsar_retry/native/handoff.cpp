@@ -206,6 +206,13 @@ PyObject* read_message(PyObject*, PyObject* object) {
     });
 }
 
+// properties(message) -> its properties, where what is not UTF-8 is escaped: \xff
+PyObject* message_properties(PyObject*, PyObject* object) {
+    auto* message = static_cast<Message*>(pointer_of(object, message_type, MESSAGE));
+    if (message == nullptr) return nullptr;
+    return guarded([=]() -> PyObject* { return dict_of(library.properties(message)); });
+}
+
 // acknowledge(message, consumer) -> the result, or None if it does not come at once; for a test
 PyObject* acknowledge_message(PyObject*, PyObject* arguments) {
     PyObject *object, *source;
@@ -337,6 +344,8 @@ PyMethodDef functions[] = {
     {"position", position, METH_O, "Return the position of a message in its topic."},
     {"is_text", is_text, METH_O, "Tell whether bytes are UTF-8, for a test."},
     {"read", read_message, METH_O, "Return topic, id and producer of a message, for a test."},
+    {"properties", message_properties, METH_O,
+     "Return the properties of a message; bytes that are not UTF-8 are escaped, as in \\xff."},
     {"acknowledge", acknowledge_message, METH_VARARGS,
      "Acknowledge a message, and return the result if it comes at once; for a test."},
     {"copied", copied, METH_VARARGS, "Return what a letter made from a message has, for a test."},

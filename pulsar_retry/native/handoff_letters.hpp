@@ -43,13 +43,18 @@ bool read_names(PyObject* tuple, std::set<std::string>& names) {
     return true;
 }
 
-// Returns a dict of *properties*, which are UTF-8; null with an exception set if that fails.
+// Returns text, in which bytes that are not UTF-8 are escaped.
+PyObject* text_of(const std::string& bytes) {
+    return PyUnicode_DecodeUTF8(bytes.data(), Py_ssize_t(bytes.size()), "backslashreplace");
+}
+
+// Returns a dict of *properties*; null with an exception set if that fails.
 PyObject* dict_of(const Properties& properties) {
     PyObject* result = PyDict_New();
     if (result == nullptr) return nullptr;
     for (auto& [name, value] : properties) {
-        PyObject* key = PyUnicode_FromStringAndSize(name.data(), Py_ssize_t(name.size()));
-        PyObject* text = PyUnicode_FromStringAndSize(value.data(), Py_ssize_t(value.size()));
+        PyObject* key = text_of(name);
+        PyObject* text = text_of(value);
         int failed = key == nullptr || text == nullptr || PyDict_SetItem(result, key, text);
         Py_XDECREF(key);
         Py_XDECREF(text);

@@ -154,6 +154,8 @@ def _test_calls(module: Any, message: Any) -> None:
     wanted = tuple(each.encode() for each in (message.topic_name(), text, message.producer_name()))
     if (found := module.read(message)) != wanted:
         raise ImportError(f"the self-test has read another message: {found}")
+    if (found := module.properties(message)) != {"was": "before"}:
+        raise ImportError(f"the self-test has read other properties: {found}")
     if (found := module.position(message)) != position_of(message.message_id()):
         raise ImportError(f"the self-test has found another position: {found}")
     prints = module.Prints(("was",), "FAILURE_")

@@ -47,6 +47,8 @@ class Stop:
 #: The possible results of `decide` for a message that failed. A handled message is acknowledged.
 Action = RetryLater | DeadLetter | Discard | Stop
 
+#: The reason of a dead letter whose message no letter can retry: its properties are not UTF-8.
+UNREADABLE_PROPERTIES = "unreadable-properties"
 #: The reason of a dead letter whose retries are used up.
 RETRIES_EXHAUSTED = "retries-exhausted"
 

@@ -105,7 +105,6 @@ class Delivery:
             LeaseExpired: the lease is over; the message is delivered again anyway.
             ConfigError: an argument is invalid.
             SettleError: the letter was not published; the message itself is redelivered.
-            UnicodeDecodeError: the message has properties that are not UTF-8; it is redelivered.
         """
         outcome: Exception = Retry(delay, level)
         checked_error(error)
@@ -127,7 +126,6 @@ class Delivery:
             LeaseExpired: the lease is over; the message is delivered again.
             ConfigError: an argument is invalid.
             SettleError: the letter was not published; the message itself is redelivered.
-            UnicodeDecodeError: the message has properties that are not UTF-8; it is redelivered.
         """
         outcome = Reject(reason)
         outcome.__cause__ = checked_error(error)

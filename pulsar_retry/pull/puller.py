@@ -124,11 +124,7 @@ class Puller:
             now = self._now()
             self._clock.begin(pulled, now)
             self._clock.modify(pulled, now, deadline)
-        try:
-            attempt = settler.attempt(pulled.work)
-        except UnicodeDecodeError:  # it can be acknowledged, but no letter can be made of it
-            attempt = 1
-        return Delivery(self, pulled, attempt)
+        return Delivery(self, pulled, settler.attempt(pulled.work))
 
     # -- settling (`DeliverySettler`) -------------------------------------------------------------
 

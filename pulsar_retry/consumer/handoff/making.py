@@ -17,7 +17,9 @@ from pulsar_retry.letters.letter import (
     reconsumed,
 )
 from pulsar_retry.letters.plan import Plan
+from pulsar_retry.native.loading import native
 from pulsar_retry.observe.tracing import with_span
+from pulsar_retry.policy.actions import UNREADABLE_PROPERTIES
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.raw import publish_time, whole_of
@@ -82,7 +84,11 @@ class LetterMaker:
         """
         request = self.delay_request(delay, level)
         raw = _unsettled(message)
-        letter = reconsumed(self.plan, request, raw.properties(), self.origin(raw), properties)
+        try:
+            carried = raw.properties()
+        except UnicodeDecodeError:
+            return self.dead(message, UNREADABLE_PROPERTIES, None, properties)
+        letter = reconsumed(self.plan, request, carried, self.origin(raw), properties)
         return raw, with_span(letter, message, self.plan.subscription)
 
     def native_retry(
@@ -145,7 +151,7 @@ class LetterMaker:
             ConfigError: an argument is invalid.
         """
         raw = _unsettled(message)
-        carried, origin = raw.properties(), self.origin(raw)
+        carried, origin = text_properties(raw), self.origin(raw)
         attempt = 1 + reconsume_times(carried) + raw.redelivery_count()
         details = FailureDetails(
             checked_error(error), attempt, self._clock.now(), publish_time(raw)
@@ -156,16 +162,26 @@ class LetterMaker:
         return raw, with_span(letter, message, self.plan.subscription)
 
     def redelivered(self, raw: Any) -> Letter:
-        """Return the dead letter of *raw*, whose redeliveries are used up.
-
-        Raises:
-            UnicodeDecodeError: pulsar-client cannot read the message's properties.
-        """
-        return dead_lettered(self.plan, raw.properties(), self.origin(raw))
+        """Return the dead letter of *raw*, whose redeliveries are used up."""
+        return dead_lettered(self.plan, text_properties(raw), self.origin(raw))
 
     def origin(self, raw: Any) -> Origin:
         """Return the topic, the id and the subscription that *raw* was delivered with."""
         return Origin(raw.topic_name(), message_id_text(raw.message_id()), self.plan.subscription)
+
+
+def text_properties(raw: Any) -> dict[str, str]:
+    r"""Return the properties of a raw message; bytes that are not UTF-8 are escaped, as in \xff.
+
+    pulsar-client gives no property if one of them is not UTF-8. Without the extension module there
+    are none then.
+    """
+    try:
+        properties: dict[str, str] = raw.properties()
+    except UnicodeDecodeError:
+        module = native().module
+        properties = {} if module is None else module.properties(raw)
+    return properties
 
 
 def may_be_native(message: Any, raw: Any) -> bool:

@@ -403,9 +403,10 @@ class LetterProducers:
     def keep(self, topic: str, create: Callable[[str], None]) -> None:
         """Have the letters of *topic* kept, though they are no dead letters.
 
-        *create* is called before and after them, as for dead letters.
+        *create* is called before and after them, as for dead letters. The first call counts.
         """
-        self._keepers[topic] = Keeper(topic, create, self._clock)
+        if topic not in self._keepers:
+            self._keepers[topic] = Keeper(topic, create, self._clock)
 
     def wrote(self, topic: str) -> None:
         """Record that a letter of *topic* has its receipt."""

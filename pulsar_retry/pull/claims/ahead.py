@@ -24,13 +24,7 @@ class Ahead:
         works = [item[0] for item in self._work_queue.ready.copy()]
         if self._lanes is not None:
             works += [work.message for work in self._lanes.next_up(self._most)]
-        keys = []
-        for message in works:
-            try:
-                keys.append(facts_of(message).chain)
-            except UnicodeDecodeError:  # its handler gets it without a claim, and fails
-                continue
-        return keys
+        return [facts_of(message).chain for message in works]
 
     def adapt(self, begun: int) -> None:
         """Have so many messages more received ahead than are handled at a time."""

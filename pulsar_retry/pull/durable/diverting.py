@@ -23,7 +23,7 @@ from pulsar_retry.policy.actions import RetryLater
 from pulsar_retry.policy.outcomes import Failure
 from pulsar_retry.pull.durable.log import ClaimLog
 from pulsar_retry.pull.engine.ordered import OrderedLanes
-from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
+from pulsar_retry.pull.engine.work_queue import LaneEntry, Work, WorkQueue
 from pulsar_retry.pull.rules.quarantine import one_more_crash
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.worker import Worker
@@ -53,6 +53,9 @@ class Settles(Protocol):
 
     def come_back(self, work: Work, trouble: BaseException) -> None:
         """Have a message redelivered."""
+
+    def cannot_divert(self, work: Work) -> None:
+        """Dead-letter a message whose properties a letter could not have."""
 
 
 class _Phase(Enum):
@@ -321,6 +324,14 @@ class Diverter:
             self._settler.let_go(work, frozenset())
             self._lanes.done(key)
             return
+        if facts_of(work.message).is_text:
+            self._divert(key, hold, work, work.entry)
+        else:
+            self._idle(key, hold)
+            self._settler.cannot_divert(work)
+
+    def _divert(self, key: str, hold: _Hold, work: Work, place: LaneEntry) -> None:
+        """Publish a message to the stream, as the next entry; *place* is its place in the lane."""
         facts = facts_of(work.message)
         entry = Entry(self._writer, self._number, facts.message_id)
         custom = {LANE_ENTRY: str(entry)}
@@ -341,7 +352,7 @@ class Diverter:
         except Exception as error:  # noqa: BLE001 - its successors must wait
             text = "a message of a held key cannot be published, and its successors wait: %s"
             _log.error(text, shown(error), extra=self._handover.watch.facts(work.message))
-            work.entry.failed = hold.failed
+            place.failed = hold.failed
             self._idle(key, hold)
             self._lanes.park(work, _AGAIN)
         else:

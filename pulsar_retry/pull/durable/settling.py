@@ -11,7 +11,12 @@ from pulsar_retry.errors import AcknowledgeError, SettleError
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.observe.counting import ACKNOWLEDGED, SUPERSEDED
 from pulsar_retry.observe.failures import LogLimiter
-from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
+from pulsar_retry.policy.actions import (
+    RETRIES_EXHAUSTED,
+    UNREADABLE_PROPERTIES,
+    DeadLetter,
+    RetryLater,
+)
 from pulsar_retry.policy.decide import TOO_OLD
 from pulsar_retry.policy.outcomes import Failure, Outcome
 from pulsar_retry.pull.durable.diverting import Diverter
@@ -32,7 +37,21 @@ RELEASED = "released"
 _MOST_TEXT = 200
 
 
-class TopicSettler(Settler):
+class _DurableSettler(Settler):
+    """What the settlers of both topics do."""
+
+    def bury(self, work: Work, reason: str, why: str) -> None:
+        """Dead-letter a message that has not failed now. Never raises."""
+        try:
+            failure = failure_of(work, Outcome(why), self._clock.now())
+            failures = self._failures(work)
+            verdict = FailureVerdict(DeadLetter(reason), failures, failures=failures)
+            super()._carry_out(work, verdict, failure, keep=True)
+        except Exception as trouble:  # noqa: BLE001 - the message is redelivered
+            self.come_back(work, trouble)
+
+
+class TopicSettler(_DurableSettler):
     """Settles the messages of the topic. One that is to be retried goes to the stream.
 
     Attributes:
@@ -49,7 +68,8 @@ class TopicSettler(Settler):
         self, work: Work, verdict: FailureVerdict, failure: Failure, *, keep: bool
     ) -> Future[None] | None:
         action = verdict.action
-        if self.parks and verdict.suspended is None and _is_exhausted(action):
+        is_parked = self.parks and verdict.suspended is None and _is_exhausted(action)
+        if is_parked and self._can_retry(work):
             action = RetryLater()  # the stream's settler parks it
         if work.entry is None or not isinstance(action, RetryLater):
             return super()._carry_out(work, verdict, failure, keep=keep)
@@ -58,6 +78,13 @@ class TopicSettler(Settler):
         work.entry.diverted = diverted = LetterFuture(self._clock.condition)
         self.diverter.fail(work, action, failure, verdict.attempt - (not action.counted))
         return diverted
+
+    def _can_retry(self, work: Work) -> bool:
+        return facts_of(work.message).is_text  # all retries are from the stream
+
+    def cannot_divert(self, work: Work) -> None:
+        """Dead-letter a message whose properties a letter could not have."""
+        self.bury(work, UNREADABLE_PROPERTIES, "its key is held, and it cannot be diverted")
 
     def diverted(self, work: Work, error: BaseException | None, *, failed: bool) -> None:
         """Record that a message is in the stream, unless there is an *error*."""
@@ -85,7 +112,7 @@ class TopicSettler(Settler):
         return [*self.gate.take_down(), *self.diverter.take_down()]
 
 
-class StreamSettler(Settler):
+class StreamSettler(_DurableSettler):
     """Settles the entries of the stream, which are retried in place.
 
     Attributes:
@@ -144,14 +171,7 @@ class StreamSettler(Settler):
 
     def dead_letter(self, work: Work) -> None:
         """Dead-letter a message, as an operator has ordered."""
-        try:
-            outcome = Outcome("an operator has released its key")
-            failure = failure_of(work, outcome, self._clock.now())
-            failures = self._failures(work)
-            verdict = FailureVerdict(DeadLetter(RELEASED), failures, failures=failures)
-            super()._carry_out(work, verdict, failure, keep=True)
-        except Exception as trouble:  # noqa: BLE001 - the message is redelivered
-            self.come_back(work, trouble)
+        self.bury(work, RELEASED, "an operator has released its key")
 
     def is_used_up(self, work: Work) -> bool:
         """Tell whether a message waits for an operator, because its attempts are used up."""

@@ -21,7 +21,14 @@ from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.letters.stamps import stamp_of
 from pulsar_retry.observe.counting import ACKNOWLEDGED, DROPPED, SUPERSEDED
 from pulsar_retry.observe.failures import FailureLog
-from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, Action, DeadLetter, RetryLater, Stop
+from pulsar_retry.policy.actions import (
+    RETRIES_EXHAUSTED,
+    UNREADABLE_PROPERTIES,
+    Action,
+    DeadLetter,
+    RetryLater,
+    Stop,
+)
 from pulsar_retry.policy.decide import TOO_OLD, decide
 from pulsar_retry.policy.outcomes import Failure, Outcome, Retry, unwrapped
 from pulsar_retry.policy.retry import RetryPolicy
@@ -211,6 +218,8 @@ class Settler:
             changes = self.own_letters.changes
             attempt = self.attempt(work)
             action = decide(policy, attempt, failure)  # it may call the user's functions
+            if isinstance(action, RetryLater) and not self._can_retry(work):
+                action = DeadLetter(UNREADABLE_PROPERTIES)
             with self._recording:
                 # Two copies of a message can fail at the same moment. One must count the other.
                 if changes == self.own_letters.changes or attempt == self.attempt(work):
@@ -231,12 +240,13 @@ class Settler:
         """
         return 1 + self._failures(work)
 
+    def _can_retry(self, work: Work) -> bool:
+        """Tell whether a message can be retried: a letter could not have all of its properties."""
+        return work.entry is not None or self._nacks or facts_of(work.message).is_text
+
     def _is_retry(self, work: Work) -> bool:
         """Tell whether a message that was not handled yet was tried before."""
-        try:
-            return self._failures(work) > 0
-        except UnicodeDecodeError:
-            return False
+        return self._failures(work) > 0
 
     def _failures(self, work: Work) -> int:
         """Return how many earlier attempts have failed."""
@@ -253,6 +263,7 @@ class Settler:
         """Move a message out of a lane that exceeds its limits. Never raises."""
         # A message that only waited behind a failed one has used up no attempt.
         has_failed = work.entry is not None and work.entry.retries > 0
+        letter = letter and facts_of(work.message).is_text
         action: Action = RetryLater(counted=has_failed) if letter else DeadLetter(LANE_OVERFLOW)
         try:
             overflow = Outcome("the lane has overflowed")
@@ -367,10 +378,7 @@ class Settler:
 
         Such a message is acknowledged.
         """
-        try:
-            if not self._is_outdated(message):
-                return False
-        except UnicodeDecodeError:
+        if not self._is_outdated(message):
             return False
         self.handover.settle_as(message, SUPERSEDED)
         self._count(SUPERSEDED)

@@ -18,6 +18,7 @@ from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.judge import LetterJudge, is_meant
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import COPY, FILTERED, NO_TARGET, NOT_KEPT
+from pulsar_retry.replay.redriving.targets import Keep
 from pulsar_retry.wire.archive import (
     ARCHIVED_AS,
     ARCHIVED_FROM,
@@ -26,7 +27,8 @@ from pulsar_retry.wire.archive import (
     RestoredLetter,
     archive_of,
 )
-from pulsar_retry.wire.names import TopicName
+from pulsar_retry.wire.names import TopicName, kind_of
+from pulsar_retry.wire.properties import REAL_SUBSCRIPTION
 
 
 class _Archived(LetterJudge):
@@ -54,11 +56,13 @@ class _Restored(LetterJudge):
         where: Filter,
         source: str,
         exists: Callable[[str], bool],
-        there: frozenset[str] = frozenset(),
+        there: frozenset[str],
+        keep: Keep,
     ) -> None:
         super().__init__()
         self._where, self._source, self._exists = where, source, exists
         self._seen = set(there)
+        self._keep = keep
 
     def decide(self, raw: Any, properties: dict[str, str], position: str) -> Letter | str:
         origin = properties.get(ARCHIVED_FROM, "")
@@ -75,6 +79,8 @@ class _Restored(LetterJudge):
         if origin in self._seen:  # a command was killed between a receipt and what follows it
             return COPY
         self._seen.add(origin)
+        waits = kind_of(letter.topic) == "retry"
+        self._keep(letter.topic, letter.properties.get(REAL_SUBSCRIPTION) if waits else None)
         return Letter(letter.topic, letter.properties, delay=letter.delay)
 
 
@@ -105,7 +111,7 @@ class Archiving(Redrive):
         """The full name of the topic that has the archived letters."""
         return archive_of(self.source)
 
-    def _judge(self, admin: AdminClient, job: str, editor: Any) -> LetterJudge:  # noqa: ARG002 - a redrive's
+    def _judge(self, admin: AdminClient, job: str, editor: Any, keep: Keep) -> LetterJudge:  # noqa: ARG002 - a redrive's
         return _Archived(self._where, self._note, self.source)
 
 
@@ -132,7 +138,7 @@ class Restoring(Redrive):
         super().__init__(archive_of(topic), topic, any_topic=True, **options)
         self._there = there
 
-    def _judge(self, admin: AdminClient, job: str, editor: Any) -> LetterJudge:  # noqa: ARG002 - a redrive's
+    def _judge(self, admin: AdminClient, job: str, editor: Any, keep: Keep) -> LetterJudge:  # noqa: ARG002 - a redrive's
         def exists(topic: str) -> bool:
             if topic not in known:
                 known[topic] = False
@@ -141,4 +147,4 @@ class Restoring(Redrive):
             return known[topic]
 
         known: dict[str, bool] = {}
-        return _Restored(self._where, self.source, exists, self._there)
+        return _Restored(self._where, self.source, exists, self._there, keep)

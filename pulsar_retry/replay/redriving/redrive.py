@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -25,6 +26,7 @@ from pulsar_retry.replay.ack_state import cursor_of
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.editing.edit import Edit
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.publishing import hand_off_of
 from pulsar_retry.replay.reading import LetterCodecs
 from pulsar_retry.replay.redriving.editor import LetterEditor, archived_by
@@ -48,7 +50,7 @@ from pulsar_retry.replay.redriving.source import (
     keeping_subscription,
 )
 from pulsar_retry.replay.redriving.survey import Failures, count_unreadable, survey_redrive
-from pulsar_retry.replay.redriving.targets import RETRY, RedriveTargets, checked_target
+from pulsar_retry.replay.redriving.targets import RETRY, Keep, RedriveTargets, checked_target
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.archive import archive_of
 from pulsar_retry.wire.names import Naming, NamingLike, TopicName, kind_of, logical
@@ -236,7 +238,7 @@ class Redrive:
         tell: Callable[[Redriven], None],
     ) -> Redriven:
         editor = self._editor(client, job="")
-        judge = self._judge(admin, "", editor)
+        judge = self._judge(admin, "", editor, lambda _topic, _owner: None)
         partitions = admin.topics.partition_names(self._source)
         limit = self._limit or math.inf
         backlog = backlog_of(admin, self._source, through)
@@ -266,8 +268,12 @@ class Redrive:
             self._edit, source=self._source, job=job, codec_of=codecs.of, archived=archived
         )
 
-    def _judge(self, admin: AdminClient, job: str, editor: LetterEditor | None) -> LetterJudge:
-        targets = RedriveTargets(admin, self._to, self._source, self._subscription, self._naming)
+    def _judge(
+        self, admin: AdminClient, job: str, editor: LetterEditor | None, keep: Keep
+    ) -> LetterJudge:
+        targets = RedriveTargets(
+            admin, self._to, self._source, self._subscription, self._naming, keep=keep
+        )
         return RedriveJudge(
             self._where,
             targets,
@@ -294,17 +300,21 @@ class Redrive:
             if resumed and self._edit is not None:
                 archived = archived_by(client, admin, self._source, checkpoint.job)
             editor = self._editor(client, checkpoint.job, archived)
-            judge = self._judge(admin, checkpoint.job, editor)
+            hand_off = stack.enter_context(
+                hand_off_of(client, max_pending=_IN_FLIGHT, archive=self.archive)
+            )
+            keeper = TargetKeeper(admin)
+            keep = partial(keeper.keep, hand_off.producers)
+            judge = self._judge(admin, checkpoint.job, editor, keep)
 
             def report(run: Run) -> Redriven:
-                return self._report(run, judge, checkpoint, editor, resumed=resumed)
+                done = self._report(run, judge, checkpoint, editor, resumed=resumed)
+                problems = first_of_each([*keeper.problems, *done.problems])
+                return attrs.evolve(done, problems=problems)
 
             watched = partitions if self._max_failure_ratio is not None else []
             failures = stack.enter_context(
                 contextlib.closing(Failures(client, watched, checkpoint))
-            )
-            hand_off = stack.enter_context(
-                hand_off_of(client, max_pending=_IN_FLIGHT, archive=self.archive)
             )
             work = RedriveWork(
                 consumer=consumer,
@@ -321,6 +331,7 @@ class Redrive:
             )
             run = Run(work, self._cancelled)
             run.run()
+            hand_off.producers.check_kept()
             store.save(run.remains())
             if run.stopped is None:
                 missed = count_unreadable(admin, client, through, checkpoint.ends, run.has_seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import attrs
 
@@ -15,6 +16,9 @@ from pulsar_retry.wire.redrive import Owner, retry_beside
 
 RETRY = "retry"
 ORIGIN = "origin"
+
+#: Has what is published to a topic kept, for a subscription or for any.
+Keep = Callable[[str, str | None], None]
 
 
 @attrs.frozen
@@ -57,6 +61,8 @@ class RedriveTargets:
         source: str,
         subscription: str | Subscription | None,
         naming: Naming,
+        *,
+        keep: Keep = lambda _topic, _owner: None,
     ) -> None:
         """Make the finder of one redrive.
 
@@ -67,6 +73,8 @@ class RedriveTargets:
             subscription: The subscription whose letters are redriven. Letters that do not name one
                 count as its letters.
             naming: How retry topics are named.
+            keep: Called with each target, and the subscription that must get its letters, if it is
+                a retry topic.
         """
         self._admin = admin
         self._to = to
@@ -75,6 +83,7 @@ class RedriveTargets:
         name = subscription.name if isinstance(subscription, Subscription) else subscription
         self._subscription = name
         self._naming = naming
+        self._keep = keep
         self.of = functools.cache(self._of)
         self._trouble = functools.cache(self._find_trouble)
 
@@ -91,7 +100,10 @@ class RedriveTargets:
                 NO_TARGET, "a letter does not say which topic it came from: name a target topic"
             )
         trouble = self._trouble(topic, None)
-        return NoTarget(NO_TARGET, trouble) if trouble else RedriveTarget(topic, owner)
+        if trouble:
+            return NoTarget(NO_TARGET, trouble)
+        self._keep(topic, None)
+        return RedriveTarget(topic, owner)
 
     def _retry(self, owner: Owner) -> RedriveTarget | NoTarget:
         names = self._retry_names(owner)
@@ -105,6 +117,7 @@ class RedriveTargets:
         for name in names:  # no further than necessary: 2.9 answers 500 for a topic that is missing
             trouble = self._trouble(name, owner.subscription)
             if trouble is None:
+                self._keep(name, owner.subscription)
                 return RedriveTarget(name, attrs.evolve(owner, retry=name))
             troubles.append(trouble)
         return NoTarget(

@@ -20,6 +20,7 @@ from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
 from pulsar_retry.consumer.moves import MOVES
 from pulsar_retry.replay.ack_state import EntryPlace
+from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
 from pulsar_retry.replay.seeking.late import Late
 from pulsar_retry.replay.seeking.letters import Fate, Main, OpenLetter, SeekJudge
@@ -50,12 +51,16 @@ class Mover:
         admin: The REST API.
         subscription: The subscription to move.
         grace: Seconds to wait until messages that consumers had in hand are dispatched again.
+        keeper: Has the letters kept that are published.
     """
 
     client: Client
     admin: AdminClient
     subscription: Subscription
     grace: float
+    keeper: TargetKeeper = attrs.field(
+        default=attrs.Factory(lambda self: TargetKeeper(self.admin), takes_self=True), init=False
+    )
 
     def consumers(self, goals: Sequence[Goal]) -> int:
         """Return how many consumers the main topic has; one for all partitions counts once."""
@@ -145,7 +150,7 @@ class Mover:
             if any(late.hidden for late in found):
                 self._reset(mains)
             return 0
-        with Republisher(self.client) as republisher:
+        with self._republisher() as republisher:
             return sum(
                 republisher.publish_messages(goal.seen, late.doubtful, self.subscription)
                 for goal, late in zip(mains, found, strict=True)
@@ -189,7 +194,7 @@ class Mover:
         }
         fates = judge.fates(letter for each in found.values() for letter in each)
         by_place = {letter.place: fate for letter, fate in fates}
-        with Republisher(self.client) as republisher:
+        with self._republisher() as republisher:
             for each in letters:
                 here = {letter.place: by_place[letter.place] for letter in found[each.topic]}
                 reset = {place for place, fate in here.items() if fate is Fate.RESET}
@@ -197,6 +202,9 @@ class Mover:
                 gone = {place for place, fate in here.items() if fate.is_acknowledged}
                 self._acknowledge(each.topic, reset | gone, chunked)
         return LetterCounts.of(fates)
+
+    def _republisher(self) -> Republisher:
+        return Republisher(self.client, self.keeper, self.subscription.name)
 
     def _acknowledge(
         self, topic: str, places: set[EntryPlace], chunked: Mapping[EntryPlace, Any] | None = None

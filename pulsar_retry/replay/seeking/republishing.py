@@ -15,6 +15,7 @@ import pulsar
 from pulsar_retry.client import Client
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
+from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.publishing import AcknowledgedLater, hand_off_of
 from pulsar_retry.replay.reading import first_of, reader_of
 from pulsar_retry.replay.seeking.letters import OpenLetter, anew
@@ -89,9 +90,23 @@ def read_open_letters(
 class Republisher:
     """Publishes letters again, without their counts and delays, and waits for each receipt."""
 
-    def __init__(self, client: Client, properties: Mapping[str, str] | None = None) -> None:
-        """Open nothing yet; *properties* replace properties of the letters."""
+    def __init__(
+        self,
+        client: Client,
+        keeper: TargetKeeper,
+        owner: str,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            client: Reads and publishes.
+            keeper: Has the letters kept.
+            owner: The subscription that gets them.
+            properties: They replace properties of the letters.
+        """
         self._client = client
+        self._keeper, self._owner = keeper, owner
         self._properties = dict(properties or {})
         self._open = contextlib.ExitStack()
 
@@ -136,6 +151,7 @@ class Republisher:
         topic: str,
         properties: Callable[[Any], dict[str, str]],
     ) -> int:
+        self._keeper.keep(self._hand_off.producers, topic, self._owner)
         count = 0
         under_way: deque[Future[None]] = deque()
         for raw in read_unacknowledged(self._client, seen, places) if places else ():

@@ -131,7 +131,7 @@ def seek(
         partitions=tuple(goal.report() for goal in goals),
         letters=counts,
         consumers=consumers,
-        warnings=tuple(warnings),
+        warnings=(*warnings, *mover.keeper.problems),
     )
 
 

@@ -14,6 +14,7 @@ from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
 from pulsar_retry.errors import AdminConflictError, SnapshotError
 from pulsar_retry.replay.ack_state import EntryPlace, Log, cursor_of
+from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
 from pulsar_retry.replay.seeking.mover import MakeJudge, Mover
 from pulsar_retry.replay.seeking.report import Goal, SeekReport
@@ -77,7 +78,7 @@ class Restore:
             counts = mover.preview(mains, retries, letters, make_judge)
         else:
             if not own:
-                self._copy(held, restored)
+                self._copy(held, restored, mover.keeper)
             counts = mover.move(mains, retries, letters, make_judge)
         return SeekReport(
             topic=self.subscription.topic,
@@ -87,7 +88,7 @@ class Restore:
             partitions=tuple(goal.report() for goal in mains),
             letters=counts if own else attrs.evolve(counts, copied=len(restored)),
             consumers=consumers,
-            warnings=tuple(warnings),
+            warnings=(*warnings, *mover.keeper.problems),
         )
 
     @property
@@ -131,7 +132,9 @@ class Restore:
             for capture in [self.captures[each.topic]]
         ]
 
-    def _copy(self, held: Sequence[Surveyed], restored: Sequence[OpenLetter]) -> None:
+    def _copy(
+        self, held: Sequence[Surveyed], restored: Sequence[OpenLetter], keeper: TargetKeeper
+    ) -> None:
         """Publish the snapshot's letters to the retry topic of another subscription."""
         if not restored:
             return
@@ -145,7 +148,7 @@ class Restore:
                 self.admin.subscriptions.create(topic, self.subscription.name, at="earliest")
         theirs = {REAL_SUBSCRIPTION: self.subscription.name, RETRY_TOPIC: retry}
         places = {letter.place for letter in restored}
-        with Republisher(self.client, theirs) as republisher:
+        with Republisher(self.client, keeper, self.subscription.name, theirs) as republisher:
             for each in held:
                 republisher.publish(each, places, retry)
 

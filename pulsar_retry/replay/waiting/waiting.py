@@ -23,6 +23,7 @@ from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.publishing import AcknowledgedLater, hand_off_of
 from pulsar_retry.replay.reading import SOME_CANNOT_BE_READ
 from pulsar_retry.replay.redriving.judge import is_meant
@@ -49,7 +50,7 @@ from pulsar_retry.wire.archive import (
     republished,
 )
 from pulsar_retry.wire.codecs import read_envelope
-from pulsar_retry.wire.names import TopicName, kind_of
+from pulsar_retry.wire.names import TopicName, kind_of, logical
 from pulsar_retry.wire.properties import message_id_text
 
 #: How many letters are published before they are acknowledged; a kill leaves so many copies.
@@ -311,6 +312,7 @@ class _Work:
         self._archive = archive
         self._admin, self._client, self._subscription = admin, client, subscription
         self._letter, self._tell = letter, tell
+        self._keeper = TargetKeeper(admin)
         self._done = 0
         self.handled = self.moved = 0
 
@@ -321,6 +323,7 @@ class _Work:
         with hand_off_of(
             self._client, max_pending=_AT_ONCE, natively=False, archive=self._archive
         ) as hand_off:
+            self._keeper.keep(hand_off.producers, logical(found.seen.topic), self._subscription)
             while chunk := list(islice(reading, _AT_ONCE)):
                 self._publish(hand_off, found, chunk)
                 self._done += len(chunk)
@@ -328,7 +331,12 @@ class _Work:
 
     def counted(self, report: WaitingReport) -> WaitingReport:
         """Return a report without the letters that consumers have handled meanwhile."""
-        return attrs.evolve(report, count=report.count - self.handled, handled=self.handled)
+        return attrs.evolve(
+            report,
+            count=report.count - self.handled,
+            handled=self.handled,
+            warnings=(*report.warnings, *self._keeper.problems),
+        )
 
     def _publish(self, hand_off: HandOff, found: _Found, chunk: list[Any]) -> None:
         topic = found.seen.topic

@@ -255,22 +255,3 @@ def test_properties_that_are_no_text(pull, publish, admin, topic):
     for each in both:
         each.ack()
     eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
-
-
-@pytest.mark.parametrize("settle", [pr.Delivery.nack, pr.Delivery.dead_letter])
-def test_no_letter_of_properties_that_are_no_text(pull, publish, settle, monkeypatch):
-    """The caller gets the error, and the message is redelivered."""
-    nack, nacked = pr.Consumer.negative_acknowledge, []
-
-    def soon(consumer: pr.Consumer, message: Any) -> None:
-        nacked.append(message)
-        nack(consumer, message, delay=0)
-
-    monkeypatch.setattr(pr.Consumer, "negative_acknowledge", soon)
-    publish(b"no text", properties=NO_TEXT)
-    (delivery,) = pull()
-    with pytest.raises(UnicodeDecodeError):
-        settle(delivery)
-    assert [delivery.message] == nacked
-    (again,) = pull()
-    again.ack()

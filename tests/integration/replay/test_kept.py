@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import urllib.error
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.ops.audit import Act, audit_topic, audited
 from pulsar_retry.replay.archiving.archiving import Archiving
 from pulsar_retry.replay.editing.content import LetterContent
 from pulsar_retry.replay.editing.edit import Edit
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.redriving.report import Redriven
 from pulsar_retry.replay.waiting.waiting import WaitingLetters
-from pulsar_retry.wire.archive import archive_of
+from pulsar_retry.wire.archive import archive_of, republished
 from support.replay.redriving import Dead
 from support.replay.waiting import fill_retry, note
 
@@ -70,3 +74,44 @@ def test_an_audit_log_that_is_deleted_meanwhile(dead, admin) -> None:
         admin.delete_topic(log)
 
     assert 1 == admin.backlog(log, KEEPER)
+
+
+@pytest.mark.parametrize(("to", "keeper"), [("retry", "billing"), ("origin", KEEPER)])
+def test_a_target_that_is_deleted_meanwhile(dead, admin, to: str, keeper: str) -> None:
+    """What is redriven to it from then on is kept, and the result tells of it."""
+    dead.subscribe().close()
+    dead.fill(300)
+    target, deleted = dead.retry if to == "retry" else dead.topic, []
+
+    def between(so_far: Redriven) -> None:
+        if so_far.redriven > 50 and not deleted:
+            admin.delete_topic(target)
+            deleted.append(so_far.redriven)
+
+    done = dead.redrive(to, rate=100).run(between)
+
+    assert (300, True) == (done.redriven, bool(deleted))
+    assert 0 < admin.backlog(target, keeper) <= 300 - deleted[0]
+    (problem,) = done.problems
+    assert target in problem
+    assert keeper in problem
+
+
+def test_a_retry_topic_that_is_deleted_while_its_letters_are_expedited(
+    dead, admin, monkeypatch
+) -> None:
+    """The copies that come then are kept, and the command fails."""
+    dead.subscribe().close()
+    fill_retry(dead, 1_000, delay=3600)
+    made = itertools.count(1)
+
+    def copied(*arguments: Any) -> dict[str, str]:
+        if next(made) == 500:
+            admin.delete_topic(dead.retry)
+        return republished(*arguments)
+
+    monkeypatch.setattr("pulsar_retry.replay.waiting.waiting.republished", copied)
+    with pytest.raises(PulsarRetryError, match="billing"):
+        WaitingLetters(dead.cluster, dead.retry, where=Filter()).expedite("job")
+
+    assert admin.backlog(dead.retry, "billing") > 0
