@@ -22,10 +22,10 @@ from pulsar_retry.asyncio.durable import DurableConsumer
 from pulsar_retry.asyncio.producer import Producer
 from pulsar_retry.asyncio.reader import Reader
 from pulsar_retry.asyncio.subscriber import Subscriber
+from pulsar_retry.consumer.access import inbox_of
 from pulsar_retry.consumer.arguments import OnExhausted, Ordering
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer as ThreadedConsumer
-from pulsar_retry.consumer.handover import inbox_of
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.nacks.stall import DEFAULT_LIMIT
 from pulsar_retry.errors import ConfigError

@@ -17,7 +17,7 @@ from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.asyncio.failing import failure, translating_errors
 from pulsar_retry.asyncio.handing import Handing
 from pulsar_retry.consumer import consumer as threaded
-from pulsar_retry.consumer.handover import Inside
+from pulsar_retry.consumer.access import AsyncioAccess
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.policy.durations import Duration
@@ -52,15 +52,15 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         pool: Pool,
         batch_limits: tuple[int, int, int],
     ) -> None:
-        inside = Inside(consumer)
-        super().__init__(inside.raw, inside.schema)  # both use one raw consumer
-        self._inner, self._inside = consumer, inside
+        access = AsyncioAccess(consumer)
+        super().__init__(access.raw, access.schema)  # both use one raw consumer
+        self._inner, self._access = consumer, access
         self._pool = pool
         self._batch_limits = batch_limits
         self._bridge = Bridge()
         self._arrivals = Arrivals(inbox, self._bridge)
-        self._handing = Handing(inside, self._bridge)
-        inside.reads_by(inbox)
+        self._handing = Handing(access, self._bridge)
+        access.reads_by(inbox)
         fork.guard(self, "_consumer")
 
     # -- receiving ------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
             pulsar.AlreadyClosed: the consumer is closed.
         """
         self._bridge.check()
-        inside, receiving = self._inside, self._inside.receiving
+        access, receiving = self._access, self._access.receiving
         fast_receive = self._arrivals.fast_receive
         if fast_receive is not None:
             try:
@@ -91,12 +91,12 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
                 pass  # `receive` of the arrivals asks again below
             else:
                 if raw.redelivery_count() <= receiving.limit or not receiving.is_surplus(raw):
-                    inside.took((raw,))
+                    access.took((raw,))
                     return message_of(raw, self._schema, letter=False)
         timeout = seconds_of(timeout_millis)
         loop = self._bridge.loop
         deadline = None if timeout is None else loop.time() + timeout
-        inside.asks()
+        access.asks()
         while receiving.is_surplus(raw := await self._arrivals.receive(timeout)):
             timeout = None if deadline is None else max(0.0, deadline - loop.time())
         return receiving.wrap(raw)
@@ -110,8 +110,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
             pulsar.AlreadyClosed: the consumer is closed.
         """
         self._bridge.check()
-        receiving = self._inside.receiving
-        self._inside.asks()
+        receiving = self._access.receiving
+        self._access.asks()
         batch = await self._arrivals.receive_batch(self._batch_limits)
         return [receiving.wrap(raw) for raw in batch if not receiving.is_surplus(raw)]
 
@@ -203,7 +203,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         properties: Mapping[str, str] | None,
     ) -> None:
         """Do what `reconsume_later` does with a list."""
-        self._inside.outbox.letters.delay_request(delay, level)
+        self._access.outbox.letters.delay_request(delay, level)
         await self._handing.all(
             [(each, delay, level, properties) for each in messages], self._handing.retry
         )
@@ -241,7 +241,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         See `pulsar_retry.Consumer.reconsume_later_cumulative`. If the call is cancelled, nothing
         before *message* is acknowledged.
         """
-        acknowledge = self._inside.cumulatively(message)
+        acknowledge = self._access.cumulatively(message)
         await self.reconsume_later(message, delay=delay, level=level, properties=properties)
         with translating_errors():
             acknowledge()

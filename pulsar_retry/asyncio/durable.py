@@ -17,9 +17,9 @@ from pulsar_retry.asyncio.bridge import Bridge, Pool, end, finish
 from pulsar_retry.asyncio.consumer import Consumer, seconds_of
 from pulsar_retry.asyncio.failing import failure, of_result, translating_errors
 from pulsar_retry.asyncio.handing import Ended, all_ended
+from pulsar_retry.consumer.access import AsyncioAccess
 from pulsar_retry.consumer.batching import Batch
 from pulsar_retry.consumer.handoff.lists import begin_each
-from pulsar_retry.consumer.handover import Inside
 from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.pull.durable import consumer as threaded
@@ -40,7 +40,7 @@ class DurableConsumer(Consumer):
     def __init__(self, consumer: threaded.DurableConsumer, pool: Pool) -> None:
         pulsar.asyncio.Consumer.__init__(self, consumer._consumer, consumer._schema)
         self._inner, self._callers = consumer, consumer._callers
-        self._inside = Inside(consumer._inner[0])
+        self._access = AsyncioAccess(consumer._inner[0])
         # Judging a failure can block. It has threads of its own, so that closing needs not wait.
         self._pool, self._judging = pool, Pool()
         self._bridge = bridge = Bridge()

@@ -13,9 +13,9 @@ import pulsar
 
 from pulsar_retry.asyncio.bridge import Bridge, end, finish
 from pulsar_retry.asyncio.failing import failure
+from pulsar_retry.consumer.access import AsyncioAccess
 from pulsar_retry.consumer.handoff.lists import raise_failures
 from pulsar_retry.consumer.handoff.making import handed_on
-from pulsar_retry.consumer.handover import Inside
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.letters.letter import Letter, Request
 from pulsar_retry.policy.durations import Duration
@@ -30,12 +30,12 @@ class Handing:
     Each hand-off either completes, even if its caller is cancelled, or the message is redelivered.
     """
 
-    def __init__(self, inside: Inside, bridge: Bridge) -> None:
-        self._inside = inside
+    def __init__(self, access: AsyncioAccess, bridge: Bridge) -> None:
+        self._access = access
         self._bridge = bridge
         # Waiting for a permit of the hand-off would block. This semaphore is acquired before, so
         # that a permit is free.
-        self._free_permits = asyncio.Semaphore(inside.max_pending_letters)
+        self._free_permits = asyncio.Semaphore(access.max_pending_letters)
 
     def retry(
         self,
@@ -50,7 +50,7 @@ class Handing:
             AlreadySettledError: the message was acknowledged or handed on.
             ConfigError: an argument is invalid.
         """
-        outbox = self._inside.outbox
+        outbox = self._access.outbox
         found = outbox.native_retry(message, delay, level, properties)
         return found or outbox.letters.retry(message, delay, level, properties)
 
@@ -62,13 +62,13 @@ class Handing:
         properties: Mapping[str, str] | None,
     ) -> tuple[Any, Letter | Request]:
         """Return the raw *message* and its dead letter or the request for it, as `retry` does."""
-        outbox = self._inside.outbox
+        outbox = self._access.outbox
         found = outbox.native_dead(message, reason, error, properties)
         return found or outbox.letters.dead(message, reason, error, properties)
 
     async def _wait_for_permit(self) -> None:
         if self._free_permits.locked():
-            self._inside.outbox.flush()  # the letters that it waits for can be in batches
+            self._access.outbox.flush()  # the letters that it waits for can be in batches
         await self._free_permits.acquire()
 
     async def hand_on(self, message: Any, raw: Any, letter: Letter | Request) -> Ended:
@@ -86,11 +86,11 @@ class Handing:
             await self._wait_for_permit()
         except asyncio.CancelledError as error:
             _end_span(letter, error)
-            self._inside.ask_back(raw)
+            self._access.ask_back(raw)
             raise
         ended: Ended = self._bridge.loop.create_future()
         try:
-            outbox = self._inside.outbox
+            outbox = self._access.outbox
             flight = placed = None
             if not isinstance(letter, Letter):
                 flight = outbox.hand_on_natively(message, raw, letter, waits=False)
@@ -134,7 +134,7 @@ class Handing:
         except asyncio.CancelledError:
             for message, *_ in requests[len(started) + 1 :]:
                 with contextlib.suppress(ConfigError):  # it is not a message
-                    self._inside.ask_back(whole_of(message))
+                    self._access.ask_back(whole_of(message))
             raise
         await all_ended(started)
 
@@ -144,7 +144,7 @@ class Handing:
         Returns:
             A future that resolves when the letter is in flight, or has failed.
         """
-        outbox, bridge = self._inside.outbox, self._bridge
+        outbox, bridge = self._access.outbox, self._bridge
         placed: asyncio.Future[None] = bridge.loop.create_future()
 
         def hand_on() -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 import attrs
 import pulsar
 
+from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.errors import noted
 from pulsar_retry.observe.watch import Watch, topic_label
 from pulsar_retry.policy.durations import Duration, seconds
@@ -283,7 +283,7 @@ class Subscriber:
             problems.append("the breaker is open: too many messages fail")
         if self._holding is not None and (held := self._holding.held()):
             problems.append(f"the retry budget is used up: {held} are held")
-        if (settler := self._settler) is not None and (stuck := settler.handover.stuck_letters):
+        if (settler := self._settler) is not None and (stuck := settler.access.stuck_letters):
             problems.append(f"{stuck} letters could not be published yet; publishing is repeated")
         problems += self._crew.problems if self._crew is not None else []
         if not consumer.is_connected():
@@ -369,8 +369,8 @@ class Subscriber:
     def _subscribe(self) -> Opened:
         return open_subscription(self._client, self._options)
 
-    def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:
-        return OrderedLanes(self._options.lanes, self._work_queue, handover, kind, self._clock)
+    def _lanes_of(self, access: SubscriberAccess, kind: pulsar.ConsumerType) -> OrderedLanes:
+        return OrderedLanes(self._options.lanes, self._work_queue, access, kind, self._clock)
 
     def _settler_of(self, *arguments: Any, **named: Any) -> Settler:
         return Settler(*arguments, **named)
@@ -382,8 +382,8 @@ class Subscriber:
     def _serve(self, opened: Opened) -> None:
         consumer, kind, keeps, claims = opened
         options, work_queue, clock = self._options, self._work_queue, self._clock
-        handover = Handover(consumer, options.codec, options.redact, options.letter_topics)
-        lanes = self._lanes_of(handover, kind) if is_ordered(kind) else None
+        access = SubscriberAccess(consumer, options.codec, options.redact, options.letter_topics)
+        lanes = self._lanes_of(access, kind) if is_ordered(kind) else None
         safe_breaker = None
         if options.breaker is not None:
             safe_breaker = ThreadSafeBreaker(options.breaker, work_queue.notify, clock)
@@ -398,7 +398,7 @@ class Subscriber:
             work_queue,
             consumer,
             self._policy,
-            handover,
+            access,
             redelivery=options.redelivery,
             lanes=lanes,
             safe_breaker=safe_breaker,
@@ -431,7 +431,7 @@ class Subscriber:
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )
         gauges = Gauges(work_queue, options.flow_control, receiver.clock, self._supervisor, self)
-        counters = settler.handover.watch.counters
+        counters = settler.access.watch.counters
         sources = [each for each in (gauges, holding, crew.governor) if each is not None]
         for source in sources:
             counters.attach(source)

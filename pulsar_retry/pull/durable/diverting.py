@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from pulsar_retry.consumer.handover import Handover
+from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.errors import ConsumerClosedError, shown
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.policy.actions import RetryLater
@@ -38,7 +38,7 @@ _AGAIN = 1.0
 #: twice as long, so that not all processes look at the same time. And seconds between two looks.
 _IDLE_AFTER, _LOOK_EVERY = 300.0, 30.0
 
-#: Why a message of a held key has failed (`Handover.divert`); None: it has not.
+#: Why a message of a held key has failed (`SubscriberAccess.divert`); None: it has not.
 _Failed = tuple[RetryLater, Failure, int] | None
 
 
@@ -78,7 +78,7 @@ class _Hold:
         under: The place of the claim that it had when it published this entry.
         phase: See `_Phase`.
         work: The message that is being diverted.
-        failed: Why, if this message itself has failed (`Handover.divert`).
+        failed: Why, if this message itself has failed (`SubscriberAccess.divert`).
         source: What acknowledges the message.
         ticket: What must be read before the next step.
         is_marking: Whether no message is diverted, but a mark, to release an idle key.
@@ -135,7 +135,7 @@ class Diverter:
     def __init__(
         self,
         log: ClaimLog,
-        handover: Handover,
+        access: SubscriberAccess,
         work_queue: WorkQueue,
         lanes: OrderedLanes,
         settler: Settles,
@@ -148,7 +148,7 @@ class Diverter:
 
         Args:
             log: The log.
-            handover: Publishes messages.
+            access: Publishes messages.
             work_queue: Where messages begin that are not diverted.
             lanes: The lanes of the topic.
             settler: Is told what becomes of messages.
@@ -157,7 +157,7 @@ class Diverter:
             clock: The clock.
         """
         self._log = log
-        self._handover = handover
+        self._access = access
         self._work_queue = work_queue
         self._lanes = lanes
         self._settler = settler
@@ -343,7 +343,7 @@ class Diverter:
             return hold.source
 
         try:
-            future = self._handover.divert(
+            future = self._access.divert(
                 work.message, self._stream, custom, hold.failed, confirm=confirm
             )
         except ConsumerClosedError as error:
@@ -351,7 +351,7 @@ class Diverter:
             self._settler.come_back(work, error)
         except Exception as error:  # noqa: BLE001 - its successors must wait
             text = "a message of a held key cannot be published, and its successors wait: %s"
-            _log.error(text, shown(error), extra=self._handover.watch.facts(work.message))
+            _log.error(text, shown(error), extra=self._access.watch.facts(work.message))
             place.failed = hold.failed
             self._idle(key, hold)
             self._lanes.park(work, _AGAIN)

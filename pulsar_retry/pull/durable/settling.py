@@ -152,7 +152,7 @@ class StreamSettler(_DurableSettler):
         if work.entry is not None:
             if delay == math.inf:
                 self.parked(work)
-            error = self.handover.redacted(failure.cause or failure.error)
+            error = self.access.redacted(failure.cause or failure.error)
             self.keeper.failed(work, delay, error[:_MOST_TEXT])
         super()._retry_without_letter(work, delay, failure, attempt)
 
@@ -182,7 +182,7 @@ class StreamSettler(_DurableSettler):
         """Log that a message waits for an operator."""
         if (turn := self._limiter.turn("parked")) is not None:
             text = "the attempts of a message are used up, and its key waits for an operator%s"
-            _log.error(text, turn, extra=self.handover.watch.facts(work.message))
+            _log.error(text, turn, extra=self.access.watch.facts(work.message))
 
     def take_down(self) -> list[Work]:
         """Remove and return the messages that wait for the log."""

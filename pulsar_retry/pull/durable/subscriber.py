@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 import pulsar
 
+from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.handoff.initial_subscription import letter_client_of
-from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.durable.audit import LogAudit
@@ -52,12 +52,12 @@ class _LaneSubscriber(Subscriber):
             self._refusal = error
             raise
 
-    def _lanes_of(self, handover: Handover, kind: pulsar.ConsumerType) -> OrderedLanes:
+    def _lanes_of(self, access: SubscriberAccess, kind: pulsar.ConsumerType) -> OrderedLanes:
         """Return lanes that leave no message with the broker: it might come back too late."""
         lanes = OrderedLanes(
             attrs.evolve(self._options.lanes, overflow="block"),
             self._work_queue,
-            handover,
+            access,
             kind,
             self._clock,
             leaves=False,
@@ -119,7 +119,7 @@ class DurableSubscriber(_LaneSubscriber):
         log, work_queue = self._claim_log, self._work_queue
         diverter = self._diverter = settler.diverter = Diverter(
             log,
-            settler.handover,
+            settler.access,
             work_queue,
             lanes,
             settler,
@@ -129,7 +129,7 @@ class DurableSubscriber(_LaneSubscriber):
         )
         settler.gate = Gate(log, work_queue, diverter.takes)
         settler.parks = self._options.on_exhausted == PARK
-        settler.handover.watch.counters.attach(diverter)
+        settler.access.watch.counters.attach(diverter)
         return settler
 
     def _mark(self, key: str, entry: str) -> None:
@@ -144,7 +144,7 @@ class DurableSubscriber(_LaneSubscriber):
 
     def _serve(self, opened: Opened) -> None:
         options, most = self._options, _TIMES_MORE * self._options.flow_control.max_messages
-        handover = Handover(opened.consumer, options.codec, options.redact)
+        access = SubscriberAccess(opened.consumer, options.codec, options.redact)
         stream = self._stream = _StreamSubscriber(
             self._client,
             attrs.evolve(
@@ -152,7 +152,7 @@ class DurableSubscriber(_LaneSubscriber):
                 topic=self._topics.stream,
                 flow_control=attrs.evolve(options.flow_control, max_messages=most),
                 lanes=attrs.evolve(options.lanes, max_parked=most),
-                letter_topics=handover.topics,
+                letter_topics=access.topics,
                 initial_position=pulsar.InitialPosition.Earliest,
                 retry_budget=None,
                 breaker=None,
@@ -171,7 +171,7 @@ class DurableSubscriber(_LaneSubscriber):
             super()._serve(opened)
         finally:
             if (diverter := self._diverter) is not None:
-                handover.watch.counters.detach(diverter)
+                access.watch.counters.detach(diverter)
                 diverter.close()
             if stream._stop is None:
                 stream._ask("abandon", 0)

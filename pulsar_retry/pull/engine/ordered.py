@@ -9,7 +9,7 @@ from typing import Any, cast
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.handover import Handover
+from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.pull.engine.work_queue import LaneEntry, Work, WorkQueue
 from pulsar_retry.pull.rules.lanes import Lanes, LaneStep, LaneTable
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -23,7 +23,7 @@ class LeftPlace:
     Attributes:
         position: The identity of the message.
         ask_back: Asks the broker to deliver the message again.
-        returns_with: Which lost connection has it redelivered, as in `Handover.returns_with`.
+        returns_with: Which lost connection has it redelivered: `SubscriberAccess.returns_with`.
     """
 
     position: tuple[int, int, int, int]
@@ -44,7 +44,7 @@ class OrderedLanes:
         self,
         lanes: Lanes,
         work_queue: WorkQueue,
-        handover: Handover,
+        access: SubscriberAccess,
         consumer_type: pulsar.ConsumerType,
         clock: Clock = SYSTEM,
         *,
@@ -55,7 +55,7 @@ class OrderedLanes:
         Args:
             lanes: The limits.
             work_queue: Where messages become ready.
-            handover: Asks for messages that were left with the broker.
+            access: Asks for messages that were left with the broker.
             consumer_type: The type of the subscription.
             clock: The clock.
             leaves: Whether messages can be left with the broker, which then may deliver them to
@@ -68,7 +68,7 @@ class OrderedLanes:
             lanes, self._place if self._by_key and leaves else None
         )
         self._work_queue = work_queue
-        self._handover = handover
+        self._access = access
         self._lock = threading.Lock()
         self._era = 0
 
@@ -106,11 +106,11 @@ class OrderedLanes:
         return is_kept
 
     def _place(self, work: Work) -> LeftPlace:
-        message, handover = work.message, self._handover
+        message, access = work.message, self._access
         return LeftPlace(
             position_of(id_of(message)),
-            handover.ask_back_later(message),
-            handover.returns_with(message),
+            access.ask_back_later(message),
+            access.returns_with(message),
         )
 
     def next_up(self, most: int) -> list[Work]:
@@ -184,7 +184,7 @@ class OrderedLanes:
 
         Their connection is gone. The broker redelivers them, or a seek has passed them. It is asked
         for those that were left with it, if only another topic or partition may be cut off; for
-        *cut*, see `Handover.cut`.
+        *cut*, see `SubscriberAccess.cut`.
         """
         self._era += 1
         with self._lock:

@@ -99,7 +99,7 @@ class Receiver:
         self._now = clock.monotonic
         self._work_queue = work_queue
         self._settler = settler
-        self._handover = settler.handover
+        self._access = settler.access
         self._receive = settler.consumer.receive
         self._consumer = settler.consumer
         self._limits = flow_control
@@ -129,7 +129,7 @@ class Receiver:
         self._receive_lock = (
             threading.Lock()
         )  # held by the thread that receives, or decides about it
-        self._handover.when_moved(self._moved)
+        self._access.when_moved(self._moved)
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Receive until *is_over* returns True.
@@ -156,7 +156,7 @@ class Receiver:
                     self._await_workers(wait)
             else:
                 self._await_workers(wait)
-        self._settler.handover.hurry()
+        self._settler.access.hurry()
 
     def _wait(self, timeout: float) -> bool:
         """Do what `WorkQueue.wait` does. Meanwhile a worker may receive."""
@@ -261,12 +261,12 @@ class Receiver:
         room = min(self._at_a_time(), self._limits.max_messages - count)
         space = self._limits.max_bytes - size
         received, left, total, has_more = 0, 0, 0, False
-        flowing, whole = self._handover.flowing(), self._handover.whole
+        flowing, whole = self._access.flowing(), self._access.whole
         try:
             message = self._first(wait, flowing)
             # Get the function again: if no message came at once, the next one may wait in the
             # consumer's own inbox, and must be taken before later ones.
-            flowing = self._handover.flowing()
+            flowing = self._access.flowing()
             while True:
                 if own_letters.is_empty or not settler.is_superfluous(message):
                     length = message._message.length()  # noqa: SLF001 - data() would copy it
@@ -322,10 +322,10 @@ class Receiver:
             pulsar.Timeout: no message came.
         """
         if wait is None:
-            return self._receive(0) if flowing is None else self._handover.whole(flowing(0))
+            return self._receive(0) if flowing is None else self._access.whole(flowing(0))
         if flowing is not None:
             with contextlib.suppress(pulsar.Timeout):
-                return self._handover.whole(flowing(_WAIT_ALONE_MS))
+                return self._access.whole(flowing(_WAIT_ALONE_MS))
         with contextlib.suppress(pulsar.Timeout):
             return self._receive(0)
         try:
@@ -429,7 +429,7 @@ class Receiver:
         Whatever the reason is, the broker delivers all unacknowledged messages anew. Return whether
         to check again soon.
         """
-        before, self._cut = self._cut, self._handover.cut()
+        before, self._cut = self._cut, self._access.cut()
         fresh = self._cut - before
         # Without the retry topic alone, the topic's messages would have to be asked for again: then
         # they come behind later ones of their keys.
@@ -437,7 +437,7 @@ class Receiver:
             self._cut_at = now
             if not self._keeps:
                 if False in fresh:
-                    self._handover.lost()  # else what it has fetched would overtake these
+                    self._access.lost()  # else what it has fetched would overtake these
                 self._let_go()
         if (moved_at := self._moved_at) is not None:
             is_cut = self._cut_at >= moved_at - _NOTICE_SEEK_WITHIN

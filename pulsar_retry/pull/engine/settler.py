@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import attrs
 
+from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.errors import (
     AcknowledgeError,
     LeaseExpired,
@@ -105,7 +105,7 @@ class Settler:
 
     Attributes:
         consumer: The consumer of the messages.
-        handover: Publishes letters.
+        access: Publishes letters.
         policy: Decides about failures; it may be replaced at any time.
         counts: The counts so far.
         own_letters: The letters that this process has published.
@@ -117,7 +117,7 @@ class Settler:
         work_queue: WorkQueue,
         consumer: Consumer,
         policy: RetryPolicy,
-        handover: Handover,
+        access: SubscriberAccess,
         *,
         redelivery: str,
         lanes: OrderedLanes | None,
@@ -131,8 +131,8 @@ class Settler:
         self._work_queue = work_queue
         self.consumer = consumer
         self.policy = policy
-        self.handover = handover
-        self._log = FailureLog(handover.watch, clock.monotonic)
+        self.access = access
+        self._log = FailureLog(access.watch, clock.monotonic)
         self._nacks = redelivery == NACK
         self._lanes = lanes
         self._safe_breaker = safe_breaker
@@ -146,9 +146,7 @@ class Settler:
         self.fatal: BaseException | None = None
         self._has_reported_unfinished = False
         if holding is not None:
-            holding.attach(
-                self._is_retry, handover.hold_letters if handover.reads_letters else None
-            )
+            holding.attach(self._is_retry, access.hold_letters if access.reads_letters else None)
 
     # -- what workers report ----------------------------------------------------------------------
 
@@ -167,7 +165,7 @@ class Settler:
         elif is_in_time:
             if isinstance(error, UnfinishedError) and not self._has_reported_unfinished:
                 self._has_reported_unfinished = True
-                _log.error("%s", error, extra=self.handover.watch.facts(item[0]))
+                _log.error("%s", error, extra=self.access.watch.facts(item[0]))
             self.settle_failure(Work.of(item), error)
         else:
             self._too_late(item)
@@ -254,7 +252,7 @@ class Settler:
         count = reconsume_times(facts.properties)
         if self._nacks and work.message.message_id().batch_index() < 0:
             asked_for = work.entry is not None and work.entry.comes_again
-            count += max(0, self.handover.redeliveries(work.message) - asked_for)
+            count += max(0, self.access.redeliveries(work.message) - asked_for)
         if not self.own_letters.is_empty:
             count = max(count, self.own_letters.failures(facts.chain))
         return count + (work.entry.retries if work.entry is not None else 0)
@@ -303,7 +301,7 @@ class Settler:
             case DeadLetter() if wait is not None:
                 self._retry_without_letter(work, wait, failure, attempt)
             case DeadLetter():
-                future = self.handover.dead(
+                future = self.access.dead(
                     work.message,
                     action,
                     failure,
@@ -321,7 +319,7 @@ class Settler:
             case RetryLater(delay=delay) if self._nacks:
                 self._retry_without_letter(work, delay, failure, attempt)
             case RetryLater():
-                future = self.handover.retry(
+                future = self.access.retry(
                     work.message,
                     action,
                     failure,
@@ -380,7 +378,7 @@ class Settler:
         """
         if not self._is_outdated(message):
             return False
-        self.handover.settle_as(message, SUPERSEDED)
+        self.access.settle_as(message, SUPERSEDED)
         self._count(SUPERSEDED)
         return True
 
@@ -390,7 +388,7 @@ class Settler:
             return False
         if self._nacks:  # after a seek the count begins at 0, and the message must be handled
             return message.redelivery_count() > 0 and own.is_dead(facts_of(message).chain)
-        if not self.handover.is_letter(message):
+        if not self.access.is_letter(message):
             return False
         facts = facts_of(message)
         count, stamp = reconsume_times(facts.properties), stamp_of(facts.properties)
@@ -407,7 +405,7 @@ class Settler:
                 self._next(work)
                 return
             self._lanes.park(work, delay)
-            self.handover.parked(work.message, delay, failure.cause or failure.error, attempt)
+            self.access.parked(work.message, delay, failure.cause or failure.error, attempt)
             return
         self.consumer.negative_acknowledge(work.message, delay=delay)
         self._work_queue.settled(work)
@@ -415,11 +413,12 @@ class Settler:
     def let_go(self, work: Work, cut: frozenset[bool]) -> None:
         """Forget a message that the broker delivers again, if at all; this is not a retry.
 
-        The count of its retries in a lane is remembered for a while. For *cut*, see `Handover.cut`.
+        The count of its retries in a lane is remembered for a while. For *cut*, see
+        `SubscriberAccess.cut`.
         """
         if work.entry is not None and work.entry.retries > 0:
             self.own_letters.failed(facts_of(work.message).chain, self._failures(work))
-        self.handover.let_go(work.message, cut)
+        self.access.let_go(work.message, cut)
         self._work_queue.settled(work)
 
     def _acknowledge(self, work: Work, kind: str) -> None:
@@ -428,7 +427,7 @@ class Settler:
             if kind == ACKNOWLEDGED:
                 self.consumer.acknowledge(work.message)
             else:
-                self.handover.settle_as(work.message, kind)
+                self.access.settle_as(work.message, kind)
         except Exception as error:  # noqa: BLE001 - the consumer is closed
             self.not_settled(work, error)
             return
@@ -472,7 +471,7 @@ class Settler:
     def _too_late(self, item: Item) -> None:
         if self._late == "refuse":
             error = LeaseExpired(f"a handler returned too late for {item[0].message_id()}")
-            _log.warning("%s", error, extra=self.handover.watch.facts(item[0]))
+            _log.warning("%s", error, extra=self.access.watch.facts(item[0]))
 
     def _count(self, name: str) -> None:
         with self._lock:

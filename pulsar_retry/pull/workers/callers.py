@@ -125,7 +125,7 @@ class Callers:
         work_queue, position = crew.work_queue, position_of(id_of(work.message))
         before, self._taken[position] = self._taken.get(position), Taken(work, crew)
         if before is not None:  # its connection was lost, and the broker has delivered it again
-            before.crew.settler.handover.forget()
+            before.crew.settler.access.forget()
             before.crew.work_queue.settled(before.work)
         if self.closed:
             self._give_up()

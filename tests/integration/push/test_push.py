@@ -18,7 +18,7 @@ import pytest
 from h2.connection import H2Connection
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.handover import Handover
+from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.push.pacing import backoff
 from support.push.receiving import Receiver, Request, Say, answer, no_content
 from support.push.serving_http2 import Server, say_status, serving
@@ -93,13 +93,13 @@ def _seconds(text: str) -> float:
 def test_what_flows_is_received_where_it_is_posted(push, client, topic, receiver, monkeypatch):
     """On the event loop's thread: a message costs no switch between two."""
     threads: Counter[str] = Counter()
-    whole = Handover.whole
+    whole = SubscriberAccess.whole
 
-    def received(handover: Handover, raw: Any) -> pulsar.Message:
+    def received(access: SubscriberAccess, raw: Any) -> pulsar.Message:
         threads[threading.current_thread().name] += 1
-        return whole(handover, raw)
+        return whole(access, raw)
 
-    monkeypatch.setattr(Handover, "whole", received)
+    monkeypatch.setattr(SubscriberAccess, "whole", received)
     with contextlib.closing(client.create_producer(topic)) as producer:
         for number in range(MANY):
             producer.send_async(str(number).encode(), lambda *_: None)

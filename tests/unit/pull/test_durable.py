@@ -242,7 +242,7 @@ def test_an_attempt_counts_though_it_is_not_published_at_once(
     subscriber: Any = start(
         memory, handler, retry_policy=pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(600))
     )
-    once(monkeypatch, subscriber._settler.handover, "divert")
+    once(monkeypatch, subscriber._settler.access, "divert")
     for text in (b"0", b"1"):
         memory.send("orders", text, key="a")
     memory.clock.advance(500)
@@ -261,7 +261,7 @@ def test_successors_wait_for_a_message_that_cannot_be_settled(
     handler.failures["a", b"0"] = attempts
     subscriber: Any = start(memory, handler, retry_policy=pr.RetryPolicy(max_attempts=attempts))
     of = subscriber if attempts == 1 else subscriber._stream
-    once(monkeypatch, of._settler.handover, "dead")
+    once(monkeypatch, of._settler.access, "dead")
     for text in (b"0", b"1"):
         memory.send("orders", text, key="a")
     memory.clock.advance(1_000)

@@ -11,7 +11,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.handover import Handover
+from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.testing import MemoryBroker
 
 STREAM = "orders-billing-LANES"
@@ -352,10 +352,10 @@ def test_a_lost_connection_is_not_trusted(memory: MemoryBroker, monkeypatch: Any
     """What was fetched by it comes again, behind what is let go: it must not be handled before."""
     policy = pr.DeadLetterPolicy(2)
     with memory.client().subscribe("orders", "billing", dead_letter_policy=policy) as consumer:
-        handover = Handover(consumer, pr.Codec.PULSAR, None)
-        assert handover.flowing() is not None
+        access = SubscriberAccess(consumer, pr.Codec.PULSAR, None)
+        assert access.flowing() is not None
         raw: Any = consumer._consumer
         monkeypatch.setattr(raw, "is_connected", lambda: False)
-        assert handover.flowing() is not None  # it was connected a moment ago
-        assert handover.cut() == {False}
-        assert handover.flowing() is None
+        assert access.flowing() is not None  # it was connected a moment ago
+        assert access.cut() == {False}
+        assert access.flowing() is None

@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.handover import Handover
+from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
@@ -205,7 +205,7 @@ def test_copies_that_fail_at_the_same_moment() -> None:
         WorkQueue(),
         consumer,
         pr.RetryPolicy(),
-        Handover(consumer, Codec.PULSAR, None),
+        SubscriberAccess(consumer, Codec.PULSAR, None),
         redelivery="letters",
         lanes=None,
         safe_breaker=None,

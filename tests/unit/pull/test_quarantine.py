@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.handover import Handover
+from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.testing import MemoryBroker
@@ -122,13 +122,13 @@ def test_crashes_are_forgotten_when_the_dead_letter_is_stored(
     for _ in range(3):
         store.claim(facts_of(memory.messages("orders")[0]).key)
     claims_before: list[int] = []
-    dead = Handover.dead
+    dead = SubscriberAccess.dead
 
-    def notice(self: Handover, *arguments: Any, **named: Any) -> Any:
+    def notice(self: SubscriberAccess, *arguments: Any, **named: Any) -> Any:
         claims_before.extend(each.stat().st_size for each in tmp_path.iterdir())
         return dead(self, *arguments, **named)
 
-    monkeypatch.setattr(Handover, "dead", notice)
+    monkeypatch.setattr(SubscriberAccess, "dead", notice)
 
     async def handle_async(message: Any) -> None:
         assert message.data() == b"job"

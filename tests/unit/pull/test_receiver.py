@@ -45,7 +45,7 @@ def receiver(
     work_queue.slots.append(Slot())
     settler: Any = SimpleNamespace(
         consumer=queue,
-        handover=SimpleNamespace(
+        access=SimpleNamespace(
             hurry=lambda: None,
             when_moved=lambda _: None,
             cut=frozenset,
@@ -149,6 +149,6 @@ def test_what_has_an_order_stays_if_only_letters_are_cut_off() -> None:
     receives._settler.take_down = list
     receives._supervise = lambda _: None
     for cut in ({True}, {True, False}, {False}, set(), {True}):
-        receives._handover.cut = lambda cut=cut: frozenset(cut)
+        receives._access.cut = lambda cut=cut: frozenset(cut)
         receives.look()
     assert let_go == [{True, False}]

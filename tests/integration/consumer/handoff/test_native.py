@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer import handover
+from pulsar_retry.consumer import access
 from pulsar_retry.consumer.handoff.making import LetterMaker
 from pulsar_retry.letters import letter
 from pulsar_retry.letters.letter import retried, used_up
@@ -156,7 +156,7 @@ def made_of_failures(monkeypatch):
             names.append(each.__name__)
             return each(*arguments, **more)
 
-        monkeypatch.setattr(handover, each.__name__, make)
+        monkeypatch.setattr(access, each.__name__, make)
         monkeypatch.setattr(letter, each.__name__, make)
     return names
 

@@ -34,8 +34,8 @@ from pulsar_retry.wire.properties import Origin, dead_letter_properties
 EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
-class Handover:
-    """Hands on the messages of a consumer, as its caller has decided. Thread-safe.
+class SubscriberAccess:
+    """Settles the messages of a consumer as a subscriber has decided. Thread-safe.
 
     It makes the same letters as `Consumer.reconsume_later` and `Consumer.dead_letter`, and also
     publishes first and acknowledges second.
@@ -330,7 +330,7 @@ class Handover:
         )
 
 
-class Inside:
+class AsyncioAccess:
     """The parts of a consumer that the asyncio consumer above it needs.
 
     Attributes:
