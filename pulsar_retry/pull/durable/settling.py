@@ -40,7 +40,7 @@ _MOST_TEXT = 200
 class _DurableSettler(Settler):
     """What the settlers of both topics do."""
 
-    def bury(self, work: Work, reason: str, why: str) -> None:
+    def dead_letter_as(self, work: Work, reason: str, why: str) -> None:
         """Dead-letter a message that has not failed now. Never raises."""
         try:
             failure = failure_of(work, Outcome(why), self._clock.now())
@@ -84,7 +84,8 @@ class TopicSettler(_DurableSettler):
 
     def cannot_divert(self, work: Work) -> None:
         """Dead-letter a message whose properties a letter could not have."""
-        self.bury(work, UNREADABLE_PROPERTIES, "its key is held, and it cannot be diverted")
+        why = "its key is held, and it cannot be diverted"
+        self.dead_letter_as(work, UNREADABLE_PROPERTIES, why)
 
     def diverted(self, work: Work, error: BaseException | None, *, failed: bool) -> None:
         """Record that a message is in the stream, unless there is an *error*."""
@@ -171,7 +172,7 @@ class StreamSettler(_DurableSettler):
 
     def dead_letter(self, work: Work) -> None:
         """Dead-letter a message, as an operator has ordered."""
-        self.bury(work, RELEASED, "an operator has released its key")
+        self.dead_letter_as(work, RELEASED, "an operator has released its key")
 
     def is_used_up(self, work: Work) -> bool:
         """Tell whether a message waits for an operator, because its attempts are used up."""
