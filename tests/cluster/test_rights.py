@@ -100,7 +100,7 @@ def test_a_subscriber_without_the_right_to_dead_letter(
     retry, dlq = letters
     grant(topic, ROLE, "consume")
     grant(retry, ROLE, "consume", "produce")
-    grant(dlq, ROLE, "consume")
+    grant(dlq, ROLE, "produce")
     handled = threading.Semaphore(0)
 
     def handle(_message):
@@ -112,13 +112,13 @@ def test_a_subscriber_without_the_right_to_dead_letter(
         send()
         assert handled.acquire(timeout=PATIENCE)
         deadline = time.monotonic() + PATIENCE
-        while "may not produce there" not in caplog.text and time.monotonic() < deadline:
+        while "may not consume" not in caplog.text and time.monotonic() < deadline:
             handled.acquire(timeout=1)
         assert [] == stored(cluster.it.service_url, dlq)
-        assert "may not produce there" in caplog.text
-        grant(dlq, ROLE, "produce")
+        assert "may not consume" in caplog.text
+        grant(dlq, ROLE, "consume")
         deadline = time.monotonic() + PATIENCE
-        while "may not consume" not in caplog.text and time.monotonic() < deadline:
+        while "may not produce there" not in caplog.text and time.monotonic() < deadline:
             handled.acquire(timeout=1)
         assert [] == stored(cluster.it.service_url, dlq)
         grant(dlq, ROLE, "consume", "produce")
