@@ -192,10 +192,14 @@ class Inbox:
                 self._retry.armed = self._retry.is_held = hold
 
     def leave_topic(self) -> None:
-        """Drop the waiting messages of the topic, and do not read it until `go_on`."""
+        """Do not read the topic until `go_on`, and drop its messages that wait here.
+
+        If there is a connection again, they may be of that one, and are kept.
+        """
         with self._changed:
-            self._ready = deque(each for each in self._ready if each.source.letters)
-            self._main.overlooked.clear()
+            if not self._main.raw.is_connected():
+                self._ready = deque(each for each in self._ready if each.source.letters)
+                self._main.overlooked.clear()
             self.fast_receive = None
             # A receive that waits there brings a message of the next connection.
             self._main.armed = self._main.is_held = True
@@ -356,7 +360,7 @@ class Inbox:
     def _taken(self, item: Item) -> None:
         """Record that *item* was taken. Call it with the lock held."""
         if item.armed:
-            item.source.armed = False
+            item.source.armed = item.source.is_held
             self.fast_receive = None  # it would not read the retry topic
 
     def _arm_for_waiting(self) -> None:

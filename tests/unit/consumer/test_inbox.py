@@ -73,6 +73,11 @@ class FakeConsumer:
         self._queue: deque[Message] = deque()
         self._waiting: deque[Callable[[Any, Any], None]] = deque()
         self._closed = False
+        self.connected = True
+
+    def is_connected(self) -> bool:
+        """Tell what the test says."""
+        return self.connected
 
     def deliver(self, *messages: Message) -> None:
         """Let messages arrive, as pulsar-client's thread does."""
@@ -215,6 +220,20 @@ def busy_switching() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_what_a_lost_connection_has_fetched_is_dropped(rig: Rig, is_back: bool) -> None:
+    """If there is a connection again, a message may be of that one, which sends it once only."""
+    assert [] == rig.receive_all()  # a receive waits in both
+    rig.main.deliver(*m(1))
+    rig.main.connected = is_back
+    rig.inbox.leave_topic()
+    rig.main.slip(*m(2))
+    rig.retry.deliver(*l(3))
+    assert [*(m(1) if is_back else []), *l(3)] == rig.receive_all()
+    rig.inbox.go_on()
+    assert m(2) == rig.receive_all()
 
 
 # -- one receiver ---------------------------------------------------------------------------------
