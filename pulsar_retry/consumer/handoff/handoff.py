@@ -321,11 +321,12 @@ class HandOff:
         dead: list[tuple[Any, LetterFacts]] = []
         for flight in flights:
             facts = flight.facts
-            if facts is not None:
-                self.producers.wrote(facts.topic)  # while it counts as in flight, so none is missed
             if watch is not None and facts is not None and not watch.is_plain(facts):
                 flight.acknowledged(_OK)
-            elif self.flights.pop(flight, False):
+                continue
+            if facts is not None:
+                self.producers.wrote(facts.topic)  # while it counts as in flight, so none is missed
+            if self.flights.pop(flight, False):
                 plain.append(flight)
                 size += flight.size
                 if facts is not None and facts.dead:

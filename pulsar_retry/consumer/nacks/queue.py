@@ -98,8 +98,7 @@ class NackQueue:
             if self._closed:
                 return  # the broker has redelivered the message
             self._remember_edges(message_id)
-            is_first = self.pending.add(entry, index, message_id, due)
-            is_first = is_first or self._has_no_thread
+            is_first = self.pending.add(entry, index, message_id, due) or self._has_no_thread
             if is_first or not len(self.pending.entries) & 1023:  # many entries start earlier
                 self._has_no_thread = True  # unless the next line succeeds
                 self._schedule_burst()
