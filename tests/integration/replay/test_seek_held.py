@@ -72,7 +72,7 @@ def test_parked_messages_are_handled_at_once(
     eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
     eventually(lambda: subscriber.in_hand == (0, 0))
     assert [b"a0", b"a1", b"a2"] == list(dict.fromkeys(bad.seen[1:]))
-    assert 4 == len(bad.seen) or moved.letters.late or redelivery == "nack"
+    assert [b"a0", b"a0", b"a1", b"a2"] == bad.seen[:4] or moved.letters.late
     publish(b"b", partition_key="a")  # nothing stands in its way
     eventually(lambda: b"b" in bad.attempts)
 
