@@ -22,22 +22,17 @@ from pulsar_retry.client import Client
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.replay.ack_state import cursor_of
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.editing.edit import Edit
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.publishing import hand_off_of
 from pulsar_retry.replay.reading import LetterCodecs
+from pulsar_retry.replay.redriving.delivery import DeliveryWatch
 from pulsar_retry.replay.redriving.editor import LetterEditor, archived_by
 from pulsar_retry.replay.redriving.judge import LetterJudge, RedriveJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
-from pulsar_retry.replay.redriving.report import (
-    UNREADABLE,
-    WHY_UNREADABLE,
-    Redriven,
-    first_of_each,
-)
+from pulsar_retry.replay.redriving.report import WHY_NOT_SEEN, Redriven, first_of_each
 from pulsar_retry.replay.redriving.run import RedriveWork, Run
 from pulsar_retry.replay.redriving.source import (
     SUBSCRIPTION,
@@ -49,7 +44,7 @@ from pulsar_retry.replay.redriving.source import (
     find_subscription,
     keeping_subscription,
 )
-from pulsar_retry.replay.redriving.survey import Failures, count_unreadable, survey_redrive
+from pulsar_retry.replay.redriving.survey import Failures, count_left, survey_redrive
 from pulsar_retry.replay.redriving.targets import RETRY, Keep, RedriveTargets, checked_target
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.archive import archive_of
@@ -324,7 +319,7 @@ class Redrive:
                 pace=self._pace,
                 limit=self._limit or math.inf,
                 max_failure_ratio=self._max_failure_ratio,
-                passed=lambda topic: _has_passed(admin, topic, through, checkpoint),
+                is_over=DeliveryWatch(admin, through, checkpoint.ends).is_over,
                 failures=failures.count,
                 save=store.save,
                 progress=lambda run: tell(report(run)),
@@ -334,10 +329,9 @@ class Redrive:
             hand_off.producers.check_kept()
             store.save(run.remains())
             if run.stopped is None:
-                missed = count_unreadable(admin, client, through, checkpoint.ends, run.has_seen)
-                if missed:
-                    run.left[UNREADABLE] += missed
-                    run.problems[WHY_UNREADABLE] = None
+                missed = count_left(admin, client, through, checkpoint.ends, run.has_seen)
+                run.left += missed
+                run.problems |= {WHY_NOT_SEEN[each]: None for each in missed}
             return report(run)
 
     def _report(
@@ -418,24 +412,6 @@ def only_consumer(client: Client, topic: str, subscription: str) -> Iterator[Any
         yield bare._consumer  # noqa: SLF001 - raw messages need less time
     finally:
         bare.close()
-
-
-def _has_passed(admin: AdminClient, topic: str, subscription: str, checkpoint: Checkpoint) -> bool:
-    """Tell whether the broker has dispatched all letters of the job to our consumer."""
-    cursor = cursor_of(admin.topics.internal_stats(topic), subscription)
-    if cursor is None:
-        raise RedriveError(f"the subscription {subscription} of {topic} no longer exists")
-    ledger, entry = map(int, cursor["readPosition"].split(":"))
-    end = checkpoint.ends[topic]
-    has_passed = (ledger, entry) > (end.ledger, end.entry)
-    if not has_passed:
-        consumers = admin.topics.stats(topic)["subscriptions"][subscription]["consumers"]
-        if any(each["availablePermits"] <= 0 for each in consumers):
-            # pulsar-client has nothing for us, and asks for no more.
-            raise RedriveError(
-                f"{topic}: too many letters before the others cannot be read: {WHY_UNREADABLE}"
-            )
-    return has_passed
 
 
 def _ratio(value: float | None, pace: RedriveRate) -> float | None:

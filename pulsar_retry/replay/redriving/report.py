@@ -17,6 +17,8 @@ TOO_OFTEN = "redriven_too_often"
 NO_TARGET = "no_target"
 ANOTHERS = "other_subscription"
 UNREADABLE = "unreadable"
+#: The letter can be read, but it has not come from the broker in time.
+LATE = "late"
 REFUSED = "refused"
 #: The letter was discarded, without its payload.
 NOT_KEPT = "discarded"
@@ -33,6 +35,7 @@ STAYS = {
     NO_TARGET: "no topic to publish them to",
     ANOTHERS: "of another subscription",
     UNREADABLE: "unreadable",
+    LATE: "not delivered in time",
     REFUSED: "refused by their topic",
     NOT_KEPT: "discarded, without their payload",
     COPY: "a second copy of another one",
@@ -44,6 +47,11 @@ WHY_UNREADABLE = (
     "some letters are encrypted or incomplete; publish encrypted ones again from a consumer that "
     "has the keys"
 )
+#: The problems of letters that a redrive has not seen, by reason.
+WHY_NOT_SEEN = {
+    UNREADABLE: WHY_UNREADABLE,
+    LATE: "the broker has not delivered some letters in time; run the same redrive again",
+}
 #: A dry run has not read all letters in its time.
 SAMPLE = "sample"
 #: Why a redrive ended early, in words.
@@ -168,7 +176,7 @@ class Redriven:
     def is_complete(self) -> bool:
         """Whether all letters that were to be redriven could be redriven."""
         return self.stopped in {None, "limit", "sample"} and not any(
-            self.left.get(each) for each in (NO_TARGET, UNREADABLE, REFUSED, EDIT_REFUSED)
+            self.left.get(each) for each in (NO_TARGET, UNREADABLE, LATE, REFUSED, EDIT_REFUSED)
         )
 
     def facts(self) -> dict[str, Any]:

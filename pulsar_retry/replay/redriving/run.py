@@ -91,7 +91,8 @@ class RedriveWork:
         pace: The speed limit.
         limit: How many letters may be redriven, by this run and earlier ones.
         max_failure_ratio: The share of them that may be dead again.
-        passed: Tells for a partition whether the broker has delivered all letters of the job.
+        is_over: Tells whether no more letters come from a partition, of which the last one to come
+            is given; called if none comes for a while.
         failures: Returns how many redriven letters are dead again.
         save: Stores a checkpoint.
         progress: Called twice a second with the run.
@@ -104,7 +105,7 @@ class RedriveWork:
     pace: RedriveRate
     limit: float
     max_failure_ratio: float | None
-    passed: Callable[[str], bool]
+    is_over: Callable[[str, EntryPlace | None], bool]
     failures: Callable[[], int]
     save: Callable[[Checkpoint], None]
     progress: Callable[[Run], None]
@@ -174,6 +175,7 @@ class Run:
         self._seen: dict[int, bool] = {}  # by number: whether the letter was published
         self._saved = work.checkpoint.redriven
         self._open_partitions = dict(work.checkpoint.ends)
+        self._last: dict[str, EntryPlace] = {}  # by partition: the last letter that has come
         self._sent = 0
         self._next_tick = 0.0
         self.redriven = work.checkpoint.redriven
@@ -232,7 +234,8 @@ class Run:
                 raw = self._work.consumer.receive(_WAIT_MS)
             except _pulsar.Timeout:
                 if time.monotonic() - last > _LULL:
-                    self._forget_passed()
+                    self._close_partitions()
+                    last = time.monotonic()
                 continue
             except _pulsar.PulsarException as error:
                 raise RedriveError(f"the dead-letter topic cannot be read: {error}") from error
@@ -245,6 +248,7 @@ class Run:
         """Return a letter's number and id; None if it is not part of the job, or is a duplicate."""
         topic, where = raw.topic_name(), raw.message_id()
         ledger, entry, batch = where.ledger_id(), where.entry_id(), where.batch_index()
+        self._last[topic] = EntryPlace(ledger, entry)
         end = self._work.checkpoint.ends.get(topic)
         if end is None or (ledger, entry) > (end.ledger, end.entry):
             self._open_partitions.pop(topic, None)  # the letters of a partition come in order
@@ -259,10 +263,11 @@ class Run:
         self._seen[number] = False
         return number, str(Position(ledger, entry, where.partition(), batch))
 
-    def _forget_passed(self) -> None:
+    def _close_partitions(self) -> None:
+        """Read no more from partitions whose letters have all come."""
         with contextlib.suppress(AdminError):
             for topic in list(self._open_partitions):
-                if self._work.passed(topic):
+                if self._work.is_over(topic, self._last.get(topic)):
                     del self._open_partitions[topic]
 
     # -- handing on -------------------------------------------------------------------------------

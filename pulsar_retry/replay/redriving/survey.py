@@ -19,6 +19,7 @@ from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 from pulsar_retry.replay.reading import read_after, read_letters, reader_of
 from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.report import (
+    LATE,
     SAMPLE,
     UNREADABLE,
     WHY_UNREADABLE,
@@ -93,14 +94,14 @@ def survey_redrive(
     return report()
 
 
-def count_unreadable(
+def count_left(
     admin: AdminClient,
     client: pulsar.Client,
     subscription: str,
     ends: Mapping[str, Position],
     seen: Callable[[], Container[EntryPlace]],
-) -> int:
-    """Return how many entries of a redrive that is done are left because they cannot be read.
+) -> Counter[str]:
+    """Return how many letters of a redrive are left that have not come to it, by reason.
 
     Args:
         admin: Gives the current state of the partitions.
@@ -109,7 +110,7 @@ def count_unreadable(
         ends: The last letter of each partition.
         seen: Returns the entries that the redrive has seen.
     """
-    found: list[EntryPlace] = []
+    found = Counter[str]()
     for topic, end in ends.items():
         stats = admin.topics.internal_stats(topic)
         log = attrs.evolve(Log.read(stats), last=EntryPlace.of(end))
@@ -117,16 +118,17 @@ def count_unreadable(
         if cursor is None:
             continue
         acks = AckState.read(cursor, log)
-        unseen = [each for each in acks.unacknowledged(log) if each <= log.last]
+        unseen = {each for each in acks.unacknowledged(log) if each <= log.last}
         if unseen:
             known = seen()
-            unseen = [each for each in unseen if each not in known]
-        if unseen:  # chunks of a letter, or what cannot be read
+            unseen = {each for each in unseen if each not in known}
+        if unseen:  # chunks of a letter, what cannot be read, or what has not come in time
             missed: list[EntryPlace] = []
-            for _ in read_after(client, admin, topic, unseen[0].before, log, skipped=missed.append):
-                pass
-            found += set(missed) & set(unseen)
-    return len(found)
+            begin = min(unseen).before
+            for _, place in read_after(client, admin, topic, begin, log, skipped=missed.append):
+                found[LATE] += EntryPlace.of(place) in unseen
+            found[UNREADABLE] += len(unseen.intersection(missed))
+    return +found
 
 
 class Failures:

@@ -1,4 +1,4 @@
-"""Redrives whose process, or whose broker, dies in the middle: nothing is lost."""
+"""Redrives whose process or broker dies, or whose network stalls, in the middle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.replay import Redrive
+from pulsar_retry.replay import Cluster, Redrive
+from pulsar_retry.replay.redriving import delivery
 from support.reading import eventually
 from support.replay.redriving import Dead
 
@@ -91,3 +92,46 @@ def test_a_broker_that_restarts(own_broker, admin, topic) -> None:
         eventually(lambda: dead.backlog() == 0)
         numbers, ids = collect(consumer)
         assert (2_000, 2_000) == (len(numbers), len(ids))
+
+
+def stalled(dead, proxy):
+    """Redrive all letters; after some of them, the network stalls for four seconds."""
+    mending = threading.Timer(4, proxy.mend)
+
+    def stall(so_far) -> None:
+        if so_far.redriven > 200 and mending.ident is None:
+            proxy.stall(to_server=False)
+            mending.start()
+
+    cluster = Cluster(proxy.url, admin_url=dead.broker.admin_url)
+    done = Redrive(dead.dlq, cluster=cluster, rate=1_000).run(stall)
+    mending.join()
+    return done
+
+
+@pytest.mark.parametrize("count", [1_500, 4_000], ids=["all are sent", "as many as it may hold"])
+def test_letters_that_are_on_their_way(dead, proxy, count) -> None:
+    """The redrive waits for letters that the broker has sent and that have not come yet."""
+    consumer = dead.subscribe()
+    dead.fill(count)
+
+    done = stalled(dead, proxy)
+
+    assert (count, {}, None) == (done.redriven, done.left, done.stopped)
+    numbers, _ = collect(consumer)
+    assert (count, count) == (len(numbers), numbers.total())
+
+
+def test_letters_that_come_too_late(dead, proxy, monkeypatch) -> None:
+    """They are counted, and the redrive says that it is not complete."""
+    monkeypatch.setattr(delivery, "_ON_ITS_WAY", 0.5)
+    dead.subscribe()
+    dead.fill(1_500)
+
+    done = stalled(dead, proxy)
+
+    late = done.left["late"]
+    assert 0 < late == 1_500 - done.redriven
+    assert not done.is_complete
+    assert "in time" in done.problems[0]
+    eventually(lambda: dead.backlog() == late)

@@ -126,7 +126,7 @@ def carry_out(monkeypatch) -> Callable[..., tuple[Run, HandOffDouble, Consumer]]
             "pace": RedriveRate.of(None, (), 0),
             "limit": float("inf"),
             "max_failure_ratio": None,
-            "passed": lambda _topic: True,
+            "is_over": lambda _topic, _last: True,
             "failures": lambda: 0,
             "save": lambda _checkpoint: None,
             "progress": lambda _run: None,
