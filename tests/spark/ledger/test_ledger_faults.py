@@ -216,6 +216,7 @@ def test_a_driver_that_is_killed(job, admin, namespace):
     assert len(stored(job.options["service.url"], job.dead)) > ROWS // 10, "it was killed too early"
 
 
+@pytest.mark.nightly
 def test_an_executor_that_dies_while_rows_are_judged(tmp_path):
     """By random rules: its rows are judged again, so what was counted before does not count."""
     with Cluster(tmp_path / "cluster") as cluster:

@@ -32,18 +32,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin with nothing."""
+    """Begin with nothing. A column needs all tests."""
     config.stash[_OUTCOMES] = {}
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the runs of older releases short: CI has one for each."""
-    if config.getoption("--write-versions") or _RELEASE >= (4, 2):
-        return
-    skipped = pytest.mark.skip(reason="skipped, because it takes long: --write-versions runs it")
-    for item in items:
-        if item.get_closest_marker("long"):
-            item.add_marker(skipped)
+    if config.getoption("--write-versions"):
+        config.option.nightly = True
 
 
 @pytest.hookimpl(wrapper=True)

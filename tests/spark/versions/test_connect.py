@@ -21,7 +21,7 @@ SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 #: Spark 3.5 does not have the plugin among its jars; the last release that Maven Central has.
 PACKAGES = {"spark.jars.packages": "org.apache.spark:spark-connect_2.12:3.5.7"}
 
-pytestmark = [pytest.mark.feature("Spark Connect"), pytest.mark.long]
+pytestmark = [pytest.mark.feature("Spark Connect"), pytest.mark.nightly]
 
 SERVER = """
 import json, sys

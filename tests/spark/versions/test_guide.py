@@ -35,7 +35,6 @@ def test_only_marked_blocks_need_spark_4():
         assert each.startswith(MARK) == ('format("pulsar-failures")' in each)
 
 
-@pytest.mark.long
 @pytest.mark.feature("the programs of the guide")
 def test_the_guide_runs(spark, broker, tmp_path, monkeypatch):
     """From top to bottom; addresses, the folder and the topic are the test's."""

@@ -26,9 +26,7 @@ JARS = {
 }
 
 reason = f"skipped, because Delta and Iceberg have no release for Spark {SPARK}"
-pytestmark += [pytest.mark.skipif(SPARK not in JARS, reason=reason)]
-if SPARK != "4.0":  # there it always runs
-    pytestmark += [pytest.mark.long]
+pytestmark += [pytest.mark.skipif(SPARK not in JARS, reason=reason), pytest.mark.nightly]
 
 LAKE = {
     "spark.jars.packages": JARS.get(SPARK, ""),
