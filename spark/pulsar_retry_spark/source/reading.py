@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.native.loading import native_rows
+from pulsar_retry.runtime.raw import has_message
 from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.connection import ClusterConnection
@@ -22,7 +23,6 @@ from pulsar_retry_spark.schemas.registry import version_of
 from pulsar_retry_spark.source.patience import (
     BROKER_IS_AWAY,
     PATIENCE,
-    has_message,
     patiently,
     refusals_of,
 )

@@ -10,10 +10,11 @@ import attrs
 import pulsar
 import pytest
 
+from pulsar_retry.runtime.raw import has_message
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source import patience as source_patience
 from pulsar_retry_spark.source import reading
-from pulsar_retry_spark.source.patience import has_message, last_message_id, patiently
+from pulsar_retry_spark.source.patience import last_message_id, patiently
 from pulsar_retry_spark.source.positions import END, MessagePosition
 from pulsar_retry_spark.source.reading import Piece, messages
 from pulsar_retry_spark.source.topics import Partition
