@@ -79,6 +79,9 @@ _DOTS = frozenset({".", ".."})
 #: The maximum number of characters that are shown of a broker's reason.
 _MAX_REASON = 500
 
+#: How a broker begins its reason, with the status of a conflict, while no broker owns a topic.
+_NO_OWNER = "Failed to find ownership"
+
 _ERRORS: Mapping[int, type[AdminError]] = {
     401: AdminForbiddenError,
     403: AdminForbiddenError,
@@ -211,7 +214,8 @@ class Transport:
         reason = _reason(response)
         if reason is None:  # so the server may not be Pulsar
             reason = f"{self._root} answers: {response.reason or 'an error'}"
-        kind = _ERRORS.get(response.status, AdminError)
+        is_owned = not reason.startswith(_NO_OWNER)
+        kind = _ERRORS.get(response.status, AdminError) if is_owned else AdminError
         raise kind(response.status, path, reason[:_MAX_REASON])
 
     @staticmethod

@@ -17,7 +17,7 @@ from pulsar_retry.consumer.duplicates import Deduper, LetterId
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.native.loading import native
 from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.raw import id_of, position_of, raw_of
+from pulsar_retry.runtime.raw import has_message, id_of, position_of, raw_of
 from pulsar_retry.wire.names import logical
 
 _log = logging.getLogger("pulsar_retry")
@@ -116,7 +116,7 @@ class LetterLedgers:
             receiver_queue_size=1,
         )
         try:
-            if not reader.has_message_available():
+            if not has_message(reader):
                 return False
             found = reader.read_next(_PATIENCE).message_id()
             return bool(found.ledger_id() == message_id.ledger_id())

@@ -19,12 +19,15 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.handoff.writer_schemas import WriterSchemas
 from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
+from pulsar_retry.runtime.raw import has_message
 from pulsar_retry.wire.payloads.choosing import codec_of
 from pulsar_retry.wire.payloads.codec import PLAIN, PayloadCodec, UnknownCodec
 
-#: Seconds to wait for a message that is known to be stored; and if the broker has sent all of them,
-#: which is so if the last one is in chunks of which some were never published.
-_PATIENCE, _PATIENCE_IF_SENT = 30.0, 5.0
+#: Seconds to wait for a message that is known to be stored.
+_PATIENCE = 30.0
+#: If the broker has sent all messages: how often nothing comes until none counts as on its way.
+#: That is so if the last one is in chunks of which some were never published.
+_QUIET_LOOKS = 10
 #: Milliseconds after which the broker is asked why nothing comes.
 _LULL_MS = 500
 #: Milliseconds in which `tail_letters` reads each partition once.
@@ -131,18 +134,21 @@ def read_after(
     start = pulsar.MessageId(-1, mark.ledger, mark.entry, -1)
     missed: list[EntryPlace] = []
     with reader_of(client, topic, start, name) as reader:
-        came = time.monotonic()
-        while reader.has_message_available():
+        came, quiet = time.monotonic(), 0
+        while True:
             try:
-                raw = reader.read_next(_LULL_MS)
-            except _pulsar.Timeout:
-                waited = time.monotonic() - came
-                if _is_through(admin, topic, name, log.last, waited):
+                if not has_message(reader):
                     break
-                if waited > _PATIENCE:
+                raw = reader.read_next(_LULL_MS)
+            except (_pulsar.Timeout, _pulsar.NotConnected):
+                is_sent, is_done = _progress(admin, topic, name, log.last)
+                quiet = quiet + 1 if is_sent and _answers(client, topic) else 0
+                if is_done or quiet >= _QUIET_LOOKS:
+                    break
+                if time.monotonic() - came > _PATIENCE:
                     raise
                 continue
-            came = time.monotonic()
+            came, quiet = time.monotonic(), 0
             position = Position.of(raw.message_id())
             place = EntryPlace.of(position)
             if place > log.last:
@@ -167,17 +173,28 @@ def first_of(raw: Any, place: EntryPlace) -> EntryPlace:
     return EntryPlace(int(ledger), int(entry))
 
 
-def _is_through(admin: AdminClient, topic: str, name: str, last: EntryPlace, waited: float) -> bool:
-    """Tell whether a reader has got all entries up to *last*, so that no message is to come.
+def _progress(admin: AdminClient, topic: str, name: str, last: EntryPlace) -> tuple[bool, bool]:
+    """Tell whether a reader was sent all entries up to *last*, and whether it is done with them.
 
     pulsar-client acknowledges what it cannot decrypt, for the reader only.
     """
     for reader, cursor in admin.topics.internal_stats(topic)["cursors"].items():
         if reader.startswith(name):
             is_sent = EntryPlace.parse(cursor["readPosition"]) > last
-            is_done = EntryPlace.parse(cursor["markDeletePosition"]) >= last
-            return is_done or (is_sent and waited > _PATIENCE_IF_SENT)
-    return False
+            return is_sent, EntryPlace.parse(cursor["markDeletePosition"]) >= last
+    return False, False
+
+
+def _answers(client: pulsar.Client, topic: str) -> bool:
+    """Tell whether the broker answers on the connection on which messages come.
+
+    Its answer comes after the messages that it had sent before, also in a slow network.
+    """
+    try:
+        with reader_of(client, topic, pulsar.MessageId.latest):
+            return True
+    except _pulsar.PulsarException:
+        return False
 
 
 def tail_letters(client: pulsar.Client, partitions: list[str]) -> Iterator[LetterInPlace]:

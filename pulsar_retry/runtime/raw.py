@@ -94,3 +94,19 @@ def is_newer(one: Any, other: Any) -> bool:
     if topic != other.topic_name() or topic.startswith("non-persistent:"):
         return False
     return bool(one.message_id() > other.message_id())
+
+
+def has_message(reader: Any) -> bool:
+    """Tell whether a reader, or its handle, has more to read. Blocks.
+
+    pulsar-client also answers no if the connection is lost while it asks.
+
+    Raises:
+        pulsar.NotConnected: it is not known, because there is no connection.
+        pulsar.PulsarException: the broker has not answered, or refuses.
+    """
+    if reader.has_message_available():
+        return True
+    if not reader.is_connected():
+        raise pulsar.NotConnected("there is no connection")
+    return bool(reader.has_message_available())  # it may have connected again meanwhile

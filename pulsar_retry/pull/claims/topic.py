@@ -16,6 +16,7 @@ import pulsar
 
 from pulsar_retry.errors import ConfigError, shown
 from pulsar_retry.pull.rules.claims import ClaimBook
+from pulsar_retry.runtime.raw import has_message
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -83,7 +84,7 @@ class ClaimTopic:
             )
             self._producer = self._producer_of(self.me)
             self._reader = self._reader_of_all()
-            while self._reader.has_message_available():
+            while has_message(self._reader):
                 self._apply(self._reader.read_next(10_000))
             self._closing = opened.pop_all()
 
@@ -93,7 +94,7 @@ class ClaimTopic:
             self.name, pulsar.MessageId.latest, start_message_id_inclusive=True
         )
         with contextlib.closing(last):
-            found = last.read_next(10_000) if last.has_message_available() else None
+            found = last.read_next(10_000) if has_message(last) else None
         floor = None if found is None else found.properties().get(_FLOOR)
         begin = pulsar.MessageId.earliest
         if floor is not None:

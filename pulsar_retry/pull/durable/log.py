@@ -302,3 +302,5 @@ def _records(reader: Any) -> Iterator[Record | Removed]:
         record = decode(message.partition_key(), message.data())
         if record is not None:
             yield record
+    if not reader.is_connected():  # then pulsar-client may have said that this is the end
+        raise pulsar.NotConnected("there is no connection")

@@ -100,7 +100,7 @@ class Mover:
         judge = make_judge([goal.main() for goal in mains])
         left = self._open(retries, letters)
         return LetterCounts.of(
-            judge.fates(letter for each in left for letter in read_open_letters(self.client, each))
+            judge.fates(letter for each in left for letter in self._letters(each))
         )
 
     def _reset(self, goals: Sequence[Goal]) -> None:
@@ -190,7 +190,7 @@ class Mover:
         judge = make_judge([goal.main(each) for goal, each in zip(mains, now, strict=True)])
         chunked: dict[EntryPlace, Any] = {}
         found: dict[str, list[OpenLetter]] = {
-            each.topic: read_open_letters(self.client, each, chunked) for each in letters
+            each.topic: self._letters(each, chunked) for each in letters
         }
         fates = judge.fates(letter for each in found.values() for letter in each)
         by_place = {letter.place: fate for letter, fate in fates}
@@ -198,13 +198,18 @@ class Mover:
             for each in letters:
                 here = {letter.place: by_place[letter.place] for letter in found[each.topic]}
                 reset = {place for place, fate in here.items() if fate is Fate.RESET}
-                republisher.publish(each, reset, self.subscription.retry_letter_topic)
+                done = republisher.publish(each, reset, self.subscription.retry_letter_topic)
                 gone = {place for place, fate in here.items() if fate.is_acknowledged}
-                self._acknowledge(each.topic, reset | gone, chunked)
+                self._acknowledge(each.topic, done | gone, chunked)
         return LetterCounts.of(fates)
 
     def _republisher(self) -> Republisher:
-        return Republisher(self.client, self.keeper, self.subscription.name)
+        return Republisher(self.client, self.admin, self.keeper, self.subscription.name)
+
+    def _letters(
+        self, seen: Surveyed, chunked: dict[EntryPlace, Any] | None = None
+    ) -> list[OpenLetter]:
+        return read_open_letters(self.client, self.admin, seen, chunked)
 
     def _acknowledge(
         self, topic: str, places: set[EntryPlace], chunked: Mapping[EntryPlace, Any] | None = None

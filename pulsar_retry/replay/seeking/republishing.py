@@ -9,22 +9,21 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-import _pulsar
+import attrs
 import pulsar
 
+from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.publishing import AcknowledgedLater, hand_off_of
-from pulsar_retry.replay.reading import first_of, reader_of
+from pulsar_retry.replay.reading import read_after
 from pulsar_retry.replay.seeking.letters import OpenLetter, anew
 from pulsar_retry.replay.seeking.survey import Surveyed
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.properties import Origin, letter_properties, message_id_text
 
-#: Milliseconds to wait for an entry that the broker has reported.
-_WAIT_MS = 5000
 #: How many letters are in flight at most.
 _IN_FLIGHT = 500
 
@@ -39,6 +38,7 @@ def entry_place_of(raw: Any) -> EntryPlace:
 
 def read_unacknowledged(
     client: pulsar.Client,
+    admin: AdminClient,
     seen: Surveyed,
     places: Collection[EntryPlace] | None = None,
     skipped: Callable[[EntryPlace], object] = lambda _place: None,
@@ -47,39 +47,35 @@ def read_unacknowledged(
 
     With *places*, yield the messages at these places instead, acknowledged or not. *skipped* is
     called at the end with the places of those that cannot be read, as in `read_after`.
+
+    Raises:
+        pulsar.PulsarException: a message does not come, although it is stored.
     """
-    left = set(seen.acks.unacknowledged(seen.log) if places is None else places)
-    if not left:
+    wanted = set(seen.acks.unacknowledged(seen.log) if places is None else places)
+    if not wanted:
         return
-    missed = set(left)
-    first, last = min(left), max(left)
-    start = pulsar.MessageId(-1, first.ledger, first.entry - 1, -1)
-    with reader_of(client, seen.topic, start) as reader:
-        while reader.has_message_available():
-            try:
-                raw = reader.read_next(_WAIT_MS)
-            except _pulsar.Timeout:
-                break  # the rest cannot be read
-            if (place := entry_place_of(raw)) > last:
-                break
-            if place in left:
-                missed.discard(place)
-                if (begin := first_of(raw, place)) != place:
-                    missed -= {each for each in missed if begin <= each <= place}
-                yield raw
-    for each in missed:
+    missed: list[EntryPlace] = []
+    log = attrs.evolve(seen.log, last=max(wanted))
+    begin = min(wanted).before
+    for raw, _ in read_after(client, admin, seen.topic, begin, log, skipped=missed.append):
+        if entry_place_of(raw) in wanted:
+            yield raw
+    for each in wanted.intersection(missed):
         skipped(each)
 
 
 def read_open_letters(
-    client: pulsar.Client, seen: Surveyed, chunked: dict[EntryPlace, Any] | None = None
+    client: pulsar.Client,
+    admin: AdminClient,
+    seen: Surveyed,
+    chunked: dict[EntryPlace, Any] | None = None,
 ) -> list[OpenLetter]:
     """Return the letters of a retry partition that are not acknowledged, without their payloads.
 
     The ids of chunked letters are added to *chunked*.
     """
     letters = []
-    for raw in read_unacknowledged(client, seen):
+    for raw in read_unacknowledged(client, admin, seen):
         place = entry_place_of(raw)
         letters.append(OpenLetter.read(place, raw.publish_timestamp(), raw.properties()))
         if chunked is not None and ";" in str(raw.message_id()):
@@ -93,6 +89,7 @@ class Republisher:
     def __init__(
         self,
         client: Client,
+        admin: AdminClient,
         keeper: TargetKeeper,
         owner: str,
         properties: Mapping[str, str] | None = None,
@@ -101,17 +98,23 @@ class Republisher:
 
         Args:
             client: Reads and publishes.
+            admin: Says how far a reader is.
             keeper: Has the letters kept.
             owner: The subscription that gets them.
             properties: They replace properties of the letters.
         """
-        self._client = client
+        self._client, self._admin = client, admin
         self._keeper, self._owner = keeper, owner
         self._properties = dict(properties or {})
         self._open = contextlib.ExitStack()
 
-    def publish(self, seen: Surveyed, places: Collection[EntryPlace], topic: str) -> None:
+    def publish(
+        self, seen: Surveyed, places: Collection[EntryPlace], topic: str
+    ) -> set[EntryPlace]:
         """Publish the letters of a partition at *places* to *topic*; return when all are stored.
+
+        Returns:
+            The places of those that were published. The others cannot be read.
 
         Raises:
             LetterPublishError: a letter was not stored. Nothing is acknowledged yet.
@@ -120,7 +123,7 @@ class Republisher:
         def again(raw: Any) -> dict[str, str]:
             return anew(raw.properties(), entry_place_of(raw)) | self._properties
 
-        self._publish(seen, places, topic, again)
+        return set(self._publish(seen, places, topic, again))
 
     def publish_messages(
         self, seen: Surveyed, places: Collection[EntryPlace], subscription: Subscription
@@ -142,7 +145,7 @@ class Republisher:
                 raw.properties(), origin, count=0, delay=0.0, retry_topic=retry
             )
 
-        return self._publish(seen, places, retry, first)
+        return len(self._publish(seen, places, retry, first))
 
     def _publish(
         self,
@@ -150,19 +153,19 @@ class Republisher:
         places: Collection[EntryPlace],
         topic: str,
         properties: Callable[[Any], dict[str, str]],
-    ) -> int:
+    ) -> list[EntryPlace]:
         self._keeper.keep(self._hand_off.producers, topic, self._owner)
-        count = 0
+        published: list[EntryPlace] = []
         under_way: deque[Future[None]] = deque()
-        for raw in read_unacknowledged(self._client, seen, places) if places else ():
+        for raw in read_unacknowledged(self._client, self._admin, seen, places):
             letter = Letter(topic, properties(raw))
             under_way.append(self._hand_off.hand_on(raw, _LATER, letter, was_letter=True))
-            count += 1
+            published.append(entry_place_of(raw))
             if len(under_way) >= _IN_FLIGHT:
                 under_way.popleft().result()
         for each in under_way:
             each.result()
-        return count
+        return published
 
     def __enter__(self) -> Self:
         self._hand_off = self._open.enter_context(

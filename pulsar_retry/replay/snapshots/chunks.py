@@ -15,6 +15,7 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import AdminConflictError, AdminNotFoundError, SnapshotError
+from pulsar_retry.runtime.raw import has_message
 from pulsar_retry.wire.names import TopicName
 
 _LOCAL = "pulsar-retry-snapshots"
@@ -52,7 +53,7 @@ class LargeValues:
                 self._client, self.topic, pulsar.MessageId.earliest, is_read_compacted=True
             )
             with contextlib.closing(reader):
-                while reader.has_message_available():
+                while has_message(reader):
                     message = reader.read_next(_WAIT_MS)
                     if message.partition_key() == key:
                         found = message.data() or None

@@ -60,7 +60,9 @@ class Restore:
         letters = letters_of(self.admin, self.subscription)
         retries = [self._goal(each) for each in letters] if own else []
         held = self._held()
-        restored = [letter for each in held for letter in read_open_letters(self.client, each)]
+        restored = [
+            letter for each in held for letter in read_open_letters(self.client, self.admin, each)
+        ]
         make_judge: MakeJudge = partial(
             SeekJudge, self.subscription.topic, before=self.manifest.created, restored=restored
         )
@@ -148,7 +150,8 @@ class Restore:
                 self.admin.subscriptions.create(topic, self.subscription.name, at="earliest")
         theirs = {REAL_SUBSCRIPTION: self.subscription.name, RETRY_TOPIC: retry}
         places = {letter.place for letter in restored}
-        with Republisher(self.client, keeper, self.subscription.name, theirs) as republisher:
+        name = self.subscription.name
+        with Republisher(self.client, self.admin, keeper, name, theirs) as republisher:
             for each in held:
                 republisher.publish(each, places, retry)
 

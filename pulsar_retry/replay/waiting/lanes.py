@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -99,15 +100,19 @@ class HeldKeys:
 
         Raises:
             PulsarRetryError: the key is not held, or no attempt at its first message has failed in
-                the stream yet.
+                the stream yet, or the order is not stored.
         """
         self._check(key)
         head = _head_of(self._log.view.heads, key)
         if head is None:
             raise PulsarRetryError(f"the first message of {key!r} waits for no retry")
-        self._log.write(LaneOrder(key, action, head.entry))
-        _wait_until(lambda: key in self._log.view.orders, _SOON)
-        return _wait_until(lambda: key not in self._log.view.orders, _SOON)
+        stored = threading.Event()
+        self._log.write(LaneOrder(key, action, head.entry), stored=stored.set)
+        if not stored.wait(_SOON):
+            raise PulsarRetryError(f"the order for {key!r} is not stored after {_SOON:g} s")
+        read = self._log.ticket()  # what is read from now on includes the order
+        log = self._log
+        return _wait_until(lambda: log.passed >= read and key not in log.view.orders, _SOON)
 
     def compact(self) -> None:
         """Have the broker compact the log, and forget what is in the compacted form.

@@ -236,7 +236,7 @@ class WaitingLetters:
         total = sum(each.seen.acks.backlog(each.seen.log) for each in found)
         read = count = 0
         for each in found:
-            for raw in read_unacknowledged(client, each.seen, skipped=each.unreadable.add):
+            for raw in read_unacknowledged(client, admin, each.seen, skipped=each.unreadable.add):
                 read += 1
                 if read % _AT_ONCE == 0:
                     tell(read, total)
@@ -319,7 +319,7 @@ class _Work:
     def do(self, found: _Found, moved: set[EntryPlace]) -> None:
         """Publish and acknowledge the letters that are meant, and those to move."""
         places = moved | found.meant.keys()
-        reading = read_unacknowledged(self._client, found.seen, places) if places else iter(())
+        reading = read_unacknowledged(self._client, self._admin, found.seen, places)
         with hand_off_of(
             self._client, max_pending=_AT_ONCE, natively=False, archive=self._archive
         ) as hand_off:

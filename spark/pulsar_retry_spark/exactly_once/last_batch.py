@@ -15,6 +15,7 @@ import pulsar
 from _pulsar import MessageBuilder
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.runtime.raw import has_message
 from pulsar_retry_spark.clients import CachedClient, lease
 from pulsar_retry_spark.exactly_once.manifest import KEEPER, TIMEOUT_MS, same_rows, sibling_topic
 from pulsar_retry_spark.options import SinkOptions
@@ -59,7 +60,7 @@ def _last(client: CachedClient, topic: str) -> dict[str, Any] | None:
         topic, pulsar.MessageId.latest, start_message_id_inclusive=True
     )
     try:
-        if not reader.has_message_available():
+        if not has_message(reader):
             return None
         message = reader.read_next(TIMEOUT_MS)
         return {"id": message.message_id(), **json.loads(message.data())}

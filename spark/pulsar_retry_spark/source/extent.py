@@ -12,8 +12,8 @@ import _pulsar
 import attrs
 import pulsar
 
+from pulsar_retry.runtime.raw import has_message
 from pulsar_retry_spark.errors import PulsarSourceError
-from pulsar_retry_spark.source.patience import has_message
 from pulsar_retry_spark.source.positions import END, MessagePosition
 from pulsar_retry_spark.source.reading import Piece, messages
 from pulsar_retry_spark.source.topics import AT_ONCE, Partition

@@ -50,20 +50,6 @@ def patiently(call: Callable[[], _Result]) -> _Result:
         time.sleep(_PAUSE)
 
 
-def has_message(reader: Any) -> bool:
-    """Return whether a reader has more to read.
-
-    A reader that stands at the end is moved to the last message.
-
-    Raises:
-        pulsar.PulsarException: the broker was not reached, or refuses.
-    """
-    if reader.has_message_available():
-        return True
-    _check(reader)
-    return False
-
-
 def last_message_id(consumer: Any) -> Any:
     """Return the id of the last entry of a consumer's partition; None if it has no entry.
 
@@ -73,14 +59,9 @@ def last_message_id(consumer: Any) -> Any:
     found = consumer.get_last_message_id()
     if found.entry_id() >= 0:
         return found
-    _check(consumer)
-    return None
-
-
-def _check(opened: Any) -> None:
-    """Raise an error if the connection is lost: pulsar-client then reports every topic as empty."""
-    if not opened.is_connected():
+    if not consumer.is_connected():  # pulsar-client then reports every topic as empty
         raise pulsar.NotConnected
+    return None
 
 
 @contextmanager

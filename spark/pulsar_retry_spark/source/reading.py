@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.native.loading import native_rows
+from pulsar_retry.runtime.raw import has_message
 from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.connection import ClusterConnection
@@ -22,7 +23,6 @@ from pulsar_retry_spark.schemas.registry import version_of
 from pulsar_retry_spark.source.patience import (
     BROKER_IS_AWAY,
     PATIENCE,
-    has_message,
     patiently,
     refusals_of,
 )
@@ -145,7 +145,7 @@ def _many(module: Any, client: pulsar.Client, piece: Piece, queue: int) -> Itera
         while status == _WAITING:
             status, result = reading.read(raw, _READ_TIMEOUT_MS)
             if result == _TIMEOUT:
-                message = _awaited(raw, piece)
+                message = _awaited(client, raw, piece)
                 if message is None:
                     break
                 status = reading.add(message)
@@ -193,7 +193,7 @@ def messages(
     """
     reader = patiently(lambda: _open(client, piece, queue))
     try:
-        yield from _between(reader._reader, piece)  # noqa: SLF001 - the wrapper costs time per row
+        yield from _between(client, reader._reader, piece)  # noqa: SLF001 - the wrapper costs time per row
     finally:
         reader.close()
 
@@ -218,7 +218,9 @@ def _open(client: pulsar.Client, piece: Piece, queue: int) -> pulsar.Reader:
     return reader
 
 
-def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], Any]]:
+def _between(
+    client: pulsar.Client, reader: Any, piece: Piece
+) -> Iterator[tuple[tuple[int, int, int], Any]]:
     after: tuple[int, int, int] | None = piece.after
     first, end, until = piece.first if piece.whole else None, piece.end, piece.until
     read = reader.read_next
@@ -227,7 +229,7 @@ def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], 
         try:
             raw = read(_READ_TIMEOUT_MS)
         except pulsar.Timeout:
-            raw = _awaited(reader, piece)
+            raw = _awaited(client, reader, piece)
         if raw is None:
             break
         message_id = raw.message_id()
@@ -261,13 +263,14 @@ def _deleted(piece: Piece, position: MessagePosition) -> PulsarSourceError:
     )
 
 
-def _awaited(reader: Any, piece: Piece) -> Any:
+def _awaited(client: pulsar.Client, reader: Any, piece: Piece) -> Any:
     """Wait for the next raw message while one exists, and return it; None if there is none."""
     give_up_at = time.monotonic() + PATIENCE
     looks = 0
     while (more := _has_more(reader)) is not False:
         # While the broker is away, nothing is known about its messages, however long it takes.
-        looks = 0 if more is None else looks + 1
+        is_known = more is not None and (piece.certain or _answers(client, piece))
+        looks = looks + 1 if is_known else 0
         try:
             return reader.read_next(_READ_TIMEOUT_MS)
         except pulsar.Timeout:
@@ -281,6 +284,18 @@ def _awaited(reader: Any, piece: Piece) -> Any:
         "TIMEOUT",
         f"{piece.partition.name} has messages, but none has arrived for {PATIENCE:g} s",
     )
+
+
+def _answers(client: pulsar.Client, piece: Piece) -> bool:
+    """Tell whether the broker answers on the connection on which messages come.
+
+    Its answer comes after the messages that it had sent before, also in a slow network.
+    """
+    try:
+        client.create_reader(piece.partition.name, pulsar.MessageId.latest).close()
+    except BROKER_IS_AWAY:
+        return False
+    return True
 
 
 def _has_more(reader: Any) -> bool | None:

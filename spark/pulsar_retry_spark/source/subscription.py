@@ -14,9 +14,10 @@ import attrs
 import pulsar
 
 from pulsar_retry.policy.backoff import Exponential
+from pulsar_retry.runtime.raw import has_message
 from pulsar_retry_spark.clients import when_free
 from pulsar_retry_spark.errors import PulsarSourceError
-from pulsar_retry_spark.source.patience import has_message, last_message_id
+from pulsar_retry_spark.source.patience import last_message_id
 from pulsar_retry_spark.source.positions import MessagePosition
 from pulsar_retry_spark.source.reading import LOOK_BACK, Piece, messages
 from pulsar_retry_spark.source.topics import Partition

@@ -8,7 +8,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.replay import Filter
+from pulsar_retry.replay import Cluster, Filter
 from pulsar_retry.replay.waiting.waiting import WaitingLetters
 from support.reading import SUBSCRIPTION, eventually
 from support.replay.redriving import Dead
@@ -137,3 +137,21 @@ def test_a_look_changes_nothing(dead) -> None:
     assert (4, 2, 0, True) == (seen.count, seen.left, seen.due, seen.dry_run)
     assert {("odd", 2), ("even", 2)} == {(each.reason, each.count) for each in seen.groups}
     assert 6 == waiting(dead).look().count
+
+
+def test_letters_that_are_on_their_way(dead, proxy) -> None:
+    """They are waited for if the network stalls, and do not count as unreadable."""
+    dead.subscribe()
+    fill_retry(dead, 1_400, delay=3_600)
+    mending = threading.Timer(6, proxy.mend)
+
+    def stall(read: int, _total: int) -> None:
+        if read == 1_000:
+            proxy.stall(to_server=False)
+            mending.start()
+
+    cluster = Cluster(proxy.url, admin_url=dead.broker.admin_url)
+    report = WaitingLetters(cluster, dead.retry).look(tell=stall)
+
+    assert (1_400, 0) == (report.count, report.unreadable)
+    mending.join()

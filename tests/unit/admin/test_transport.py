@@ -159,6 +159,15 @@ def test_errors_say_what_the_broker_says(api, status, kind) -> None:
     assert "secret" not in f"{caught.value!r}{caught.value}"
 
 
+def test_a_topic_without_an_owner_is_no_conflict(api) -> None:
+    """A broker that has just started says so with 412; it does not mean that something exists."""
+    api.answer(412, {"reason": "Failed to find ownership for topic:t"})
+
+    with pytest.raises(pr.AdminError) as caught:
+        transport(api).json("PUT", "x")
+    assert pr.AdminError is type(caught.value)
+
+
 def test_an_answer_that_is_no_json(api) -> None:
     """Something else listens there."""
     api.answers.append((200, {}, b"<html>hello</html>"))

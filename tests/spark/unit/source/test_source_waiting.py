@@ -10,10 +10,11 @@ import attrs
 import pulsar
 import pytest
 
+from pulsar_retry.runtime.raw import has_message
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source import patience as source_patience
 from pulsar_retry_spark.source import reading
-from pulsar_retry_spark.source.patience import has_message, last_message_id, patiently
+from pulsar_retry_spark.source.patience import last_message_id, patiently
 from pulsar_retry_spark.source.positions import END, MessagePosition
 from pulsar_retry_spark.source.reading import Piece, messages
 from pulsar_retry_spark.source.topics import Partition
@@ -49,12 +50,16 @@ class Reader:
 
     script: list[int | Exception]
     connected: bool = True
+    silent: int = 0
 
     @property
     def _reader(self):
         return self
 
-    def create_reader(self, *_, **__):
+    def create_reader(self, *_, start_message_id_inclusive=False, **__):
+        if not start_message_id_inclusive and self.silent:  # only to see whether there is an answer
+            self.silent -= 1
+            raise pulsar.Timeout
         return self
 
     def read_next(self, _):
@@ -123,9 +128,9 @@ class Reading:
 def read(request):
     """Return a function for the numbers of the messages that come, by either way of reading."""
 
-    def numbers(*script, end=2, position=None, **piece):
+    def numbers(*script, end=2, position=None, silent=0, **piece):
         wanted = Piece(PARTITION, None, position or MessagePosition(7, end), **piece)
-        reader = Reader(list(script))
+        reader = Reader(list(script), silent=silent)
         if request.param == "python":
             return [position[1] for position, _ in messages(reader, wanted, 1)]
         blocks = list(reading._many(SimpleNamespace(Reading=Reading), reader, wanted, 1))
@@ -146,6 +151,13 @@ def test_a_part_of_a_message_ends_reading_where_it_may_be_one(read):
     silence = [pulsar.Timeout() for _ in range(2 * reading._UNCERTAIN_LOOKS)]
     assert [0] == read(0, *silence, 1, 2, certain=False)
     assert [0, 1, 2] == read(0, *silence, 1, 2)
+
+
+def test_a_network_that_stalls_ends_no_reading(read):
+    """Messages are on their way while the broker does not answer, whatever was known before."""
+    looks = 2 * reading._UNCERTAIN_LOOKS
+    silence = [pulsar.Timeout() for _ in range(looks)]
+    assert [0, 1, 2] == read(0, *silence, 1, 2, certain=False, silent=looks)
 
 
 def test_silence_where_there_is_a_message_is_an_error(monkeypatch, read):
