@@ -85,14 +85,14 @@ class TestWorkerProcesses:
 
     def test_an_expired_lease_kills_the_worker(self, start, publish, admin, topic):
         """So a handler that hangs costs no worker for ever."""
-        lease = pr.Lease(minimum=2, maximum=2, max_total=2)
+        lease = pr.Lease(minimum=10, maximum=10, max_total=10)
         subscriber = start(
             workers.hang, workers="processes", concurrency=1, lease=lease, retry_policy=MANY
         )
         publish()
-        eventually(lambda: not admin.backlog(topic, SUBSCRIPTION))  # the letter is out
+        eventually(lambda: not admin.backlog(topic, SUBSCRIPTION), 240)  # the letter is out
         retry = f"{topic}-{SUBSCRIPTION}-RETRY"
-        eventually(lambda: not admin.backlog(retry, SUBSCRIPTION))
+        eventually(lambda: not admin.backlog(retry, SUBSCRIPTION), 240)
         report = subscriber.stop()
         assert 1 == report.acknowledged
         assert report.expired >= 1
