@@ -229,7 +229,7 @@ class Admin:
         # No proxy that the environment names leads to loopback.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=30) as response:
+            with opener.open(request, timeout=90) as response:
                 content = response.read()
         except urllib.error.HTTPError as error:
             with error:

@@ -11,6 +11,9 @@ from support.faults.handing import manage, publish, retry_many
 from support.faults.ledger import Ledger, wait_until
 from support.reading import retry_topic
 
+#: Up to five processes are started again, which takes a busy machine long.
+pytestmark = pytest.mark.timeout(600)
+
 #: How many messages are published before the fault, and again during it.
 COUNT = 150
 

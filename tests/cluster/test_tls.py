@@ -17,6 +17,9 @@ from support.reading import SOON, SUBSCRIPTION
 
 RUN = (sys.executable, "-m", "pulsar_retry")
 
+#: Seconds for which a client tries to connect to a broker that it will refuse.
+REFUSED = 10
+
 
 @pytest.fixture
 def as_localhost(cluster):
@@ -34,15 +37,15 @@ def stranger(cluster):
     return cluster.connection(tls_trust_certs_file=str(cluster.certificates.stranger))
 
 
-def publish(connection, topic):
-    """Publish a message, or fail within seconds."""
-    with connection.client(operation_timeout_seconds=10) as client:
+def publish(connection, topic, seconds=90):
+    """Publish a message, or fail after some seconds."""
+    with connection.client(operation_timeout_seconds=seconds) as client:
         client.create_producer(topic).send(b"order")
 
 
 def test_retries_and_dead_letters_with_tls(cluster, topic):
     """A message goes through the main topic, the retry topic and the dead-letter topic."""
-    with cluster.connection().client() as client:
+    with cluster.connection().client(operation_timeout_seconds=90) as client:
         consumer = client.subscribe(
             topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
         )
@@ -65,7 +68,7 @@ def test_the_rest_api_with_tls_follows_redirects_to_the_owner(cluster, topic):
 def test_a_certificate_of_another_authority_is_refused(stranger, topic):
     """Both clients refuse it, and the client of the REST API says why."""
     with pytest.raises(pulsar.ConnectError):
-        publish(stranger, topic)
+        publish(stranger, topic, REFUSED)
     with pytest.raises(AdminError, match="CERTIFICATE_VERIFY_FAILED"), stranger.admin() as admin:
         admin.tenants()
 
@@ -74,7 +77,7 @@ def test_the_systems_certificates_do_not_do(cluster, topic):
     """Without the option for the authority, the private authority is not trusted."""
     connection = cluster.connection(tls_trust_certs_file=None)
     with pytest.raises(pulsar.ConnectError):
-        publish(connection, topic)
+        publish(connection, topic, REFUSED)
     with pytest.raises(AdminError, match="CERTIFICATE_VERIFY_FAILED"), connection.admin() as admin:
         admin.tenants()
 
@@ -83,7 +86,7 @@ def test_a_certificate_for_another_host_is_refused(cluster, as_localhost, topic)
     """The brokers' certificate is valid for 127.0.0.1, but not for localhost."""
     connection = cluster.connection(**as_localhost)
     with pytest.raises(pulsar.ConnectError):
-        publish(connection, topic)
+        publish(connection, topic, REFUSED)
     with pytest.raises(AdminError, match="not valid for 'localhost'"), connection.admin() as admin:
         admin.tenants()
 
@@ -142,6 +145,7 @@ def test_a_client_known_by_its_certificate(cluster, topic, grant):
         pulsar.AuthenticationTLS(*map(str, files)),
         tls_trust_certs_file_path=str(cluster.certificates.authority),
         tls_validate_hostname=True,
+        operation_timeout_seconds=90,
     ) as client:
         client.create_producer(topic).send(b"order")
         with pytest.raises(pulsar.AuthorizationError):

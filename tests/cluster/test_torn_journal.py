@@ -14,7 +14,7 @@ from support.brokers.journals import tear, torn_padding
 
 pytestmark = pytest.mark.broker
 
-TIMEOUT_MS = 60_000
+TIMEOUT_MS = 90_000
 
 
 def test_a_bookie_is_killed_in_the_middle_of_a_write(
@@ -24,7 +24,7 @@ def test_a_bookie_is_killed_in_the_middle_of_a_write(
     if not isinstance(cluster.it, LocalCluster):
         pytest.skip("the journal of a container is out of reach")
     sent = [os.urandom(50_000) for _ in range(10)]
-    producer = client.create_producer(topic)
+    producer = client.create_producer(topic, send_timeout_millis=TIMEOUT_MS)
     for content in sent:
         producer.send(content)
     bookie = cluster.it.bookies[0]

@@ -42,6 +42,6 @@ def own_stage(ledger: Ledger, admin: Any, own_broker: Standalone) -> Iterator[St
     admin = attrs.evolve(admin, url=own_broker.admin_url)
     namespace = f"public/{uuid.uuid4().hex}"
     admin.create_namespace(namespace)
-    with pr.Client(own_broker.service_url, logger=quiet) as client:
+    with pr.Client(own_broker.service_url, operation_timeout_seconds=90, logger=quiet) as client:
         topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
         yield Stage(own_broker.service_url, admin, client, topic, ledger)

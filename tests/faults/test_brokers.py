@@ -11,7 +11,7 @@ from support.faults.handing import manage, publish, retry_many
 from support.faults.ledger import wait_until
 from support.reading import SUBSCRIPTION, eventually, retry_topic
 
-pytestmark = pytest.mark.timeout(280)
+pytestmark = pytest.mark.timeout(600)
 
 COUNT, SOME = 200, 50
 
@@ -55,8 +55,8 @@ def test_a_thousand_delayed_letters_and_a_restart(own_stage, own_broker, fault):
     count, delay = 1000, 12.0
     publish(own_stage.client, own_stage.topic, own_stage.ledger, count)
     with own_stage.working(retry_many, delay=delay):
-        eventually(lambda: own_stage.ledger.account().retried >= count, within=60)
-        eventually(lambda: own_stage.admin.backlog(own_stage.topic, SUBSCRIPTION) == 0, within=60)
+        eventually(lambda: own_stage.ledger.account().retried >= count)
+        eventually(lambda: own_stage.admin.backlog(own_stage.topic, SUBSCRIPTION) == 0)
         # On a busy machine the first letters are due already.
         handled = own_stage.ledger.account().deliveries - count
         fault.is_over()

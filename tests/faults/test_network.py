@@ -48,7 +48,7 @@ def through(stage, proxy):
     """Give the stage with a client of the proxy; messages are published without the proxy."""
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    with pr.Client(proxy.url, logger=quiet) as client:
+    with pr.Client(proxy.url, operation_timeout_seconds=90, logger=quiet) as client:
         yield attrs.evolve(stage, client=client)
         proxy.mend()
 

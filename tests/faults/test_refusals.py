@@ -13,9 +13,10 @@ import pulsar_retry as pr
 from pulsar_retry.standalone import Standalone
 from support.brokers.hostile import HOSTILE
 from support.faults.handing import EARLIEST, dead_letter, manage, nack, publish, reject, retry
+from support.faults.ledger import patiently
 from support.reading import dead_letter_topic, eventually, retry_topic
 
-pytestmark = pytest.mark.timeout(280)
+pytestmark = pytest.mark.timeout(600)
 
 COUNT = 20
 
@@ -159,7 +160,7 @@ def refused(own_stage, fault, way, refusal, topic, caplog):
     """Refuse letters for a while, and return the account when every message has ended."""
     with pr.Client(
         own_stage.url,
-        operation_timeout_seconds=5,
+        operation_timeout_seconds=10,
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     ) as client:
         stage = attrs.evolve(own_stage, client=client)
@@ -167,7 +168,10 @@ def refused(own_stage, fault, way, refusal, topic, caplog):
         with stage.working(way, letter_send_timeout=3):
             eventually(lambda: topic in stage.admin.topics(stage.namespace))
             # Without this subscription, the topic has no backlog that could exceed a quota.
-            client.subscribe(topic, "slow", initial_position=EARLIEST).close()
+            patiently(
+                lambda: client.subscribe(topic, "slow", initial_position=EARLIEST).close(),
+                pulsar.Timeout,
+            )
             eventually(stage.is_drained)
             refusal.begin(stage, topic)
 
@@ -175,7 +179,7 @@ def refused(own_stage, fault, way, refusal, topic, caplog):
                 publish(client, stage.topic, stage.ledger, 1)
                 return is_refused(stage, caplog, getattr(refusal, "times", 1))
 
-            eventually(until_refused, within=90)
+            eventually(until_refused)
             refusal.end(stage, topic)
             fault.is_over()
         return stage.account()

@@ -65,7 +65,7 @@ def publish(client: pr.Client, topic: str) -> Callable[..., Any]:
 
     def publish(content: Any = b"order", *, topic: str = topic, **options: Any) -> Any:
         if topic not in producers:
-            producers[topic] = client.create_producer(topic)
+            producers[topic] = client.create_producer(topic, send_timeout_millis=90_000)
         return producers[topic].send(content, **options)
 
     return publish

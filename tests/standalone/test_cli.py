@@ -26,7 +26,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
@@ -41,11 +41,16 @@ def test_json_line_then_a_signal(stop: signal.Signals) -> None:
         facts = json.loads(process.stdout.readline())
         token = pulsar.AuthenticationToken(facts["admin_token"])
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
-        client = pulsar.Client(facts["service_url"], authentication=token, logger=logger)
+        client = pulsar.Client(
+            facts["service_url"],
+            authentication=token,
+            operation_timeout_seconds=90,
+            logger=logger,
+        )
         client.create_producer("topic").send(b"hello")
         client.close()
         process.send_signal(stop)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
         assert process.stdout.read() == ""
     with pytest.raises(ProcessLookupError):
         os.kill(facts["pid"], 0)
@@ -61,7 +66,7 @@ def test_broker_that_dies_is_an_error(tmp_path: Path) -> None:
     with subprocess.Popen([*command, "--json"], stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
         os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert json.loads(errors)["error"] == "the broker ended by itself with exit code 137"
 

@@ -27,7 +27,7 @@ def test_tokens(monkeypatch, capsys, tmp_path) -> None:
         cluster = Cluster(
             broker.service_url, admin_url=broker.admin_url, token_file=str(token_file)
         )
-        with cluster.client() as client:
+        with cluster.client(operation_timeout_seconds=90) as client:
             policy = pr.DeadLetterPolicy(2, initial_subscription_name="keep")
             consumer = client.subscribe(
                 "orders",

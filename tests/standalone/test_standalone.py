@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -33,15 +34,18 @@ from pulsar_retry.standalone.jars.releases import (
     find_release,
 )
 
-pytestmark = pytest.mark.broker
+#: Some start a broker several times, which takes a busy machine long.
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 60_000
 
 
 @contextlib.contextmanager
 def client_of(broker: Standalone, **options: Any) -> Iterator[pulsar.Client]:
     """Give a quiet client and close it."""
     logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+    # A broker that has just started takes long to load a topic, above all on a busy machine.
+    options.setdefault("operation_timeout_seconds", 120)
     client = pulsar.Client(broker.service_url, logger=logger, **options)
     try:
         yield client
@@ -63,7 +67,7 @@ def get(url: str, token: str | None = None) -> Any:
     """GET a JSON document."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the test's broker
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
         return json.loads(answer.read())
 
 
@@ -76,7 +80,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def eventually(condition: Callable[[], bool], timeout: float = 30) -> bool:
+def eventually(condition: Callable[[], bool], timeout: float = 120) -> bool:
     """Wait until *condition* holds, and tell whether it came to hold."""
     deadline = time.monotonic() + timeout
     while not condition():
@@ -123,7 +127,7 @@ def test_data_outlives_stop_kill_and_restart(tmp_path: Path) -> None:
         url = broker.service_url
         with client_of(broker) as client:
             client.subscribe("kept", "subscription")
-            producer = client.create_producer("kept")
+            producer = client.create_producer("kept", send_timeout_millis=120_000)
             producer.send(b"before the restart")
             broker.restart()
             producer.send(b"before the crash")
@@ -194,7 +198,7 @@ def test_token_is_a_json_web_token_of_the_role() -> None:
     assert "=" not in token
     claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
     assert claims["sub"] == "role"
-    assert claims["exp"] == pytest.approx(time.time() + 60, abs=5)
+    assert claims["exp"] == pytest.approx(time.time() + 60, abs=30)
 
 
 def test_taken_port_and_used_folder_are_told_at_once(own_broker: Standalone) -> None:
@@ -231,12 +235,12 @@ def test_failing_start_shows_the_log() -> None:
         _ = broker.data_dir
 
 
-def test_slow_start_is_given_up() -> None:
+def test_slow_start_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Past the timeout the JVM is gone, and the error says how long it had."""
-    before = set(Path("/tmp").glob("pulsar-standalone-*"))  # noqa: S108
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other tests start brokers, too
     with pytest.raises(StandaloneError, match=r"not ready after 0\.5 s"):
         Standalone(startup_timeout=timedelta(milliseconds=500)).start()
-    assert set(Path("/tmp").glob("pulsar-standalone-*")) <= before  # noqa: S108
+    assert not list(tmp_path.iterdir())
 
 
 PARENT = """
@@ -263,7 +267,7 @@ def test_broker_ends_with_its_parent(how: str) -> None:
             assert not gone(int(pid))
             if how != "exit":
                 parent.kill()
-            parent.wait(30)
+            parent.wait(120)
             assert eventually(lambda: gone(int(pid)))
             assert eventually(lambda: not Path(folder).exists())
         finally:
@@ -308,8 +312,7 @@ def test_each_release_runs(release: Release) -> None:
         if release == find_release(DEFAULT_VERSION):
             broker.kill()
         broker.restart()
-        # On a busy machine, a broker that was killed takes long to own its topics again.
-        with client_of(broker, operation_timeout_seconds=120) as client:
+        with client_of(broker) as client:
             assert round_trip(client, "before") == b"hello"
 
 

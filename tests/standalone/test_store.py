@@ -65,7 +65,7 @@ def test_fetches_all_and_reports_every_byte(repository: Repository, cache: Path)
 
 def test_downloads_run_at_the_same_time(repository: Repository, cache: Path) -> None:
     """Four answers that wait for each other can only come if four are asked for at once."""
-    together = threading.Barrier(4, timeout=10)
+    together = threading.Barrier(4, timeout=60)
     repository.before_answer = together.wait
     store_of(repository, cache).ensure([repository.add(CONTENT, f"jar-{n}") for n in range(4)])
 
@@ -279,7 +279,7 @@ def test_two_processes_at_once_fetch_each_file_once(repository: Repository, cach
     arguments = [repository.url, str(cache), pickle.dumps(jars).hex()]
     command = [sys.executable, "-c", FETCH_IN_CHILD, *arguments]
     processes = [subprocess.Popen(command) for _ in range(2)]
-    assert [process.wait(30) for process in processes] == [0, 0]
+    assert [process.wait(120) for process in processes] == [0, 0]
     assert sorted(path for path, _ in repository.asked) == sorted(repository.files)
     assert not list(cache.rglob("*.part"))
     assert {path.read_bytes() for path in cache.rglob("*.jar")} == {CONTENT}

@@ -13,9 +13,10 @@ import pytest
 from pulsar_retry.standalone import Standalone
 from support.brokers.journals import tear, torn_data, torn_ids
 
-pytestmark = pytest.mark.broker
+#: It starts a broker three times, which takes a busy machine long.
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
-TIMEOUT_MS = 30_000
+TIMEOUT_MS = 90_000
 SIZE = 300_000
 
 
@@ -23,7 +24,7 @@ SIZE = 300_000
 def client_of(broker: Standalone) -> Iterator[pulsar.Client]:
     """Give a quiet client and close it."""
     logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
-    client = pulsar.Client(broker.service_url, logger=logger)
+    client = pulsar.Client(broker.service_url, operation_timeout_seconds=90, logger=logger)
     try:
         yield client
     finally:
@@ -41,7 +42,7 @@ def test_a_kill_in_the_middle_of_a_write_costs_nothing(
     with Standalone(tmp_path / "data", fast_start=True) as broker:
         for torn in (torn_data, torn_ids):
             with client_of(broker) as client:
-                producer = client.create_producer("torn")
+                producer = client.create_producer("torn", send_timeout_millis=90_000)
                 for _ in range(3):
                     sent.append(os.urandom(SIZE))
                     producer.send(sent[-1])

@@ -50,10 +50,10 @@ def wait_until() -> Callable[[Callable[[], Any]], None]:
     """Return a function that waits for a condition that another thread makes true."""
 
     def wait_until(condition: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         pause = threading.Event()
         while not condition():
-            assert time.monotonic() < deadline, "it did not happen in 20 s"
+            assert time.monotonic() < deadline, "it did not happen in 120 s"
             pause.wait(0.001)
 
     return wait_until

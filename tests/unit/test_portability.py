@@ -87,7 +87,7 @@ assert room_for(5000) == 5000
 @pytest.mark.parametrize("program", [_CONSUMER, _REAL_CLIENT, _SUBSCRIBER, _OTHERS])
 def test_it_runs_without_what_windows_has_not(program):
     """Consumers, policies, subscribers; and everything but the standalone Pulsar is imported."""
-    subprocess.run([sys.executable, "-c", _WINDOWS + program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", _WINDOWS + program], check=True, timeout=240)
 
 
 def test_the_standalone_pulsar_says_where_it_runs():
@@ -101,7 +101,7 @@ def test_the_standalone_pulsar_says_where_it_runs():
         raise AssertionError
     """
     subprocess.run(
-        [sys.executable, "-c", _WINDOWS + textwrap.dedent(program)], check=True, timeout=120
+        [sys.executable, "-c", _WINDOWS + textwrap.dedent(program)], check=True, timeout=240
     )
 
 
@@ -132,7 +132,7 @@ def test_signals_reach_a_loop_that_takes_no_handlers():
         loop.add_signal_handler = loop.remove_signal_handler = refused
         with asked_by_signals(asked):
             os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.wait_for(came.wait(), 60)
+            await asyncio.wait_for(came.wait(), 120)
         return told
 
     before = signal.getsignal(signal.SIGTERM)

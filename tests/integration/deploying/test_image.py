@@ -22,8 +22,6 @@ HEALTHY = 90.0
 
 Start = Callable[..., str]
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def docker(*arguments: str, check: bool = True) -> str:
     """Run Docker's client and return what it prints."""

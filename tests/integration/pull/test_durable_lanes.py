@@ -7,6 +7,7 @@ import threading
 import urllib.error
 import uuid
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ import pytest
 import pulsar_retry as pr
 from support.model.lanes import check_lanes, keep
 from support.pull.durable import SUBSCRIPTION, Book, Crowd, key_of, publish
+from support.pull.handling import SOON
 from support.reading import eventually
-
-pytestmark = pytest.mark.timeout(180)
 
 MESSAGES, KEYS, EVERY = 6_000, 100, 20
 
@@ -31,12 +31,16 @@ class Handler:
         self.fails: set[tuple[str, str]] = set()
         self.attempts: dict[tuple[str, str], int] = defaultdict(int)
         self.order: dict[str, list[str]] = defaultdict(list)
+        self.before: Callable[[str, str, int], object] = lambda *_: None
         self._lock = threading.Lock()
 
     def __call__(self, message: Any) -> None:
         key, text = message.partition_key(), message.data().decode()
         with self._lock:
             self.attempts[key, text] += 1
+            attempt = self.attempts[key, text]
+        self.before(key, text, attempt)
+        with self._lock:
             if (key, text) in self.fails:
                 raise TimeoutError("no answer")
             self.order[key].append(text)
@@ -78,12 +82,19 @@ def send(client, topic):
 
 def test_successors_wait_and_others_flow(start, send, handler, client, topic):
     """The key's messages come in order, and its dead head in the dead-letter topic."""
-    handler.fails = {("bad", "0")}
+    looked = threading.Event()
+
+    def last(key: str, _text: str, attempt: int) -> None:
+        """Let the head die when the others have been looked at."""
+        assert (key, attempt) != ("bad", 3) or looked.wait(SOON)
+
+    handler.fails, handler.before = {("bad", "0")}, last
     send("bad", "0", "1", "2")
     send("good", "0", "1", "2")
     subscriber = start()
     eventually(lambda: len(handler.order["good"]) == 3)
     assert not handler.order["bad"]
+    looked.set()
     eventually(lambda: len(handler.order["bad"]) == 2)
     assert handler.order == {"good": ["0", "1", "2"], "bad": ["1", "2"]}
     assert handler.attempts["bad", "0"] == 3
@@ -102,7 +113,7 @@ def test_successors_wait_and_others_flow(start, send, handler, client, topic):
 def test_another_process_goes_on(start, send, handler):
     """What is held when a subscriber ends is held in the next one, with its attempts."""
     handler.fails = {("a", "0")}
-    policy = pr.RetryPolicy(max_attempts=50, backoff=pr.Fixed(1))
+    policy = pr.RetryPolicy(max_attempts=1000, backoff=pr.Fixed(1))
     first = start(retry_policy=policy)
     send("a", "0", "1")
     eventually(lambda: handler.attempts["a", "0"] >= 2)
@@ -114,7 +125,8 @@ def test_another_process_goes_on(start, send, handler):
     eventually(lambda: handler.order["b"])
     eventually(lambda: len(handler.order["a"]) == 2)
     assert handler.order["a"] == ["1", "2"]
-    assert before + 1 <= handler.attempts["a", "0"] <= before + 2
+    # The last attempt of the first one may not have been counted, since nobody waited for it.
+    assert before + 1 <= handler.attempts["a", "0"] <= before + 3
     assert second.health.state == "running"
 
 
@@ -178,10 +190,12 @@ def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
         load = threading.Thread(target=publish, args=(client, topic, MESSAGES, KEYS, 500))
         load.start()
         for at in range(1, 6):
-            eventually(lambda at=at: book.look() >= at * 900, 90)
+            eventually(lambda at=at: book.look() >= at * 900)
+            if not crowd.is_at_work(book, MESSAGES):
+                break
             next(faults)()
         load.join()
-        eventually(lambda: book.look() >= MESSAGES, 90)
+        eventually(lambda: book.look() >= MESSAGES)
     finally:
         crowd.end()
     assert {key for key, _ in book.successes} == {key_of(number) for number in range(KEYS)}
@@ -213,7 +227,7 @@ def test_a_stop_without_a_broker_leaves_no_thread(own_broker, handler):
     """A thread that still waits in pulsar-client would abort a process that ends now."""
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     before = set(threading.enumerate())
-    with pr.Client(own_broker.service_url, logger=quiet) as client:
+    with pr.Client(own_broker.service_url, operation_timeout_seconds=90, logger=quiet) as client:
         own = uuid.uuid4().hex
         subscriber = client.subscriber(own, SUBSCRIPTION, handler, ordering="durable").start()
         client.create_producer(own).send(b"0", partition_key="a")
@@ -233,7 +247,7 @@ def test_a_terminated_log_ends_the_subscription(start, send, handler, admin, top
     eventually(lambda: handler.order["good"] and admin.backlog(topic, SUBSCRIPTION) == 0)
     admin.terminate(f"{topic}-{SUBSCRIPTION}-LANES-LOG")
     with pytest.raises(pulsar.TopicTerminated) as caught:
-        subscriber.result(timeout=60)
+        subscriber.result(timeout=SOON)
     assert any("LANES-LOG" in note for note in caught.value.__notes__)
     assert subscriber.health.state == "failed"
     assert handler.attempts["good", "0"] == 1
@@ -242,7 +256,7 @@ def test_a_terminated_log_ends_the_subscription(start, send, handler, admin, top
 def test_a_terminated_stream_holds_the_key(start, send, handler, admin, topic, caplog):
     """What is in it is handled; what cannot get there waits until the topic is made anew."""
     handler.fails = {("a", "0")}
-    subscriber = start(retry_policy=pr.RetryPolicy(max_attempts=50, backoff=pr.Fixed(0.5)))
+    subscriber = start(retry_policy=pr.RetryPolicy(max_attempts=1000, backoff=pr.Fixed(0.5)))
     send("a", "0")
     eventually(lambda: handler.attempts["a", "0"] >= 2)
     stream = f"{topic}-{SUBSCRIPTION}-LANES"
@@ -250,26 +264,28 @@ def test_a_terminated_stream_holds_the_key(start, send, handler, admin, topic, c
     send("a", "1")
     send("b", "0")
     eventually(lambda: handler.order["b"] and subscriber.health.state == "degraded")
-    assert [each for each in caplog.records if each.levelname == "ERROR" and stream in each.message]
+    eventually(
+        lambda: any(each.levelname == "ERROR" and stream in each.message for each in caplog.records)
+    )
     handler.fails = set()
     eventually(lambda: handler.order["a"] == ["0"])
     eventually(lambda: admin.backlog(stream, SUBSCRIPTION) == 0)
     admin.delete_topic(stream)
-    eventually(lambda: handler.order["a"] == ["0", "1"], 60)
+    eventually(lambda: handler.order["a"] == ["0", "1"])
     assert handler.attempts["a", "1"] == 1
 
 
 def test_a_deleted_log_is_written_again(start, send, handler, admin, topic, caplog):
     """Every process knows what was in it, so that the next ones find it there."""
     handler.fails = {("a", "0")}
-    start(retry_policy=pr.RetryPolicy(max_attempts=200, backoff=pr.Fixed(0.5)))
+    start(retry_policy=pr.RetryPolicy(max_attempts=1000, backoff=pr.Fixed(0.5)))
     send("a", "0", "1")
     eventually(lambda: handler.attempts["a", "0"] >= 2)
     log = f"{topic}-{SUBSCRIPTION}-LANES-LOG"
     admin.delete_topic(log)
-    eventually(lambda: any("written again" in each.message for each in caplog.records), 60)
+    eventually(lambda: any("written again" in each.message for each in caplog.records))
     eventually(lambda: admin.backlog(log, "pulsar-retry") > 0)
-    other = start(retry_policy=pr.RetryPolicy(max_attempts=200, backoff=pr.Fixed(0.5)))
+    other = start(retry_policy=pr.RetryPolicy(max_attempts=1000, backoff=pr.Fixed(0.5)))
     assert len(other._claim_log.view) == 1
     send("a", "2")
     handler.fails = set()
@@ -280,12 +296,13 @@ def test_a_deleted_log_is_written_again(start, send, handler, admin, topic, capl
 def test_what_a_deleted_stream_had_is_said(start, send, handler, admin, topic, caplog):
     """The error names the key and the message that had failed. The key goes on behind it."""
     handler.fails = {("a", "0")}
-    start(retry_policy=pr.RetryPolicy(max_attempts=200, backoff=pr.Fixed(0.5)))
+    start(retry_policy=pr.RetryPolicy(max_attempts=1000, backoff=pr.Fixed(0.5)))
     send("a", "0", "1")
     eventually(lambda: handler.attempts["a", "0"] >= 2)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)  # both are in the stream
     admin.delete_topic(f"{topic}-{SUBSCRIPTION}-LANES")
     send("a", "2")
-    eventually(lambda: handler.order["a"] == ["2"], 60)
+    eventually(lambda: handler.order["a"] == ["2"])
     lost = [each.message for each in caplog.records if "is not in the stream" in each.message]
     assert len(lost) == 1
     assert "'a'" in lost[0]
@@ -296,7 +313,7 @@ def test_what_a_deleted_stream_had_is_said(start, send, handler, admin, topic, c
 
 def test_a_log_that_is_deleted_while_no_key_is_held(start, send, handler, admin, topic):
     """It keeps the claims of keys that are held later, though its reader is connected again."""
-    start(retry_policy=pr.RetryPolicy(max_attempts=200, backoff=pr.Fixed(0.5)))
+    start(retry_policy=pr.RetryPolicy(max_attempts=1000, backoff=pr.Fixed(0.5)))
     send("b", "0")
     eventually(lambda: handler.order["b"] == ["0"])
     log = f"{topic}-{SUBSCRIPTION}-LANES-LOG"

@@ -11,8 +11,6 @@ from pulsar_retry.standalone.ports import free_ports
 from support.faults.ledger import Ledger, payload, wait_until
 from support.pull.rolling import Worker
 
-pytestmark = pytest.mark.timeout(240)
-
 #: How often every worker is replaced.
 ROUNDS = 2
 

@@ -20,8 +20,6 @@ from support.brokers.hostile import TICK
 from support.pull.handling import SOON, Notes, fails
 from support.reading import SUBSCRIPTION, eventually
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_returning_acknowledges(start, publish, admin, topic):
     """Whatever a handler returns; it gets a plain message."""
@@ -250,11 +248,18 @@ class TestNacks:
 
 def test_update_policy(start, publish, dead_letters):
     """A new policy judges the next failure, without a restart; the counts stay."""
-    notes = Notes(fails)
+    is_updated = threading.Event()
+
+    def fail(message: Any) -> None:
+        assert len(notes.seen) < 2 or is_updated.wait(SOON)
+        fails(message)
+
+    notes = Notes(fail)
     subscriber = start(notes, retry_policy=pr.RetryPolicy(backoff=pr.Fixed(0.2)))
     publish()
     notes.wait_for(2)
     subscriber.update_policy(pr.RetryPolicy(max_attempts=4, backoff=pr.Immediate()))
+    is_updated.set()
     dead_letters(1)
     assert 4 == len(notes.seen)
     assert [("max_attempts", 4, "subscriber")] == [
@@ -284,6 +289,7 @@ def test_the_clients_policy(client, topic, start, publish, dead_letters):
 def test_async_handlers(start, publish, dead_letters):
     """As many at a time as `concurrency` says, on one event loop that is not the caller's."""
     running, most, threads = 0, 0, set()
+    together = asyncio.Event()
 
     async def handle(message: Any) -> None:
         nonlocal running, most
@@ -291,6 +297,9 @@ def test_async_handlers(start, publish, dead_letters):
         threads.add(threading.current_thread().name)
         running += 1
         most = max(most, running)
+        if running == 4:
+            together.set()
+        await asyncio.wait_for(together.wait(), SOON)
         await asyncio.sleep(0.05)
         running -= 1
         if message.data() == b"bad":
@@ -401,7 +410,7 @@ class TestEnds:
         admin.set_namespace_policy(namespace, "autoTopicCreation", policy)
         admin.delete_topic(topic)
         with pytest.raises(pulsar.TopicNotFound):
-            subscriber.result(60)
+            subscriber.result(SOON)
         assert not subscriber.running
 
     def test_an_error_to_stop_for(self, start, publish, client, topic):
@@ -443,12 +452,16 @@ class TestEnds:
 
         publish()
         subscriber = client.subscriber(topic, SUBSCRIPTION, handle)
-        with caplog.at_level(logging.WARNING, "pulsar_retry"):
-            sender = threading.Thread(target=send)
-            sender.start()
-            report = subscriber.run(timeout=SOON)
-            release.set()
-            sender.join(SOON)
+        before = signal.signal(number, lambda *_: None)  # for one that comes after the end of `run`
+        try:
+            with caplog.at_level(logging.WARNING, "pulsar_retry"):
+                sender = threading.Thread(target=send)
+                sender.start()
+                report = subscriber.run(timeout=SOON)
+                release.set()
+                sender.join(SOON)
+        finally:
+            signal.signal(number, before)
         expected = (1, 0, "drain") if number == signal.SIGTERM else (0, 1, "abandon")
         assert expected == (report.acknowledged, report.abandoned, report.mode)
 
@@ -546,7 +559,12 @@ class TestShutdown:
     def test_hand_back(self, busy, client, topic):
         """The handler that runs may return; others get the rest at once."""
         subscriber, _, release = busy
-        threading.Timer(0.3, release.set).start()
+
+        def let_out() -> None:
+            eventually(lambda: subscriber.health.state == "stopping")
+            release.set()
+
+        threading.Thread(target=let_out).start()
         report = subscriber.stop("hand_back")
         assert (1, 0) == (report.acknowledged, report.abandoned)
         again = Notes()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,24 +16,26 @@ from support.pull import workers
 from support.pull.handling import SOON, Notes, fails
 from support.reading import SUBSCRIPTION, eventually
 
-pytestmark = pytest.mark.timeout(60)
-
 #: A second, and no more.
 SHORT = pr.Lease(minimum=1, maximum=1, max_total=1)
+
+#: On a busy machine, the lease of a handler that does not hang may be over, too.
+MANY = pr.RetryPolicy(max_attempts=1000, backoff=pr.Immediate())
 
 
 def test_an_expired_delivery_comes_back(start, publish, caplog):
     """Its handler hangs; the message is retried elsewhere, and what it says later is refused."""
     release = threading.Event()
     notes = Notes(lambda message: release.wait(SOON) if pr.attempt_of(message) == 1 else None)
-    subscriber = start(notes, lease=SHORT, concurrency=2)
+    subscriber = start(notes, lease=SHORT, concurrency=2, retry_policy=MANY)
     publish()
     notes.wait_for(2)
     with caplog.at_level(logging.WARNING):
         release.set()
         eventually(lambda: "returned too late" in caplog.text)
     report = subscriber.stop()
-    assert (1, 1, 1) == (report.acknowledged, report.expired, report.retried)
+    assert 1 == report.acknowledged
+    assert 1 <= report.expired == report.retried
 
 
 def test_a_late_end_can_be_ignored(start, publish, caplog):
@@ -39,11 +43,11 @@ def test_a_late_end_can_be_ignored(start, publish, caplog):
     release = threading.Event()
     notes = Notes(lambda message: release.wait(SOON) if pr.attempt_of(message) == 1 else None)
     lease = pr.Lease(minimum=1, maximum=1, max_total=1, late="ignore")
-    subscriber = start(notes, lease=lease, concurrency=2)
+    subscriber = start(notes, lease=lease, concurrency=2, retry_policy=MANY)
     publish()
     notes.wait_for(2)
     release.set()
-    assert 1 == subscriber.stop().expired
+    assert 1 <= subscriber.stop().expired
     assert "too late" not in caplog.text
 
 
@@ -88,13 +92,14 @@ def test_an_async_handler_is_cancelled(start, publish, admin, topic, hidden):
                 cancelled.set()
                 raise
 
-    subscriber = start(workers.hiding(hang) if hidden else hang, lease=SHORT)
+    subscriber = start(workers.hiding(hang) if hidden else hang, lease=SHORT, retry_policy=MANY)
     publish()
     assert cancelled.wait(SOON)
     eventually(lambda: not admin.backlog(topic, SUBSCRIPTION))  # the letter is out
     eventually(lambda: not admin.backlog(f"{topic}-{SUBSCRIPTION}-RETRY", SUBSCRIPTION))
     report = subscriber.stop()
-    assert (1, 1) == (report.acknowledged, report.expired)
+    assert 1 == report.acknowledged
+    assert 1 <= report.expired
 
 
 class TestBreaker:
@@ -102,15 +107,22 @@ class TestBreaker:
 
     def test_an_outage(self, start, publish, admin, topic):
         """It opens; one message is tried; when that works, all are handled and none is dead."""
-        works = threading.Event()
-        notes = Notes(lambda message: None if works.is_set() else fails(message))
+        works, times = threading.Event(), []
+
+        def handle(message: Any) -> None:
+            times.append(time.monotonic())
+            if not works.is_set():
+                fails(message)
+
+        notes = Notes(handle)
         breaker = pr.Breaker(minimum=5, open_for=1)
         policy = pr.RetryPolicy(max_attempts=1)
         subscriber = start(notes, breaker=breaker, retry_policy=policy, concurrency=1, prefetch=1)
         for number in range(30):
             publish(b"%d" % number)
         notes.wait_for(5 + 2)  # and two tries, one each second
-        assert len(notes.seen) < 12
+        eventually(lambda: len(times) >= 7)
+        assert min(times[5] - times[4], times[6] - times[5]) > 0.5
         works.set()
         eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
         report = subscriber.stop()

@@ -12,10 +12,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.pull.handling import SOON, Notes, fails
+from support.pull.handling import Notes, fails
 from support.reading import SUBSCRIPTION, eventually
-
-pytestmark = pytest.mark.timeout(60)
 
 KEY_SHARED = pulsar.ConsumerType.KeyShared
 KEYS = ("a", "b", "c", "d")
@@ -68,7 +66,7 @@ def test_others_flow_while_a_key_is_parked(start, publish_keyed):
     """Only the later messages of its key wait."""
     notes = Notes(lambda message: fails(message) if message.data() == b"a0" else None)
     publish_keyed(10)
-    policy = pr.RetryPolicy(backoff=pr.Fixed(60))
+    policy = pr.RetryPolicy(backoff=pr.Fixed(3600))
     subscriber = start(notes, consumer_type=KEY_SHARED, retry_policy=policy)
     notes.wait_for(31)
     assert [b"a0"] == [payload for payload in notes.seen if payload.startswith(b"a")]
@@ -135,12 +133,12 @@ def test_a_blocked_key_stops_no_other(client, topic, start, form, redelivery):
         seen = [int(each[1:]) for each in notes.seen if each.startswith(key)]
         return sorted(set(seen), key=seen.index)
 
-    eventually(lambda: handled(b"b") == list(range(count)), SOON)
+    eventually(lambda: handled(b"b") == list(range(count)))
     assert [0] == handled(b"a")
     eventually(lambda: subscriber.in_hand[0] <= 3)
     works.set()
-    eventually(lambda: handled(b"a") == list(range(count)), SOON)
-    eventually(lambda: subscriber.in_hand == (0, 0), SOON)
+    eventually(lambda: handled(b"a") == list(range(count)))
+    eventually(lambda: subscriber.in_hand == (0, 0))
     if "batching_type" not in form:  # without batch index acknowledgements a batch comes as a whole
         assert 2 * count == len(notes.seen) - notes.attempts[b"a0" + filling] + 1
 
@@ -164,10 +162,10 @@ def test_a_blocked_key_beside_a_lost_partition(client, namespace, admin, start):
     other = f"{topic}-partition-{1 - places[0].partition()}"
     for _ in range(3):  # a connection that is back at once may not be missed
         admin.unload(other)
-        eventually(lambda: admin.stats(other)["subscriptions"][SUBSCRIPTION]["consumers"], SOON)
+        eventually(lambda: admin.stats(other)["subscriptions"][SUBSCRIPTION]["consumers"])
     works.set()
-    eventually(lambda: len(set(notes.seen)) == 10, SOON)
-    eventually(lambda: subscriber.in_hand == (0, 0), SOON)
+    eventually(lambda: len(set(notes.seen)) == 10)
+    eventually(lambda: subscriber.in_hand == (0, 0))
 
 
 @pytest.mark.parametrize("kind", [KEY_SHARED, pulsar.ConsumerType.Failover], ids=str)
@@ -192,7 +190,7 @@ def test_order_is_kept_while_a_partition_is_unloaded(client, namespace, admin, s
         prefetch=200,
         flow_control=pr.FlowControl(max_messages=100),
     )
-    producer = client.create_producer(topic, block_if_queue_full=True)
+    producer = client.create_producer(topic, block_if_queue_full=True, send_timeout_millis=0)
     for number in range(100):
         for key in range(20):
             text = f"{key} {number}"
@@ -200,9 +198,9 @@ def test_order_is_kept_while_a_partition_is_unloaded(client, namespace, admin, s
         if number % 20 == 10:
             admin.unload(f"{topic}-partition-1")
     producer.flush()
-    eventually(lambda: sum(map(len, order.values())) == 2000, SOON)
+    eventually(lambda: sum(map(len, order.values())) == 2000)
     assert {str(key): list(range(100)) for key in range(20)} == order
-    eventually(lambda: subscriber.in_hand == (0, 0), SOON)
+    eventually(lambda: subscriber.in_hand == (0, 0))
 
 
 def test_a_blocked_partition(client, namespace, start):
@@ -219,12 +217,12 @@ def test_a_blocked_partition(client, namespace, start):
         consumer_type=pulsar.ConsumerType.Failover,
         concurrency=1,
         lanes=pr.Lanes(max_parked=3),
-        retry_policy=pr.RetryPolicy(backoff=pr.Fixed(0.2)),
+        retry_policy=pr.RetryPolicy(max_attempts=1000, backoff=pr.Fixed(0.2)),
     )
     notes.wait_for(4)
     held, _ = subscriber.in_hand
     works.set()
-    notes.wait_for(20 + 4)
+    eventually(lambda: len(set(notes.seen)) == 20)
     assert held < 20
     eventually(lambda: subscriber.in_hand == (0, 0))
     done = [int(payload) for payload in notes.seen]
@@ -234,9 +232,7 @@ def test_a_blocked_partition(client, namespace, start):
 @pytest.mark.parametrize("overflow", ["letter", "dead-letter"])
 def test_overflow_moves_the_lane_on(start, publish, dead_letters, overflow):
     """To the retry topic, where they may overtake each other, or to the dead-letter topic."""
-    fail = threading.Event()
-    fail.set()
-    notes = Notes(lambda message: fails(message) if fail.is_set() else None)
+    notes = Notes(lambda message: fails(message) if notes.seen == [b"0"] else None)
     for number in range(5):
         publish(b"%d" % number, partition_key="a")
     subscriber = start(
@@ -245,39 +241,40 @@ def test_overflow_moves_the_lane_on(start, publish, dead_letters, overflow):
         lanes=pr.Lanes(max_parked=2, overflow=overflow),
         retry_policy=pr.RetryPolicy(backoff=pr.Fixed(30)),
     )
-    notes.wait_for(1)
-    fail.clear()
     if overflow == "dead-letter":
         dead = dead_letters(5)
         assert {"lane-overflow"} == {pr.DeadLetter.of(each).failure.reason for each in dead}
     else:
         eventually(lambda: len(set(notes.seen)) == 5)
-    eventually(lambda: subscriber.in_hand == (0, 0), SOON)
+    eventually(lambda: subscriber.in_hand == (0, 0))
 
 
 @pytest.mark.parametrize("overflow", ["letter", "dead-letter"])
 def test_attempts_in_a_lane_count_when_it_overflows(start, publish, dead_letters, overflow):
     """What was retried in place goes on from there; what only waited has had no attempt."""
+    # In letters the attempts are counted to the end. Else the lane is to overflow before that, also
+    # where a busy machine looks at its age too late.
+    most, max_age = (8, 0.5) if overflow == "letter" else (1000, 2)
     notes = Notes(lambda message: fails(message) if message.data() == b"head" else None)
     publish(b"head", partition_key="a")
     publish(b"behind", partition_key="a")
     subscriber = start(
         notes,
         consumer_type=KEY_SHARED,
-        lanes=pr.Lanes(max_age=0.5, overflow=overflow),
-        retry_policy=pr.RetryPolicy(max_attempts=8, backoff=pr.Fixed(0.2)),
+        lanes=pr.Lanes(max_age=max_age, overflow=overflow),
+        retry_policy=pr.RetryPolicy(max_attempts=most, backoff=pr.Fixed(0.2)),
     )
     dead = {
         each.data(): pr.DeadLetter.of(each) for each in dead_letters(1 + (overflow != "letter"))
     }
     failure = dead[b"head"].failure
-    eventually(lambda: subscriber.in_hand == (0, 0), SOON)
+    eventually(lambda: subscriber.in_hand == (0, 0))
     if overflow == "letter":
         assert {b"head": 8, b"behind": 1} == notes.attempts
         assert ("retries-exhausted", 8) == (failure.reason, failure.attempt)
     else:
         assert {b"head": failure.attempt} == notes.attempts
-        assert 1 < (failure.attempt or 0) < 8
+        assert 1 <= (failure.attempt or 0) < most
         assert dead[b"behind"].failure.attempt is None
 
 

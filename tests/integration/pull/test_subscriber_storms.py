@@ -12,11 +12,8 @@ import pytest
 
 import pulsar_retry as pr
 from support.pull.doors import Doors
-from support.pull.handling import SOON
 from support.pull.outage import Service
 from support.reading import SUBSCRIPTION, eventually
-
-pytestmark = pytest.mark.timeout(120)
 
 #: Of each half.
 MESSAGES = 200
@@ -36,7 +33,9 @@ SHELLS: dict[str, dict[str, Any]] = {
 
 def publish_all(client: pr.Client, topic: str, payloads: list[bytes]) -> None:
     """Publish messages, each with a key of its own."""
-    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    producer = client.create_producer(
+        topic, batching_enabled=False, block_if_queue_full=True, send_timeout_millis=0
+    )
     for payload in payloads:
         producer.send_async(payload, lambda *_: None, partition_key=payload.decode())
     producer.flush()
@@ -54,18 +53,18 @@ def test_an_outage_holds_messages(shell, client, start, admin, topic, tmp_path):
     subscriber = start(
         handler, retry_policy=POLICY, retry_budget=BUDGET, prefetch=20, **SHELLS[shell]
     )
-    eventually(lambda: "all messages are held" in subscriber.health.reason, SOON)
+    eventually(lambda: "all messages are held" in subscriber.health.reason)
     publish_all(client, topic, payloads[MESSAGES:])
     so_far = len(service.attempts())
-    eventually(lambda: len(service.attempts()) >= so_far + 5, SOON)  # some are tried all the time
+    eventually(lambda: len(service.attempts()) >= so_far + 5)  # some are tried all the time
     assert admin.backlog(topic, SUBSCRIPTION) > MESSAGES / 2
     service.switch(on=True)
-    eventually(lambda: set(service.attempts()) == set(payloads), SOON)
-    eventually(lambda: not admin.backlog(topic, SUBSCRIPTION), SOON)
+    eventually(lambda: set(service.attempts()) == set(payloads))
+    eventually(lambda: not admin.backlog(topic, SUBSCRIPTION))
     retry = f"{topic}-{SUBSCRIPTION}-RETRY"
     if shell != "threads-nack":
-        eventually(lambda: not admin.backlog(retry, SUBSCRIPTION), SOON)
-    eventually(lambda: "running" == subscriber.health.state, SOON)
+        eventually(lambda: not admin.backlog(retry, SUBSCRIPTION))
+    eventually(lambda: "running" == subscriber.health.state)
     report = subscriber.stop()
     assert (2 * MESSAGES, 0) == (report.acknowledged, report.dead_lettered)
     assert max(Counter(service.attempts()).values()) < 10
@@ -86,17 +85,19 @@ def test_the_crew_grows_and_shrinks(
         crew.governor._limit = chosen  # this test decides
         crew._resize()
 
-    eventually(lambda: doors.inside == 10, SOON)
+    eventually(lambda: doors.inside == 10)
     for limit in (3, 20, 1, 7):
         resize(limit)
         while doors.inside > limit:  # a worker that goes on may have been let out
             doors.let_out(1)
-        eventually(lambda limit=limit: doors.inside == limit, SOON)  # type: ignore[misc]
+        eventually(lambda limit=limit: doors.inside == limit)  # type: ignore[misc]
         doors.let_out(limit)
-        eventually(lambda limit=limit: doors.inside == limit, SOON)  # type: ignore[misc]
-    assert (13, 7) == (
-        sum(slot.parked for slot in crew._work_queue.slots),
-        crew._work_queue.running(),
+        eventually(lambda limit=limit: doors.inside == limit)  # type: ignore[misc]
+    eventually(
+        lambda: (
+            (13, 7)
+            == (sum(slot.parked for slot in crew._work_queue.slots), crew._work_queue.running())
+        )
     )
     resize(20)
     doors.let_out(MESSAGES - doors.done)

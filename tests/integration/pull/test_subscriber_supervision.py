@@ -16,8 +16,6 @@ from pulsar_retry.pull.engine import supervisor
 from support.pull.handling import SOON, Notes
 from support.reading import SUBSCRIPTION, eventually
 
-pytestmark = pytest.mark.timeout(90)
-
 SHORT = pr.Lease(minimum=0.5, maximum=0.5, max_total=0.5)
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 import pulsar_retry as pr
-from support.push.receiving import answer
+from support.push.receiving import SOON, answer
 from support.reading import SUBSCRIPTION, eventually
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def test_with_raises_what_nobody_was_told(client, topic, publish, receiver):
@@ -23,7 +21,7 @@ def test_with_raises_what_nobody_was_told(client, topic, publish, receiver):
     with pytest.raises(pr.push.PushNacked), ended() as dispatcher:
         eventually(lambda: not dispatcher.running)
     with ended() as dispatcher, pytest.raises(pr.push.PushNacked):
-        dispatcher.result(20)
+        dispatcher.result(SOON)
     with pytest.raises(RuntimeError, match="the block's"), ended() as dispatcher:
         eventually(lambda: not dispatcher.running)
         raise RuntimeError("the block's")

@@ -14,8 +14,6 @@ from werkzeug.serving import make_server
 import pulsar_retry as pr
 from support.reading import SUBSCRIPTION, eventually
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def google_sample() -> tuple[Flask, list[str]]:
     """Return Google's "Cloud Run Pub/Sub" handler: decode the envelope, answer 204."""
@@ -59,7 +57,7 @@ def flask() -> Iterator[tuple[str, list[str], Flask]]:
 def test_googles_flask_sample(client, topic, publish, admin, flask):
     """It receives, and its 204 acknowledges."""
     url, names, _ = flask
-    with pr.push.Dispatcher(client, topic, SUBSCRIPTION, url):
+    with pr.push.Dispatcher(client, topic, SUBSCRIPTION, url, ack_deadline=600):
         for name in ("Alice", "Bob", "Zoë"):
             publish(name.encode())
         eventually(lambda: sorted(names) == ["Alice", "Bob", "Zoë"])
@@ -70,7 +68,7 @@ def test_googles_flask_sample(client, topic, publish, admin, flask):
 def test_what_flask_returns(client, topic, publish, admin, flask, status):
     """Each of the five codes acknowledges, 102 included."""
     url, names, _ = flask
-    with pr.push.Dispatcher(client, topic, SUBSCRIPTION, f"{url}{status}"):
+    with pr.push.Dispatcher(client, topic, SUBSCRIPTION, f"{url}{status}", ack_deadline=600):
         publish(b"tea")
         eventually(lambda: len(names) > 0 and admin.backlog(topic, SUBSCRIPTION) == 0)
     assert [str(status)] == names
@@ -82,14 +80,16 @@ def test_flask_behind_the_verifier(client, topic, publish, admin, flask):
     account = pr.push.ServiceAccount("push@example.com", _key())
     verifier = pr.push.Verifier(account.jwks(), audience="my-shop", email="push@example.com")
     app.wsgi_app = verifier.wsgi(app.wsgi_app)  # type: ignore[method-assign]
-    dispatcher = pr.push.Dispatcher(client, topic, SUBSCRIPTION, url)
+    dispatcher = pr.push.Dispatcher(client, topic, SUBSCRIPTION, url, ack_deadline=600)
     sample = dispatcher.metrics.registry.get_sample_value
     labels: dict[str, Any] = {"topic": topic, "subscription": SUBSCRIPTION, "code": "401"}
     with dispatcher:
         publish(b"Alice")
         eventually(lambda: bool(sample("pulsar_retry_push_requests_total", labels)))
     assert [] == names
-    with pr.push.Dispatcher(client, topic, SUBSCRIPTION, url, sign=account, audience="my-shop"):
+    with pr.push.Dispatcher(
+        client, topic, SUBSCRIPTION, url, sign=account, audience="my-shop", ack_deadline=600
+    ):
         eventually(lambda: names == ["Alice"])
         eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
 

@@ -15,16 +15,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pulsar_retry.push import VerificationError, Verifier
-from support.push.receiving import Receiver, Request, Say, answer, no_content
+from support.push.receiving import SOON, Receiver, Request, Say, answer, no_content
 from support.reading import SUBSCRIPTION, eventually
-
-pytestmark = pytest.mark.timeout(120)
 
 PROGRAM = (sys.executable, "-m", "pulsar_retry")
 TOKEN = "let-me-pause-it-please"  # noqa: S105 - of this test alone
@@ -55,7 +54,7 @@ class Served:
     def end(self, number: int = signal.SIGTERM) -> tuple[int, dict[str, Any], str]:
         """End it; return its exit code, its report and what it has written to standard error."""
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=240)
         return self.process.returncode, json.loads(out)["report"], err
 
     def ask(self, path: str, *, body: bytes | None = None, token: str = "") -> tuple[int, bytes]:
@@ -65,7 +64,7 @@ class Served:
         )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=10) as response:
+            with opener.open(request, timeout=60) as response:
                 return response.status, response.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -83,7 +82,9 @@ def serve(broker: Any, topic: str, receiver: Receiver) -> Iterator[Serve]:
     def serve(
         *arguments: str, endpoint: str | None = receiver.url, files: int | None = None
     ) -> Served:
+        # On a busy machine an answer may take longer than usual deadlines.
         names = ["--topic", topic, "--subscription", SUBSCRIPTION]
+        names += ["--ack-deadline", "120", "--drain-timeout", "120"]
         if endpoint is not None:
             names += ["--endpoint", endpoint]
         served = Served(broker.service_url, *names, *arguments, files=files)
@@ -102,7 +103,7 @@ def test_it_drains_and_exits_with_0(serve, publish, receiver, admin, topic, numb
     release = threading.Event()
 
     def act(request: Request) -> Say:
-        release.wait(30)
+        release.wait(SOON)
         return no_content(request)
 
     receiver.act = act
@@ -117,7 +118,8 @@ def test_it_drains_and_exits_with_0(serve, publish, receiver, admin, topic, numb
     code, report, errors = served.end()
     assert (0, 4, 0) == (code, report["acknowledged"], report["abandoned"])
     assert all("SIGTERM" in line for line in errors.splitlines())
-    assert (4, 16) == (len(receiver.requests), admin.backlog(topic, SUBSCRIPTION))
+    assert 4 == len(receiver.requests)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 16)
 
 
 def test_killed_in_the_middle(serve, publish, receiver, admin, topic):
@@ -132,7 +134,7 @@ def test_killed_in_the_middle(serve, publish, receiver, admin, topic):
     before = len(receiver.requests)
     receiver.act = no_content
     again = serve()
-    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0, 60)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
     payloads = [base64.b64decode(request.data()) for request in receiver.requests]
     assert {b"%d" % number for number in range(20)} == set(payloads)
     assert set(payloads[5:before]) <= set(payloads[before:])
@@ -151,13 +153,13 @@ def test_killed_after_answers(serve, publish, receiver, admin, topic):
     served = serve()
     for number in range(50):
         publish(b"%d" % number)
-    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 10, 60)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 10)
     served.process.kill()
     served.process.wait()
     before = len(receiver.requests)
     receiver.act = no_content
     serve()
-    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0, 60)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
     again = {base64.b64decode(request.data()) for request in receiver.requests[before:]}
     assert {b"%d" % number for number in range(40, 50)} == again
 
@@ -184,8 +186,9 @@ def test_health_metrics_and_orders(serve, publish, receiver, tmp_path):
         other.wait_for(1)
     assert 1 == len(receiver.requests)
     assert 400 == served.ask("/endpoint", body=b'{"endpoint": 1}', token=TOKEN)[0]
-    codes = {served.ask("/pause", body=b"", token="x")[0] for _ in range(15)}  # noqa: S106
-    assert {401, 429} == codes
+    with ThreadPoolExecutor(15) as pool:  # together, because some are forgiven each minute
+        tries = [pool.submit(served.ask, "/pause", body=b"", token="x") for _ in range(50)]  # noqa: S106
+    assert {401, 429} == {each.result()[0] for each in tries}
     assert (404, 404) == (served.ask("/nothing")[0], served.ask("/.well-known/jwks.json")[0])
 
 
@@ -200,6 +203,7 @@ def test_failures_are_said(serve, publish, receiver, status, said):
     else:
         receiver.act = lambda _request: answer(status)
         served = serve()
+    began = time.monotonic()
     publish(b"tea")
 
     def failures() -> float:
@@ -209,8 +213,8 @@ def test_failures_are_said(serve, publish, receiver, status, said):
 
     eventually(lambda: failures() >= 3)
     errors = served.end()[2].splitlines()
-    assert 1 == len(errors), errors
-    assert said in errors[0].lower()
+    assert 1 <= len(errors) <= 1 + (time.monotonic() - began) // 60, errors
+    assert all(said in each.lower() for each in errors)
 
 
 def test_slow_clients_of_its_server_cost_no_delivery(serve, publish, receiver, admin, topic):
@@ -230,7 +234,7 @@ def test_slow_clients_of_its_server_cost_no_delivery(serve, publish, receiver, a
         assert 200 == served.ask("/healthz")[0]
         for number in range(500):
             publish(b"%d" % number)
-        eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0, 60)
+        eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
         assert 500 == len(receiver.requests)
         assert b'code="connection"' not in served.ask("/metrics")[1]
 

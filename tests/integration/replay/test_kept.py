@@ -15,7 +15,7 @@ from pulsar_retry.replay.archiving.archiving import Archiving
 from pulsar_retry.replay.editing.content import LetterContent
 from pulsar_retry.replay.editing.edit import Edit
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redriving.report import Redriven
+from pulsar_retry.replay.redriving.run import Run
 from pulsar_retry.replay.waiting.waiting import WaitingLetters
 from pulsar_retry.wire.archive import archive_of, republished
 from support.replay.redriving import Dead
@@ -77,18 +77,22 @@ def test_an_audit_log_that_is_deleted_meanwhile(dead, admin) -> None:
 
 
 @pytest.mark.parametrize(("to", "keeper"), [("retry", "billing"), ("origin", KEEPER)])
-def test_a_target_that_is_deleted_meanwhile(dead, admin, to: str, keeper: str) -> None:
+def test_a_target_that_is_deleted_meanwhile(dead, admin, monkeypatch, to: str, keeper: str) -> None:
     """What is redriven to it from then on is kept, and the result tells of it."""
     dead.subscribe().close()
     dead.fill(300)
     target, deleted = dead.retry if to == "retry" else dead.topic, []
 
-    def between(so_far: Redriven) -> None:
-        if so_far.redriven > 50 and not deleted:
-            admin.delete_topic(target)
-            deleted.append(so_far.redriven)
+    sent, send = itertools.count(1), Run._send
 
-    done = dead.redrive(to, rate=100).run(between)
+    def delete_and_send(run: Run, *letter: Any) -> None:
+        if next(sent) == 100:
+            admin.delete_topic(target)
+            deleted.append(run.redriven)
+        send(run, *letter)
+
+    monkeypatch.setattr(Run, "_send", delete_and_send)
+    done = dead.redrive(to, rate=100).run()
 
     assert (300, True) == (done.redriven, bool(deleted))
     assert 0 < admin.backlog(target, keeper) <= 300 - deleted[0]

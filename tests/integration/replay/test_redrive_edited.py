@@ -18,7 +18,7 @@ import pulsar_retry as pr
 from pulsar_retry.replay import Edit, Filter, LetterContent, Undo, Undone
 from pulsar_retry.replay.reading import LetterInPlace, read_letters
 from pulsar_retry.replay.redriving.source import SUBSCRIPTION as KEEPER
-from support.reading import eventually
+from support.reading import SOON, eventually
 from support.replay.redriving import Dead, received
 
 
@@ -188,7 +188,7 @@ def test_a_letter_in_chunks(dead) -> None:
     dead.send(json.dumps({"number": 1, "text": text}).encode(), dead.properties(1))
     done = dead.redrive(edit=Edit.of_patch({"number": 2})).run()
     assert (1, 1) == (done.redriven, done.edited)
-    (message,) = received(consumer, 1, 60_000)
+    (message,) = received(consumer, 1)
     assert {"number": 2, "text": text} == json.loads(message.data())
     (kept,) = archived(dead)
     assert {"number": 1, "text": text} == json.loads(kept.raw.data())
@@ -265,7 +265,7 @@ def test_a_kill_at_every_step(dead) -> None:
     numbers: Counter[int] = Counter()
     ids = set()
     while len(numbers) < count:
-        message = consumer.receive(30_000)
+        message = consumer.receive(SOON)
         consumer.acknowledge(message)
         number = json.loads(message.data())["number"]
         numbers[number] += 1

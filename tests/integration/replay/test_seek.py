@@ -41,7 +41,7 @@ def test_past_time(admin, topic, subscription, consumer, publish):
     report = seek(subscription, when)
 
     assert (1, 1, 2) == (report.replayed, report.purged, report.backlog_after)
-    assert firsts("b1", "b2") == delivered(consumer)
+    assert firsts("b1", "b2") == delivered(consumer, "b1", "b2")
     drained(admin, topic)
 
 
@@ -57,9 +57,9 @@ def test_purge(admin, topic, subscription, consumer, publish, to):
 
     assert (2, 1) == (report.purged, report.letters.purged)
     for each in (topic, subscription.retry_letter_topic):
-        assert 0 == admin.backlog(each, SUBSCRIPTION)
+        drained(admin, each)
     publish(b"new")
-    assert (b"new", 1) in delivered(consumer)  # after what it had fetched, perhaps
+    assert (b"new", 1) in delivered(consumer, "new")  # after what it had fetched, perhaps
 
 
 def test_earliest(admin, topic, subscription, consumer, publish):
@@ -72,7 +72,7 @@ def test_earliest(admin, topic, subscription, consumer, publish):
     report = seek(subscription, "earliest")
 
     assert 3 == report.replayed
-    assert firsts("1", "2", "3") == delivered(consumer)
+    assert firsts("1", "2", "3") == delivered(consumer, "1", "2", "3")
 
 
 def test_a_new_subscription(broker, client, topic, consumer, publish):
@@ -86,7 +86,7 @@ def test_a_new_subscription(broker, client, topic, consumer, publish):
     report = seek(subscription_of(broker, topic, "new"), "earliest")
 
     assert 1 == report.replayed
-    assert firsts("1") == delivered(theirs)
+    assert firsts("1") == delivered(theirs, "1")
 
 
 def test_message_id(admin, topic, subscription, consumer, publish):
@@ -98,7 +98,7 @@ def test_message_id(admin, topic, subscription, consumer, publish):
     report = seek(subscription, ids[1])
 
     assert 2 == report.replayed
-    assert firsts("2", "3") == delivered(consumer)
+    assert firsts("2", "3") == delivered(consumer, "2", "3")
     with pytest.raises(pr.SeekError, match="no message"):
         seek(subscription, Position(ids[0].ledger_id(), 77))
 
@@ -114,7 +114,7 @@ def test_message_in_a_batch(client, admin, topic, subscription, consumer):
 
     for _ in range(2):  # the broker writes positions in another way now
         seek(subscription, messages[2].message_id())
-        assert firsts("2", "3") == delivered(consumer)
+        assert firsts("2", "3") == delivered(consumer, "2", "3")
 
 
 def test_partitions(admin, topic, subscription, client, consumer_of_partitions, publish):
@@ -129,11 +129,12 @@ def test_partitions(admin, topic, subscription, client, consumer_of_partitions, 
         drained(admin, f"{topic}-partition-{n}")
 
     report = seek(subscription, ids["5"])
-    assert firsts(*names[5:]) == delivered(consumer_of_partitions)
+    assert firsts(*names[5:]) == delivered(consumer_of_partitions, *names[5:])
     assert 3 == len(report.partitions)
 
-    seek(subscription, timedelta(hours=1))
-    assert firsts(*names) == delivered(consumer_of_partitions)
+    # A busy broker may make a first ledger so late that the topic seems to have had another one.
+    seek(subscription, timedelta(hours=1), partial_retention=True)
+    assert firsts(*names) == delivered(consumer_of_partitions, *names)
 
     seek(subscription, "earliest")
     seek(subscription, "latest")
@@ -165,7 +166,7 @@ def test_letters_of_partitions(
     report = seek(subscription, "earliest")
 
     assert 6 == report.letters.replayed
-    assert firsts(*"012345") == delivered(consumer_of_partitions)
+    assert firsts(*"012345") == delivered(consumer_of_partitions, *"012345")
     for n in range(3):
         drained(admin, f"{subscription.retry_letter_topic}-partition-{n}")
 
@@ -177,10 +178,10 @@ def test_letter_of_a_replayed_message(admin, topic, subscription, consumer, publ
     for _ in range(2):
         consumer.reconsume_later(consumer.receive(SOON))
 
-    report = seek(subscription, timedelta(minutes=5))
+    report = seek(subscription, timedelta(minutes=5), partial_retention=True)
 
     assert (2, 0, 0) == (report.letters.replayed, report.letters.reset, report.letters.purged)
-    assert firsts("1", "2") == delivered(consumer)
+    assert firsts("1", "2") == delivered(consumer, "1", "2")
     drained(admin, subscription.retry_letter_topic)
 
 
@@ -236,7 +237,7 @@ def test_letters_in_chunks(admin, client, topic, subscription, consumer):
     trim(admin, topic)
     report = seek(subscription, "earliest")
     assert 1 == report.letters.reset
-    assert [(content, 1)] == delivered(consumer)
+    assert [(content, 1)] == delivered(consumer, content)
     drained(admin, subscription.retry_letter_topic)
 
 
@@ -250,7 +251,7 @@ def test_letter_of_an_older_message(admin, topic, subscription, consumer, publis
     report = seek(subscription, when)
 
     assert 1 == report.letters.purged
-    assert firsts("new") == delivered(consumer)
+    assert firsts("new") == delivered(consumer, "new")
     drained(admin, subscription.retry_letter_topic)
 
 
@@ -264,7 +265,7 @@ def test_attempts_restart(admin, topic, subscription, consumer, publish):
 
     seek(subscription, "earliest")
 
-    assert firsts("1") == delivered(consumer)
+    assert firsts("1") == delivered(consumer, "1")
 
 
 def test_what_has_come_before_the_seek_is_known(monkeypatch, subscription, subscribe, publish):
@@ -328,7 +329,7 @@ def test_late_acknowledgements(subscription, late):
 
     assert 1 == len(calls)
     assert 15 < report.letters.late <= 20
-    assert firsts(*map(str, range(20))) == delivered(consumer)
+    assert firsts(*map(str, range(20))) == delivered(consumer, *map(str, range(20)))
 
 
 def test_very_late_acknowledgements(admin, subscription, late):
@@ -340,7 +341,7 @@ def test_very_late_acknowledgements(admin, subscription, late):
         consumer.acknowledge(message)
 
     assert 15 < report.letters.late <= 20
-    assert firsts(*map(str, range(20))) == delivered(consumer)
+    assert firsts(*map(str, range(20))) == delivered(consumer, *map(str, range(20)))
     drained(admin, subscription.topic)
     drained(admin, subscription.retry_letter_topic)
 
@@ -353,7 +354,7 @@ def test_late_acknowledgements_without_a_retry_topic(subscription, late):
 
     assert 2 == len(calls)
     assert any("there is no retry topic" in warning for warning in report.warnings)
-    assert firsts(*map(str, range(20))) == delivered(consumer)
+    assert firsts(*map(str, range(20))) == delivered(consumer, *map(str, range(20)))
 
 
 def test_without_grace(admin, topic, subscription, consumer, publish):
@@ -366,7 +367,7 @@ def test_without_grace(admin, topic, subscription, consumer, publish):
     report = seek(subscription, "earliest", grace=0)
 
     assert 3 == report.letters.late
-    names = [name for name, _ in delivered(consumer)]
+    names = [name for name, _ in delivered(consumer, "1", "2", "3")]
     assert {b"1", b"2", b"3"} == set(names)
     assert 6 >= len(names)
     drained(admin, topic)
@@ -419,7 +420,7 @@ def test_retention_is_shorter(admin, topic, subscription, consumer, publish):
     assert warned.partitions[0].reaches >= began
 
     seek(subscription, began - timedelta(hours=1), partial_retention=True)
-    assert firsts("new") == delivered(consumer)
+    assert firsts("new") == delivered(consumer, "new")
 
 
 def test_retention_that_is_long_enough(admin, namespace, topic, subscription, consumer, publish):
@@ -436,7 +437,7 @@ def test_retention_that_is_long_enough(admin, namespace, topic, subscription, co
 
     seek(subscription, "1h")
 
-    assert firsts("old", "new") == delivered(consumer)
+    assert firsts("old", "new") == delivered(consumer, "old", "new")
 
 
 def test_no_subscription(admin, topic, subscription, publish):
@@ -468,9 +469,7 @@ def test_every_type(admin, topic, subscription, subscribe, publish, kind, warns)
 
     assert (3, 1) == (report.replayed, report.consumers)
     assert warns is any("cumulatively" in warning for warning in report.warnings)
-    assert firsts("1", "2", "3") == delivered(
-        consumer, 4000
-    )  # a Failover consumer waits for a second
+    assert firsts("1", "2", "3") == delivered(consumer, "1", "2", "3")
 
 
 @pytest.mark.parametrize(

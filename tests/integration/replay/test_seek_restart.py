@@ -12,8 +12,12 @@ import pulsar_retry as pr
 from pulsar_retry.admin import AdminClient
 from pulsar_retry.admin.subscriptions import Subscriptions
 from pulsar_retry.replay import Snapshot, seek
+from support.faults.ledger import patiently
 from support.reading import SOON, SUBSCRIPTION, eventually
 from support.replay.replaying import delivered, firsts, subscription_of
+
+#: A busy broker takes long to start, and to load its topics.
+pytestmark = pytest.mark.timeout(600)
 
 EARLIEST = pulsar.InitialPosition.Earliest
 
@@ -21,9 +25,8 @@ EARLIEST = pulsar.InitialPosition.Earliest
 @pytest.fixture
 def own_client(own_broker) -> Any:
     """Give a client of the module's own broker."""
-    with pr.Client(
-        own_broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    ) as client:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with pr.Client(own_broker.service_url, operation_timeout_seconds=90, logger=quiet) as client:
         yield client
 
 
@@ -63,8 +66,11 @@ def test_a_snapshot_outlives_the_broker(own_broker, own_client):
     own_broker.kill()
     own_broker.restart()
 
-    assert snapshot.labels == Snapshot.get(subscription.cluster, subscription.topic, "s").labels
-    report = snapshot.restore()
+    found = patiently(
+        lambda: Snapshot.get(subscription.cluster, subscription.topic, "s"), pr.PulsarRetryError
+    )
+    assert snapshot.labels == found.labels
+    report = patiently(snapshot.restore, pr.PulsarRetryError)
 
     assert 2 == report.backlog_after
     consumer = own_client.subscribe(
@@ -73,7 +79,7 @@ def test_a_snapshot_outlives_the_broker(own_broker, own_client):
         consumer_type=pulsar.ConsumerType.Shared,
         enable_retry=True,
     )
-    assert firsts("0", "2") == delivered(consumer)
+    assert firsts("0", "2") == delivered(consumer, "0", "2")
 
 
 def test_the_broker_dies_in_the_middle(monkeypatch, own_broker, own_client):
@@ -91,6 +97,6 @@ def test_the_broker_dies_in_the_middle(monkeypatch, own_broker, own_client):
             seek(subscription, "earliest", grace=1)
     own_broker.restart()
 
-    seek(subscription, "earliest", grace=1)
+    patiently(lambda: seek(subscription, "earliest", grace=1), pr.PulsarRetryError)
 
-    assert firsts("0", "1", "2") == delivered(consumer, 5000)
+    assert firsts("0", "1", "2") == delivered(consumer, "0", "1", "2")

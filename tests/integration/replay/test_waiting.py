@@ -14,15 +14,17 @@ from support.reading import SUBSCRIPTION, eventually
 from support.replay.redriving import Dead
 from support.replay.waiting import fill_retry, note, numbers
 
+#: Some brokers are killed, and a busy machine takes long to start them.
+pytestmark = pytest.mark.timeout(600)
+
 EVERY_SECOND = Filter(reason="odd")
 
 
 @pytest.fixture
 def own_dead(own_broker, topic):
     """Give the topics of a subscription on a broker that may be killed."""
-    with pr.Client(
-        own_broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    ) as client:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with pr.Client(own_broker.service_url, operation_timeout_seconds=90, logger=quiet) as client:
         name = f"persistent://public/default/{topic.rsplit('/', 1)[1]}"
         yield Dead(own_broker, None, client, name)
 
@@ -73,16 +75,16 @@ def test_a_running_subscriber_that_has_fetched(dead, client) -> None:
     def handle(message: pulsar.Message) -> None:
         handled.append(int(message.data()))
         begun.set()
-        goes_on.wait(60)
+        goes_on.wait(120)
 
     subscriber = client.subscriber(dead.topic, SUBSCRIPTION, handle, concurrency=1)
     subscriber.start()
-    assert begun.wait(30)
+    assert begun.wait(120)
     before = set(handled)
     done = waiting(dead, where=EVERY_SECOND).cancel(note())
     assert 150 >= done.count >= 149
     goes_on.set()
-    eventually(lambda: set(range(0, 300, 2)) <= set(handled), 60)
+    eventually(lambda: set(range(0, 300, 2)) <= set(handled))
     subscriber.stop()
     # On a busy machine, the connection may be back before the subscriber notices that it was lost.
     # Then it keeps the one letter that waits for its only worker.

@@ -182,7 +182,7 @@ def test_what_a_killed_process_left_behind(spark, options, admin, topic):
         old_names.exists(pulsar.Client(sys.argv[1]), sys.argv[2])"""
     admin.create_topic(dead)
     command = [sys.executable, "-c", code, options["service.url"], dead]
-    killed = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, timeout=60)
+    killed = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, timeout=240)
     assert -9 == killed.returncode
 
     findings = [each for each in doctor(spark, options) if each.check == "subscriptions"]

@@ -117,14 +117,16 @@ def test_nothing_is_known_if_another_job_ran(frame):
             yield each
 
     slow = frame.mapInArrow(judge_slowly, frame.schema)
-    ready = threading.Event()
+    begun, ready = threading.Event(), threading.Event()
 
     def count():
         while not ready.is_set():
             frame.sparkSession.range(1).count()
+            begun.set()
 
     other = threading.Thread(target=count)
     other.start()
+    assert begun.wait(120)
     good, bad = split(slow, RULES)
     ready.set()
     other.join()

@@ -18,7 +18,8 @@ from pulsar_retry_spark.sink.sink import send_batches
 from support.reading import SUBSCRIPTION
 from support.stored import payloads, stored
 
-pytestmark = pytest.mark.usefixtures("closed_clients")
+#: A busy machine takes long to restart a broker.
+pytestmark = [pytest.mark.usefixtures("closed_clients"), pytest.mark.timeout(600)]
 
 
 def batches(count, rows=1000):

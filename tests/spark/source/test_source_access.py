@@ -25,7 +25,10 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 def letters(guarded):
     """Give a dead letter that the administrator has written."""
     client = pulsar.Client(
-        guarded.service_url, pulsar.AuthenticationToken(guarded.admin_token), logger=QUIET
+        guarded.service_url,
+        pulsar.AuthenticationToken(guarded.admin_token),
+        operation_timeout_seconds=90,
+        logger=QUIET,
     )
     topic = f"persistent://public/default/{uuid.uuid4().hex}"
     letters = Letters(guarded.service_url, topic, client)
@@ -60,7 +63,7 @@ def grant(guarded, topic, role, actions):
         {"Authorization": f"Bearer {guarded.admin_token}", "Content-Type": "application/json"},
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    opener.open(request, timeout=30).close()
+    opener.open(request, timeout=90).close()
 
 
 def test_who_may_read_the_topic_alone_reads_it(guarded, letters, read):

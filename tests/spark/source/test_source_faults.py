@@ -27,9 +27,8 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture
 def client(own_broker):
     """Give a client of the broker that is to fall."""
-    with pr.Client(
-        own_broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    ) as client:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with pr.Client(own_broker.service_url, operation_timeout_seconds=90, logger=quiet) as client:
         yield client
 
 

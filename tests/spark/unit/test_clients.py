@@ -82,7 +82,7 @@ def test_an_idle_client_is_closed(monkeypatch):
     connection = Connection("a")
     with clients.lease(connection):
         pass
-    assert connection.opened[0].closed.wait(10)
+    assert connection.opened[0].closed.wait(120)
     with clients.lease(connection):
         assert 2 == len(connection.opened)
 

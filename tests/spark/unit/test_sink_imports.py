@@ -16,7 +16,7 @@ def run(code: str, *missing: str) -> str:
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     return done.stdout.strip()
 

@@ -54,7 +54,7 @@ def server():
         assert "ready\n" in iter(process.stdout.readline, ""), "Ivy talks before that"
         yield f"sc://127.0.0.1:{port}"
         process.stdin.close()
-        process.wait(60)
+        process.wait(240)
 
 
 @pytest.fixture(scope="module")

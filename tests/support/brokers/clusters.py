@@ -103,6 +103,7 @@ class RunningCluster:
     def client(self, role: str = "admin", **options: Any) -> pr.Client:
         """Open a client with the role *role*."""
         token = pulsar.AuthenticationToken(self.it.token(role))
+        options.setdefault("operation_timeout_seconds", 90)
         return pr.Client(self.it.service_url, token, logger=QUIET, **options)
 
     def call(self, method: str, path: str, body: object = None, **query: object) -> Any:
@@ -161,7 +162,7 @@ class RunningCluster:
         path = f"namespaces/{namespace}/{self.bundle(topic)}/unload"
         for unloads in range(1, 25):
             patiently(lambda: self.call("PUT", path, destinationBroker=name), OSError)
-            wait_until(lambda: self.owner(topic) is not owner, within=5.0)
+            wait_until(lambda: self.owner(topic) is not owner, within=10.0)
             if self.owner(topic) is not owner:
                 return unloads
         raise TimeoutError(f"{topic} comes back to {owner.name}")

@@ -22,7 +22,11 @@ from support.reading import SOON, SUBSCRIPTION
 def main() -> None:
     """Hand the messages off, wait for the receipts, and die."""
     url, topic, count, delay = sys.argv[1:]
-    consumer = pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)).subscribe(
+    consumer = pr.Client(
+        url,
+        operation_timeout_seconds=90,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    ).subscribe(
         topic,
         SUBSCRIPTION,
         pulsar.ConsumerType.Shared,

@@ -83,7 +83,7 @@ def on_both_shells(scenario: Callable[..., Awaitable[None]]) -> Callable[..., No
         async def play() -> None:
             client = opened(shell, broker.service_url)
             try:
-                await asyncio.wait_for(scenario(client, topic, *[admin for _ in more]), 60)
+                await asyncio.wait_for(scenario(client, topic, *[admin for _ in more]), 240)
             finally:
                 with suppress(pulsar.AlreadyClosed):
                     await client.close()
@@ -104,7 +104,7 @@ def on_a_loop(
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, context: complaints.append(context))
         async with pr.asyncio.Client(broker.service_url, logger=QUIET, **options) as client:
-            result = await asyncio.wait_for(scenario(client), 90)
+            result = await asyncio.wait_for(scenario(client), 240)
         gc.collect()
         return result
 

@@ -41,7 +41,7 @@ from support.faults.ledger import Ledger
 STEPS = ("unsent", "sent", "stored", "receipt", "acknowledged", "acknowledgement sent")
 
 #: Seconds: several times as long as pulsar-client collects a group of acknowledgements.
-_GROUP_SENT = 1.0
+_GROUP_SENT = 3.0
 
 
 def die(*_: Any) -> None:
@@ -152,7 +152,8 @@ def main() -> None:
         _arm_native(trap[0], step, int(at))
     else:
         Trap(step, int(at)).arm()
-    with pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)) as client:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with pr.Client(url, operation_timeout_seconds=90, logger=quiet) as client:
         WAYS[way](client, topic, Ledger(path), lambda: True)
 
 

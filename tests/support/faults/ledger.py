@@ -29,7 +29,7 @@ Event = Literal["sent", "delivered", "retried", "processed", "dead"]
 T = TypeVar("T")
 
 #: Seconds for every message to end.
-SOON = 120.0
+SOON = 180.0
 
 
 @attrs.frozen
@@ -71,11 +71,16 @@ class Account:
 
 
 class Ledger:
-    """Counts messages by number. Safe for several threads, and for several processes on a file."""
+    """Counts messages by number. Safe for several threads, and for several processes on a file.
+
+    Attributes:
+        asked: When this process first asked for a retry of a message, by its number.
+    """
 
     def __init__(self, path: str | Path) -> None:
         """Open the ledger at *path*, or create it."""
         self.path = Path(path)
+        self.asked: dict[int, float] = {}
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
     def enter(self, event: Event, what: Any) -> int:
@@ -84,6 +89,8 @@ class Ledger:
         The entry of a message also names the copy: its place, its count and its id.
         """
         number = what if isinstance(what, int) else number_of(what)
+        if event == "retried":
+            self.asked.setdefault(number, time.monotonic())
         copy = "" if isinstance(what, int) else f" {_copy(what)}"
         os.write(self._file, f"{event} {number} {os.getpid()}{copy}\n".encode())
         return number

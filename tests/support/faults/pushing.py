@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import itertools
+import threading
 import time
 from typing import Any
 
@@ -16,14 +18,23 @@ from support.reading import SUBSCRIPTION
 #: requests are in progress, and some messages are left, when a fault happens.
 _WORK, OUTSTANDING = 0.05, 12
 
+#: Seconds that an endpoint takes for a message while it is slow: less than any deadline.
+_SLOW = 5.0
 
-def endpoint(ledger: Ledger) -> Receiver:
-    """Return an endpoint that processes and acknowledges messages."""
+
+def endpoint(ledger: Ledger, *, until: threading.Event | None = None, some: int = 0) -> Receiver:
+    """Return an endpoint that processes and acknowledges messages.
+
+    From request number *some* on it takes seconds for each, until *until* is set.
+    """
+    requests = itertools.count(1)
 
     def act(request: Request) -> Say:
         number = int(base64.b64decode(request.data()))
         ledger.enter("delivered", number)
         time.sleep(_WORK)
+        if until is not None and next(requests) >= some:
+            until.wait(_SLOW)
         ledger.enter("processed", number)
         return no_content(request)
 

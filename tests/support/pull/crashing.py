@@ -56,7 +56,8 @@ def main() -> None:
         note("ended", message)
 
     handler: Any = handle if kind == "threads" else handle_async
-    with pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)) as client:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with pr.Client(url, operation_timeout_seconds=90, logger=quiet) as client:
         client.subscriber(
             topic,
             SUBSCRIPTION,

@@ -26,6 +26,7 @@ import pulsar
 
 import pulsar_retry as pr
 from pulsar_retry.wire.lanes import LANE_ENTRY
+from support.reading import eventually
 
 SUBSCRIPTION = "ledger"
 
@@ -85,7 +86,7 @@ class Process:
     def end(self) -> int:
         """End it by SIGTERM, and return its exit code."""
         self.process.terminate()
-        code = self.process.wait(60)
+        code = self.process.wait(120)
         self._note_end()
         return code
 
@@ -224,6 +225,16 @@ class Crowd:
         self.join()
         assert self.processes.pop(0).end() == 0
 
+    def is_at_work(self, book: Book, messages: int) -> bool:
+        """Wait until the oldest process has begun; tell whether it has.
+
+        It may start so slowly that nothing is left for it. Until it has begun it does not end by
+        itself at a SIGTERM.
+        """
+        oldest = self.processes[0]
+        eventually(lambda: oldest.has_begun() or book.look() >= messages)
+        return oldest.has_begun()
+
     def measure(self) -> None:
         """Note the memory of each process."""
         for each in self.processes:
@@ -259,6 +270,7 @@ def publish(client: pr.Client, topic: str, messages: int, keys: int, rate: float
         batching_enabled=True,
         batching_type=pulsar.BatchingType.KeyBased,
         block_if_queue_full=True,
+        send_timeout_millis=0,  # none may be missing, however long a topic takes to come back
     )
     began = time.monotonic()
     for number in range(messages):
@@ -302,7 +314,7 @@ async def consume_on_a_loop(url: str, topic: str, handle: Callable[[Any, Any], N
                     await consumer.acknowledge(message)
 
     async with (
-        pr.asyncio.Client(url, logger=_QUIET) as client,
+        pr.asyncio.Client(url, operation_timeout_seconds=90, logger=_QUIET) as client,
         await client.subscribe(topic, SUBSCRIPTION, **_OPTIONS) as consumer,
     ):
         await asyncio.gather(*(work(consumer) for _ in range(4)))
@@ -323,7 +335,7 @@ def main() -> None:
     lock = threading.Lock()
     with (
         Path(path).open("a", buffering=1) as ledger,
-        pr.Client(url, logger=_QUIET) as client,
+        pr.Client(url, operation_timeout_seconds=90, logger=_QUIET) as client,
     ):
 
         def handle(message: Any, subscriber: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 #: Seconds to wait for something that has to happen.
-SOON = 30.0
+SOON = 90.0
 
 
 class Notes:

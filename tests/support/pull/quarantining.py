@@ -33,7 +33,8 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(1.5)
 
-    with pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)) as client:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with pr.Client(url, operation_timeout_seconds=90, logger=quiet) as client:
         client.subscriber(
             topic,
             SUBSCRIPTION,

@@ -40,7 +40,7 @@ class Worker:
         """Ask as Kubernetes does."""
         try:
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with opener.open(f"{self._probe}/readyz", timeout=10) as answer:
+            with opener.open(f"{self._probe}/readyz", timeout=30) as answer:
                 return bool(json.load(answer)["ready"])
         except OSError:  # it does not listen yet, or answers 503
             return False
@@ -48,7 +48,7 @@ class Worker:
     def end(self) -> int:
         """Send SIGTERM, and return the exit code."""
         self.process.terminate()
-        return self.process.wait(60)
+        return self.process.wait(120)
 
 
 def main() -> None:
@@ -63,7 +63,8 @@ def main() -> None:
             raise TimeoutError("no answer")
         ledger.enter("processed", message)
 
-    with pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)) as client:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with pr.Client(url, operation_timeout_seconds=90, logger=quiet) as client:
         policy = pr.RetryPolicy(max_attempts=100, backoff=pr.Fixed(0.5))
         subscriber = client.subscriber(topic, SUBSCRIPTION, handle, retry_policy=policy)
         with pr.start_metrics_server(int(port), health=subscriber):

@@ -148,7 +148,8 @@ def main() -> None:
         time.sleep(float(pause))
         judge(message)
 
-    with pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)) as client:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with pr.Client(url, operation_timeout_seconds=90, logger=quiet) as client:
         subscriber = client.subscriber(
             topic,
             SUBSCRIPTION,

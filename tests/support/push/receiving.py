@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 import attrs
 
 #: Seconds to wait for something that has to happen.
-SOON = 60.0
+SOON = 90.0
 
 Then = Literal["keep", "close", "reset", "half", "hang"]
 

@@ -12,15 +12,21 @@ import pulsar
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Redrive
-from support.reading import SUBSCRIPTION
+from support.reading import SOON, SUBSCRIPTION
 
 #: The program of a separate process, which a test can kill or interrupt.
 PROGRAM = """
-import json, sys
+import json, os, signal, sys
 from pulsar_retry.replay import Cluster, Redrive
-url, admin, source, options = sys.argv[1:]
+url, admin, source, options = sys.argv[1:5]
 redrive = Redrive(source, cluster=Cluster(url, admin_url=admin), **json.loads(options))
-done = redrive.run(lambda so_far: print(so_far.redriven, flush=True))
+dies_after = int(sys.argv[5])
+
+def die(so_far):
+    if 0 < dies_after < so_far.redriven:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+done = redrive.run(die)
 print("done", done.redriven, done.resumed, done.at_least, flush=True)
 """
 
@@ -109,9 +115,9 @@ class Dead:
         """Return a redrive of these letters."""
         return Redrive(self.dlq, *arguments, cluster=self.cluster, **options)
 
-    def program(self, options: str = "{}") -> subprocess.Popen[str]:
-        """Start a redrive in a separate process."""
-        urls = (self.broker.service_url, self.broker.admin_url, self.dlq, options)
+    def program(self, *, dies_after: int = 0) -> subprocess.Popen[str]:
+        """Start a redrive in a separate process; it is killed after so many letters, if any."""
+        urls = (self.broker.service_url, self.broker.admin_url, self.dlq, "{}", str(dies_after))
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *urls], stdout=subprocess.PIPE, encoding="utf-8"
         )
@@ -125,7 +131,7 @@ class Dead:
         )
 
 
-def received(consumer: pr.Consumer, count: int, wait: int = 20_000) -> list[pulsar.Message]:
+def received(consumer: pr.Consumer, count: int, wait: int = SOON) -> list[pulsar.Message]:
     """Receive and acknowledge *count* messages, and check that no more come."""
     messages = []
     while True:

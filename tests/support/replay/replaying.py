@@ -26,21 +26,27 @@ def consume(consumer: pr.Consumer, count: int) -> list[pulsar.Message]:
     return messages
 
 
-def received(consumer: pr.Consumer, wait: int = NEVER) -> list[tuple[bytes, int]]:
-    """Receive and acknowledge until nothing comes; return payloads with attempts, sorted.
+def received(consumer: pr.Consumer, *awaited: str | bytes) -> list[tuple[bytes, int]]:
+    """Receive and acknowledge until *awaited* has come, and nothing else comes.
 
     One redelivery does not count. A consumer in the process that seeks gives back what it held when
-    it learned of the seek, because that can be from before the seek (see docs/replay.md).
+    it learned of the seek, because that can be from before the seek (see docs/replay.md). Nor does
+    a second one: on a busy machine, the connection may be lost once more.
+
+    Returns:
+        Payloads with attempts, sorted.
     """
     found = []
+    missing = {payload for payload, _ in firsts(*awaited)}
     while True:
         try:
-            message = consumer.receive(wait)
+            message = consumer.receive(SOON if missing else NEVER)
         except pulsar.Timeout:
             return sorted(found)
         consumer.acknowledge(message)
-        given_back = message.redelivery_count() == 1
-        found.append((message.data(), pr.attempt_of(message) - given_back))
+        missing.discard(message.data())
+        given_back = message.redelivery_count()
+        found.append((message.data(), pr.attempt_of(message) - given_back * (given_back <= 2)))
 
 
 def firsts(*payloads: str | bytes) -> list[tuple[bytes, int]]:
@@ -76,6 +82,6 @@ def ledgers(admin: Any, topic: str) -> list[int]:
     return [each["ledgerId"] for each in admin.get(f"{path}/internalStats")["ledgers"]]
 
 
-def delivered(consumer: pr.Consumer, wait: int = NEVER) -> list[tuple[bytes, int]]:
+def delivered(consumer: pr.Consumer, *awaited: str | bytes) -> list[tuple[bytes, int]]:
     """Return what `received` does, without repetitions: a consumer may get a message twice."""
-    return sorted(set(received(consumer, wait)))
+    return sorted(set(received(consumer, *awaited)))

@@ -41,11 +41,11 @@ def fill_retry(
 
 
 def numbers(consumer: Any, count: int, wait: int = 90_000) -> list[int]:
-    """Receive and acknowledge *count* letters and all that come then; return their numbers."""
+    """Receive and acknowledge *count* different letters and what comes then; return the numbers."""
     found: list[int] = []
     while True:
         try:
-            message = consumer.receive(wait if len(found) < count else 3_000)
+            message = consumer.receive(wait if len(set(found)) < count else 3_000)
         except pulsar.Timeout:
             return found
         consumer.acknowledge(message)

@@ -166,7 +166,7 @@ def test_closing_ends_all_who_wait(by_the_broker: bool) -> None:
             main.close()
         else:
             arrivals.close()
-        ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 20)
+        ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 120)
         assert {True} == {isinstance(each, pulsar.AlreadyClosed) for each in ended}
         with pytest.raises(pulsar.AlreadyClosed):
             await arrivals.receive(None)
@@ -250,7 +250,7 @@ def test_a_waiting_task_gets_what_pulsar_client_overlooks() -> None:
         task = asyncio.create_task(arrivals.receive(None))
         await asyncio.sleep(0.05)
         main.queue.append(Payload(b"1"))
-        message = await asyncio.wait_for(task, 20)
+        message = await asyncio.wait_for(task, 120)
         arrivals.close()
         return bytes(message)
 

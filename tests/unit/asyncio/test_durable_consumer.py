@@ -105,7 +105,7 @@ async def test_an_error_that_ends_it_is_raised(memory: MemoryBroker, consumer: A
     waiting = asyncio.create_task(consumer.receive())
     consumer._inner._subscriber._settler.fatal = pulsar.TopicNotFound("gone")
     for call in (
-        asyncio.wait_for(waiting, 60),
+        asyncio.wait_for(waiting, 120),
         consumer.receive(),
         consumer.acknowledge(message),
         consumer.reconsume_later(message),

@@ -62,6 +62,6 @@ def test_metrics(listen: str) -> None:
             assert process.stdout is not None
             assert b"exporter_up" in content(json.loads(process.stdout.readline())["url"])
             process.send_signal(signal.SIGTERM)
-            assert 0 == process.wait(20)
+            assert 0 == process.wait(120)
         finally:
             process.kill()

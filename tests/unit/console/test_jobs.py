@@ -39,7 +39,7 @@ class Held:
 
     def run(self, tell: Tell) -> OrderOutcome:
         tell(OrderOutcome(done=1))
-        assert self.released.wait(30)
+        assert self.released.wait(120)
         if self.fault is not None:
             raise self.fault
         if self.cancelled.is_set():
@@ -73,7 +73,7 @@ class Stage:
         for each in self.held:
             each.released.set()
         if running is not None:
-            running.thread.join(30)
+            running.thread.join(120)
         found = self.jobs.get(job.id)
         assert found is not None
         return found

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,7 @@ def test_failures_are_retried_as_they_were_and_nothing_is_told_twice(
 ) -> None:
     """Signed as push requests are; the same message at each attempt; a restart repeats nothing."""
     monkeypatch.setattr(notifying, "_BACKOFF", Fixed(0.05))
+    began = time.monotonic()
     path = tmp_path / "console.db"
     with Receiver(lambda _: answer(500, b"at /push: no")) as receiver:
         with telling(path, receiver.url) as told, caplog.at_level(logging.WARNING):
@@ -191,8 +193,8 @@ def test_failures_are_retried_as_they_were_and_nothing_is_told_twice(
             receiver.wait_for(3)
             told.dies("KeyError")
             receiver.act = lambda _: answer(200)
-            eventually(lambda: "KeyError" in events(receiver), 30)
-            eventually(lambda: told.sample("sent") == 2, 30)
+            eventually(lambda: "KeyError" in events(receiver))
+            eventually(lambda: told.sample("sent") == 2)
             assert told.sample("failed") >= 3
         verify = HmacVerifier(SECRET).verify
         ids = [verify(dict(each.headers), each.body)["id"] for each in receiver.requests]
@@ -218,7 +220,8 @@ def test_failures_are_retried_as_they_were_and_nothing_is_told_twice(
             told.dies("TypeError")
             receiver.wait_for(before + 1)
         assert ["TypeError"] == events(receiver)[before:]
-    (line,) = [each for each in caplog.messages if "500" in each]  # one each minute
+    line, *later = [each for each in caplog.messages if "500" in each]
+    assert len(later) <= (time.monotonic() - began) // 60  # one each minute
     assert "/push" not in line
     assert re.search(r"http://localhost:\d+ \(\w{6}\): 500 at …: no", line)
 
@@ -232,7 +235,7 @@ def test_many_at_once_are_one_message(tmp_path) -> None:
         with contextlib.closing(told):
             told.notifier.start("http://127.0.0.1:8070/")
             receiver.wait_for(1)
-            eventually(lambda: told.sample("sent") == 1, 30)
+            eventually(lambda: told.sample("sent") == 1)
         (request,) = receiver.requests
     body = request.json()
     assert ({"new": 3000}, 10, 2990) == (body["counts"], len(body["events"]), body["more"])
@@ -265,7 +268,7 @@ def test_what_is_refused_for_its_content_is_given_up(tmp_path, monkeypatch, capl
         told.dies("ValueError")
         receiver.wait_for(1)
         told.dies("KeyError")
-        eventually(lambda: told.sample("sent") == 1, 30)
+        eventually(lambda: told.sample("sent") == 1)
         assert 1 == told.sample("dropped")
     assert any("given up after 5 attempts" in each for each in caplog.messages)
 

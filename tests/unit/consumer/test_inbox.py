@@ -448,7 +448,7 @@ def test_a_message_that_pulsar_client_overlooks_comes(
     message = Message(kind, 1)
     (rig.main if kind == "m" else rig.retry).slip(message)
     found: list[Message] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not found and time.monotonic() < deadline:
         with contextlib.suppress(pulsar.Timeout):
             found.append(rig.receive(timeout))
@@ -462,7 +462,7 @@ def test_an_overlooked_letter_comes_while_messages_flow(rig: Rig) -> None:
         rig.receive()
     rig.retry.slip(*l(1))
     numbers = itertools.count()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not rig.letters_seen and time.monotonic() < deadline:
         rig.main.deliver(*m(next(numbers), next(numbers)))
         rig.receive()
@@ -641,7 +641,7 @@ class InOrder(RuleBasedStateMachine):
         """Everything that was delivered can be received."""
         self.rig.clock.stands_at = None
         self._take(self.rig.receive_all())
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while self._missing() and time.monotonic() < deadline:
             self._take(self.rig.receive_all())  # what was overlooked comes a little later
         self.rig.close()
@@ -793,7 +793,7 @@ def test_closing_wakes_every_receiver(rig: Rig, wait_until: Any) -> None:
     wait_until(lambda: rig.inbox._waiting == 8)
     rig.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert 8 == len(errors)
 
 
@@ -840,7 +840,6 @@ def receive_some(rig: Rig) -> list[Message]:
     return rig.batch(count=3)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.usefixtures("busy_switching")
 @pytest.mark.parametrize(
     "ways",
@@ -877,7 +876,7 @@ def test_threads_share_the_messages(
     finally:
         rig.close()
     for thread in receivers:
-        thread.join(20)
+        thread.join(120)
     everything = [received.get_nowait() for _ in range(received.qsize())]
     assert Counter([*messages, *letters]) == Counter(everything)
     assert Counter(letters) == Counter(rig.letters_seen)

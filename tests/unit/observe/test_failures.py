@@ -59,7 +59,7 @@ def test_many_messages_that_are_not_settled_are_one_line(
     subscriber = memory.client().subscriber("orders", "billing", reject).start()
     for number in range(count):
         memory.send("orders", b"%d" % number)
-    assert all(handled.acquire(timeout=30) for _ in range(count))
+    assert all(handled.acquire(timeout=120) for _ in range(count))
     eventually(lambda: len(subscriber._consumer._outbox.kept) == count)
     subscriber.stop("abandon")
     (line,) = [each for each in caplog.messages if "was not settled" in each]
@@ -147,7 +147,7 @@ with memory.client().subscriber(
 memory.close()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True
     )
     lines = done.stderr.splitlines()
     assert "NameError: name 'undefined_name' is not defined" in lines[0]

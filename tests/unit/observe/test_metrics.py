@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import pulsar_retry as pr
 from pulsar_retry.observe.counting import BOOK, LATENCY_BOUNDS, Book
 from pulsar_retry.observe.metrics import METRICS, CountersCollector
+from support.reading import eventually
 
 
 class Source:
@@ -182,10 +183,11 @@ def test_several_processes(tmp_path: Path) -> None:
         MultiProcessCollector(registry, path=str(tmp_path))  # type: ignore[no-untyped-call]
         labels = {"topic": "persistent://public/default/orders", "subscription": "billing"}
         sample = registry.get_sample_value
-        assert 4 == sample("pulsar_retry_inflight", labels)
-        assert 0.4 == sample("pulsar_retry_load_ratio", labels)
+        # The files have the gauges a little later.
+        eventually(lambda: 4 == sample("pulsar_retry_inflight", labels))
+        eventually(lambda: 0.4 == sample("pulsar_retry_load_ratio", labels))
         for worker in workers:
-            worker.communicate(timeout=60)
+            worker.communicate(timeout=240)
             assert 0 == worker.returncode
     finally:
         for worker in workers:
@@ -228,7 +230,7 @@ os.wait()
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     assert "waited\n" == done.stdout
 
@@ -240,6 +242,7 @@ import os, urllib.request
 import pulsar_retry as pr
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.observe import multiprocess
+from support.reading import eventually
 Watch.of("orders", "billing").counters.messages.count += 5
 multiprocess._mirror.copy()
 with pr.start_metrics_server(0) as server:
@@ -298,4 +301,4 @@ handle()
 assert (10, 10) == total(), total()
 """
     environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=240)

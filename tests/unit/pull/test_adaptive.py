@@ -60,7 +60,7 @@ def test_no_worker_rests_after_the_end() -> None:
     assert crew is not None
     broker.clock.advance(20)
     for thread in crew.threads:
-        thread.join(30)
+        thread.join(120)
     assert not any(thread.is_alive() for thread in crew.threads)
     broker.close()
 

@@ -85,7 +85,6 @@ def test_a_message_ends_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     memory.close()
 
 
-@pytest.mark.timeout(60)
 def test_a_log_that_pauses_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """In virtual time, too: nobody else lets that pass."""
     memory = MemoryBroker()

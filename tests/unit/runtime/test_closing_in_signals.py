@@ -45,7 +45,7 @@ def test_what_is_interrupted_can_end(on_signal: Callable[[Any], object]) -> None
         shown(None, interrupt)  # a function of the package is interrupted
         assert [None, None] == results
         assert not calls
-    assert done.wait(30)
+    assert done.wait(120)
     assert ["subscriber", "client"] == calls
 
 

@@ -137,4 +137,4 @@ def test_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> 
     ended.set()
     for thread in threading.enumerate():
         if thread.name == "pulsar-retry-look":
-            thread.join(20)
+            thread.join(120)

@@ -37,6 +37,6 @@ def test_a_process_that_ends_meanwhile(kind):
     """It ends with 0, and is not aborted."""
     program = PROGRAM.replace("KIND", repr(kind))
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False
     )
     assert (0, "ended\n", "") == (done.returncode, done.stdout, done.stderr)

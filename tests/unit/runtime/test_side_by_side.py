@@ -11,7 +11,7 @@ import pytest
 from pulsar_retry.runtime import worker
 from pulsar_retry.runtime.worker import side_by_side
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def test_none_waits_for_another() -> None:

@@ -47,11 +47,11 @@ def test_its_thread_ends_with_it() -> None:
     """A task keeps nothing alive that it was about; nobody has to close a worker."""
     worker, tasks = Worker("a-worker-to-forget"), threading.Event()
     worker.submit(tasks.set)
-    assert tasks.wait(30)
+    assert tasks.wait(120)
     (thread,) = (each for each in threading.enumerate() if each.name == "a-worker-to-forget")
     del worker
     gc.collect()
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive()
 
 
@@ -64,4 +64,4 @@ def test_a_worker_can_be_closed_by_its_own_task() -> None:
         ended.set()
 
     worker.submit(close)
-    assert ended.wait(30)
+    assert ended.wait(120)

@@ -414,7 +414,7 @@ def test_a_closed_broker_ends_what_runs(memory: MemoryBroker) -> None:
     memory.clock.advance(60)
     started = set(threading.enumerate()) - before
     for thread in started:
-        thread.join(20)
+        thread.join(120)
     assert not [thread for thread in started if thread.is_alive()]
 
 

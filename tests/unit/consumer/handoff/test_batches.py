@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_retry.consumer.handoff.batches import Batches
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Raw:

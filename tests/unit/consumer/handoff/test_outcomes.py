@@ -33,5 +33,5 @@ def test_the_thread_goes_on_if_outcomes_cannot_be_taken(monkeypatch, caplog):
     ended = queue.SimpleQueue()
     outcomes = native.NativeOutcomes(type("Module", (), {"Outcomes": Outcomes}), ended.put)
     outcomes.expect()
-    assert ["flight"] == ended.get(timeout=60)
+    assert ["flight"] == ended.get(timeout=120)
     assert [("pulsar_retry", logging.ERROR)] == [record[:2] for record in caplog.record_tuples]

@@ -21,7 +21,7 @@ def test_a_waiter_is_woken_when_a_quarter_is_free(wait_until: Any) -> None:
     waiter.join(0.05)
     assert waiter.is_alive()
     permits.release()
-    waiter.join(20)
+    waiter.join(120)
 
     assert not waiter.is_alive()
     assert permits.take()
@@ -38,7 +38,7 @@ def test_who_waits_says_so(wait_until: Any) -> None:
     wait_until(lambda: permits._waiting)
     assert told == [1]
     permits.release()
-    waiter.join(20)
+    waiter.join(120)
 
 
 def test_one_permit_is_a_lock(wait_until: Any) -> None:
@@ -51,7 +51,7 @@ def test_one_permit_is_a_lock(wait_until: Any) -> None:
     assert not permits.take()
 
     permits.release()
-    waiter.join(20)
+    waiter.join(120)
 
     assert not waiter.is_alive()
 
@@ -76,7 +76,7 @@ def test_many_threads_share_the_permits() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
 
     assert not any(thread.is_alive() for thread in threads)
     assert most <= 3
@@ -101,7 +101,7 @@ def test_bytes_are_bounded_as_well(wait_until: Any) -> None:
     wait_until(lambda: permits._waiting)
 
     permits.release(1, 1000)
-    waiter.join(20)
+    waiter.join(120)
 
     assert not waiter.is_alive()
     assert (True, False) == (permits.take(60), permits.take(1))

@@ -529,7 +529,6 @@ def test_retry_letters_do_not_fall_back(letters: LetterProducers, creations: Cre
     assert 1 == len(creations.asked)
 
 
-@pytest.mark.timeout(60)
 def test_ten_threads_make_one_producer(letters: LetterProducers, creations: Creations) -> None:
     """Whoever comes while it is made waits for it and gets the same one."""
     everybody = threading.Barrier(10)
@@ -544,7 +543,6 @@ def test_ten_threads_make_one_producer(letters: LetterProducers, creations: Crea
     assert 1 == len(creations.asked)
 
 
-@pytest.mark.timeout(60)
 def test_ten_threads_fail_with_one_attempt(letters: LetterProducers, creations: Creations) -> None:
     """A broken topic costs one creation, however many letters are waiting."""
     everybody = threading.Barrier(10)

@@ -20,8 +20,6 @@ OK, TIMEOUT, CLOSED = (
     _pulsar.Result.AlreadyClosed,
 )
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Raw:
     """pulsar-client's producer; receipts come when the test says so."""

@@ -180,7 +180,7 @@ def test_settling_while_it_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> No
         world.calls += 1
         closing = threading.Thread(target=world.queue.close)
         closing.start()
-        closing.join(20)
+        closing.join(120)
         assert not closing.is_alive()
 
     monkeypatch.setattr(world, "negative_acknowledge", close)
