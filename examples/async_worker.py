@@ -50,7 +50,7 @@ def main() -> None:
             "archive",
             store,
             concurrency=AT_A_TIME,
-            retry_policy=pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(0.5)),
+            retry_policy=pr.RetryPolicy(max_attempts=10, backoff=pr.Fixed(0.5)),
             breaker=pr.Breaker(failure_ratio=0.5, minimum=20, open_for=1),
         ) as subscriber:
             time.sleep(2)

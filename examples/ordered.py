@@ -49,7 +49,7 @@ def main() -> None:
             "ledger",
             book,
             consumer_type=pulsar.ConsumerType.KeyShared,
-            retry_policy=pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(0.5)),
+            retry_policy=pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(3)),
             lanes=pr.Lanes(max_parked=100, max_age=600, overflow="block"),
         ):
             for _ in range(len(ACCOUNTS) * TRANSACTIONS):

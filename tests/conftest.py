@@ -13,7 +13,7 @@ import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from http import HTTPMethod
+from http import HTTPMethod, HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -261,17 +261,32 @@ class Admin:
     def create_topic(self, topic: str) -> None:
         """Create a topic that is not partitioned, and has no subscription.
 
-        It stays for a minute, as with Pulsar's defaults. `HOSTILE` leaves it two seconds, in which
-        a test on a busy machine cannot use it.
+        It stays for some minutes; see `keep_unused`.
+        """
+        self.keep_unused(topic.removeprefix("persistent://").rpartition("/")[0])
+        self.call(HTTPMethod.PUT, _path(topic))
+
+    def keep_unused(self, namespace: str) -> None:
+        """Have the broker keep topics that nobody uses and that have no subscription.
+
+        `HOSTILE` leaves them two seconds, in which a test on a busy machine cannot use them.
         """
         policies = {
             "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
-            "maxInactiveDurationSeconds": 60,
+            "maxInactiveDurationSeconds": 300,
             "deleteWhileInactive": True,
         }
-        namespace = topic.removeprefix("persistent://").rpartition("/")[0]
         self.set_namespace_policy(namespace, "inactiveTopicPolicies", policies)
-        self.call(HTTPMethod.PUT, _path(topic))
+
+    def published(self, topic: str) -> int:
+        """Return how many messages a topic has got since it was made; 0 if it is not there."""
+        try:
+            count: int = self.stats(topic)["msgInCounter"]
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise
+            return 0
+        return count
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
         """Create a topic of *partitions* partitions."""

@@ -14,6 +14,7 @@ from support.brokers.contract import (
     SOON,
     SUBSCRIPTION,
     Place,
+    assert_order,
     rest,
     shares,
     take,
@@ -97,21 +98,25 @@ def test_a_nack_on_exclusive_counts_nothing(place: Place) -> None:
 def test_nacks_come_by_their_delay(place: Place) -> None:
     """A nack with a shorter delay comes before one with a longer delay."""
     consumer = place.subscribe()
-    place.publish("a", "b", "c")
-    for message, delay in zip(take(consumer, 3), (2.4, 1.2, 0), strict=True):
-        consumer.negative_acknowledge(message, delay=delay)
-    assert ["c", "b", "a"] == texts(take(consumer, 3))
+
+    def nack() -> None:
+        place.publish("a", "b", "c")
+        for message, delay in zip(take(consumer, 3), (2.4, 1.2, 0), strict=True):
+            consumer.negative_acknowledge(message, delay=delay)
+
+    assert_order(consumer, nack, "c", "b", "a")
 
 
 def test_a_nack_backoff_goes_by_the_count(place: Place) -> None:
     """The second delay is longer, and another message is delivered meanwhile."""
     consumer = place.subscribe(negative_ack_backoff=pr.Linear(0, 5))
+    producer = place.client().create_producer(place.topic)
     place.publish("a")
     (message,) = take(consumer, 1)
     consumer.negative_acknowledge(message)
     (message,) = take(consumer, 1)
     consumer.negative_acknowledge(message)
-    place.publish("b")
+    producer.send(b"b")
     assert ["b", "a"] == texts(take(consumer, 2))
 
 
@@ -155,7 +160,7 @@ def test_an_acknowledgement_time_out(place: Place) -> None:
     place.publish("a")
     take(consumer, 1)
     (message,) = take(consumer, 1)
-    assert 1 == message.redelivery_count()
+    assert message.redelivery_count() >= 1
 
 
 def test_the_counts_end_with_the_last_consumer(place: Place) -> None:
@@ -251,10 +256,13 @@ def test_levels_follow_the_count(place: Place) -> None:
 def test_letters_come_by_their_delay(place: Place) -> None:
     """The letter with the shortest delay comes first."""
     consumer = _subscribe(place)
-    place.publish("a", "b", "c")
-    for message, delay in zip(take(consumer, 3), (6, 4, 2), strict=True):
-        consumer.reconsume_later(message, delay=delay)
-    assert ["c", "b", "a"] == texts(take(consumer, 3))
+
+    def retry() -> None:
+        place.publish("a", "b", "c")
+        for message, delay in zip(take(consumer, 3), (6, 4, 2), strict=True):
+            consumer.reconsume_later(message, delay=delay)
+
+    assert_order(consumer, retry, "c", "b", "a")
 
 
 def test_the_retry_after_the_last_is_a_dead_letter(place: Place) -> None:
@@ -336,7 +344,7 @@ def test_a_subscriber_retries_until_it_is_well(place: Place) -> None:
     other = client.subscribe(f"{place.topic}-other", "s")
     with client.subscriber(place.topic, SUBSCRIPTION, handle, retry_policy=policy):
         place.publish("x")
-        for _ in range(100):
+        for _ in range(300):
             if done:
                 break
             with pytest.raises(pulsar.Timeout):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pulsar
 
 import pulsar_retry as pr
+from support.reading import eventually
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
 
@@ -21,7 +22,9 @@ def test_the_broker_has_the_metrics_that_alerts_ask_for(broker, client, topic):
     client.subscribe(topic, "billing", consumer_type=pulsar.ConsumerType.Shared, enable_retry=True)
     retry = pr.Naming.PULSAR.topics(topic, "billing").retry
 
-    with urllib.request.urlopen(f"{broker.admin_url}/metrics/", timeout=60) as response:  # noqa: S310 - the test's broker
-        lines = [line for line in response.read().decode().splitlines() if f'"{retry}"' in line]
+    def found() -> set[str]:
+        with urllib.request.urlopen(f"{broker.admin_url}/metrics/", timeout=60) as response:  # noqa: S310 - the test's broker
+            lines = [line for line in response.read().decode().splitlines() if f'"{retry}"' in line]
+        return {line.partition("{")[0] for line in lines}
 
-    assert asked <= {line.partition("{")[0] for line in lines}
+    eventually(lambda: asked <= found())

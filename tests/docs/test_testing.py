@@ -24,7 +24,7 @@ def test_a_printed_test_passes(block: str, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert "1 passed" in done.stdout, done.stdout + done.stderr

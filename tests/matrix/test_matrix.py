@@ -31,7 +31,7 @@ from support.matrix.cells import AXES, SENSELESS, Cell, pairwise
 from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = [
-    pytest.mark.timeout(280),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(sys.platform != "linux", reason="skipped, because it reads /proc"),
 ]
 
@@ -306,12 +306,20 @@ def waits(table: Table) -> None:
     """Check that refused letters cost a worker little CPU, and few more threads and sockets."""
     pid = table.processes[-1].pid
     time.sleep(1)  # until the worker has tried to open producers
-    before = Usage.of(pid)
+    # A busy worker opens its first ones later, and then no more.
+    assert any(costs_little(pid) for _ in range(2))
+
+
+def costs_little(pid: int) -> bool:
+    """Tell whether a process uses little CPU, and few more threads and sockets, for a while."""
+    before, began = Usage.of(pid), time.monotonic()
     time.sleep(REFUSED)
-    after = Usage.of(pid)
-    assert after.threads <= before.threads + 4
-    assert after.sockets <= before.sockets + 2
-    assert after.cpu - before.cpu < REFUSED / 2
+    after, took = Usage.of(pid), time.monotonic() - began
+    return (
+        after.threads <= before.threads + 4
+        and after.sockets <= before.sockets + 2
+        and after.cpu - before.cpu < took / 2
+    )
 
 
 def check(table: Table) -> None:

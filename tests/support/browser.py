@@ -28,7 +28,7 @@ _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
     *("--hide-scrollbars", "--no-proxy-server", "--remote-debugging-pipe"),
 )
-_PATIENCE = 30.0
+_PATIENCE = 90.0
 
 
 def find_chromium() -> str | None:

@@ -55,16 +55,28 @@ def read_all(client: pr.Client, topic: str, count: int, **options: Any) -> list[
     return messages
 
 
-def receive_all(consumer: pr.Consumer, wait: int = NEVER) -> list[bytes]:
-    """Receive and acknowledge until nothing comes for *wait* milliseconds; return the payloads."""
-    payloads = []
+def receive_all(
+    consumer: pr.Consumer, wait: int = NEVER, *, count: int = 0, different: int = 0
+) -> list[bytes]:
+    """Receive and acknowledge until nothing comes for *wait* milliseconds; return the payloads.
+
+    That nothing comes for a moment does not mean that all is there. So this waits longer until
+    *count* messages, and *different* payloads, have come.
+    """
+    payloads: list[bytes] = []
     while True:
+        is_short = len(payloads) < count or len(set(payloads)) < different
         try:
-            message = consumer.receive(wait)
+            message = consumer.receive(SOON if is_short else wait)
         except pulsar.Timeout:
             return payloads
         consumer.acknowledge(message)
         payloads.append(message.data())
+
+
+def keep(client: pr.Client, topic: str) -> None:
+    """Make a subscription, without which the broker deletes a topic that nobody uses just then."""
+    client.subscribe(topic, "keeps").close()
 
 
 def eventually(condition: Callable[[], bool], within: float = 120.0) -> None:

@@ -28,7 +28,8 @@ RETRIES = {
 
 
 async def send(client, topic, *payloads, **options):
-    """Publish to *topic*."""
+    """Publish to *topic*, which stays until it is used."""
+    await (await client.subscribe(topic, "keeps")).close()
     producer = await client.create_producer(topic, batching_enabled=False)
     for payload in payloads:
         await producer.send(payload, **options)
@@ -258,11 +259,13 @@ async def test_batches(client, topic):
         if not options:
             assert [] == await consumer.batch_receive()
             await send(client, topic, b"a", b"b", b"c", b"d")
-        sizes, seen = [], set()
-        while len(seen) < 4:
+        sizes, seen = [0], set()
+        while len(seen) < 4 or max(sizes) < 3:
             batch = await consumer.batch_receive()
             sizes.append(len(batch))
             seen |= {each.data() for each in batch}
+            if not batch:  # they came one by one, or have not come yet
+                await send(client, topic, b"a", b"b", b"c", b"d")
         assert ({b"a", b"b", b"c", b"d"}, 3) == (seen, max(sizes))
 
 
@@ -307,6 +310,7 @@ async def test_names(client, topic):
 @on_both_shells
 async def test_unsubscribe(client, topic, admin):
     """The subscription is gone from both topics."""
+    admin.keep_unused(topic.removeprefix("persistent://").rpartition("/")[0])
     consumer = await client.subscribe(topic, "billing", **RETRIES)
     await consumer.unsubscribe()
     await consumer.close()
@@ -387,8 +391,6 @@ async def test_partitions(client, topic, admin):
 async def test_a_reader(client, topic):
     """Reads from the start, times out, seeks, and ends what waits when it is closed."""
     await send(client, topic, b"a", b"b")
-    # During a seek the topic has no reader, and would be deleted.
-    await (await client.subscribe(topic, "keeps")).close()
     reader = await client.create_reader(topic, pulsar.MessageId.earliest)
     assert await reader.has_message_available()
     # Without a time-out, pulsar-client's own reader can overlook a message.
@@ -410,7 +412,7 @@ async def test_pulls(client, topic):
     policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Immediate())
     deliveries = []
     while len(deliveries) < 3:
-        deliveries += await client.pull(topic, "billing", retry_policy=policy)
+        deliveries += await client.pull(topic, "billing", retry_policy=policy, ack_deadline=600)
     by_payload = {each.message.data(): each for each in deliveries}
     for settle, arguments, words in (
         ("nack", {"error": "odd"}, "error='odd': expected an exception"),
@@ -434,10 +436,10 @@ async def test_pulls(client, topic):
     await by_payload[b"c"].dead_letter("odd")
     with pytest.raises(pr.AlreadySettledError):
         await by_payload[b"a"].ack()
-    (again,) = await client.pull(topic, "billing", max_messages=1, timeout=20)
+    (again,) = await client.pull(topic, "billing", max_messages=1, timeout=60)
     assert (b"b", 2) == (again.message.data(), again.attempt)
     await again.hand_back()
-    (again,) = await client.pull(topic, "billing", max_messages=1, timeout=20)
+    (again,) = await client.pull(topic, "billing", max_messages=1, timeout=60)
     assert (b"b", 2) == (again.message.data(), again.attempt)
     await again.ack()
     assert [] == await client.pull(topic, "billing", timeout=0.3)
@@ -475,7 +477,7 @@ async def test_a_subscriber(client, topic):
     with pytest.raises(RuntimeError, match="runs once"):
         await subscriber.start()
     await enough.wait()
-    report = await subscriber.stop("drain", timeout=20)
+    report = await subscriber.stop("drain", timeout=60)
     assert ("drain", 18, 1, 1, 1, True) == (
         report.mode,
         report.acknowledged,
@@ -510,13 +512,13 @@ async def test_a_subscriber_that_hands_back(client, topic):
     stopped = []
 
     async def handle(_message):
-        stopped.append(await subscriber.stop("hand_back", timeout=20))
+        stopped.append(await subscriber.stop("hand_back", timeout=60))
         loop.call_soon_threadsafe(first.set)
 
     subscriber = await client.subscriber(topic, "billing", handle, concurrency=1)
     await subscriber.start()
     await first.wait()
-    report = await subscriber.result(30)
+    report = await subscriber.result(90)
     assert ([None], 1) == (stopped, report.acknowledged)
     consumer = await client.subscribe(topic, "billing", **RETRIES)
     assert 9 == len(await receive_all(consumer, 9))

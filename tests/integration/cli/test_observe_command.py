@@ -20,8 +20,6 @@ from support.reading import SOON, SUBSCRIPTION, eventually
 
 RUN = (sys.executable, "-m", "pulsar_retry")
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def dead_letter(subscribe, publish) -> Callable[[], None]:
@@ -75,7 +73,7 @@ def test_it_serves_until_it_is_told_to_end(dead_letter, topic, namespace):
             url = json.loads(process.stdout.readline())["url"]
 
             def now() -> dict[str, Any]:
-                with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - our own
+                with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own
                     return samples(answer.read().decode(), topic)
 
             eventually(lambda: now().get("exporter_up") == 1)
@@ -83,7 +81,7 @@ def test_it_serves_until_it_is_told_to_end(dead_letter, topic, namespace):
                 dead_letter()
                 eventually(lambda count=count: now().get("dlq_backlog") == count)
             process.send_signal(signal.SIGTERM)
-            assert 0 == process.wait(20)
+            assert 0 == process.wait(60)
         finally:
             process.kill()
 

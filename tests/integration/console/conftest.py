@@ -23,6 +23,7 @@ def namespace(admin) -> Iterator[str]:
     """Give a namespace to all tests of a module, for a console takes seconds to start."""
     name = f"public/{uuid.uuid4().hex}"
     admin.create_namespace(name)
+    admin.keep_unused(name)
     yield name
     with contextlib.suppress(OSError):
         admin.delete_namespace(name)

@@ -27,7 +27,7 @@ def test_a_webhook_is_told_of_new_failures_and_of_their_growth(
         )
         console = Served(broker, namespace, *options)
         dead.fill(4)
-        receiver.wait_for(1, 60)
+        receiver.wait_for(1, 120)
         console.shows(r"localhost:\d+ \(\w+\) is not told of failures: 503", "/")
         console.kill()
         receiver.act = lambda _: answer(200)
@@ -44,9 +44,9 @@ def test_a_webhook_is_told_of_new_failures_and_of_their_growth(
                 if each["topic"] == dead.dlq and each["about"] == "group"
             ]
 
-        eventually(lambda: {("new", "even"), ("new", "odd")} <= set(told()), 60)
+        eventually(lambda: {("new", "even"), ("new", "odd")} <= set(told()), 120)
         dead.fill(30)
-        eventually(lambda: {("growing", "even"), ("growing", "odd")} <= set(told()), 60)
+        eventually(lambda: {("growing", "even"), ("growing", "odd")} <= set(told()), 120)
         metrics = console.get("/metrics")
         assert 0 == console.stop()
 

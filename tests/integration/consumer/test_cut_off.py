@@ -46,7 +46,7 @@ def cut(proxy, admin, topic):
         def fetched(source):
             return admin.stats(source)["subscriptions"][SUBSCRIPTION]["msgOutCounter"]
 
-        eventually(lambda: sum(map(fetched, sources)) == COUNT)
+        eventually(lambda: sum(map(fetched, sources)) >= COUNT)
         proxy.cut(refuse=True)
         eventually(lambda: not consumer._consumer.is_connected())
 
@@ -56,7 +56,7 @@ def cut(proxy, admin, topic):
 @pytest.fixture
 def remote(proxy):
     """Give a client that reaches the broker by the proxy."""
-    with pr.Client(proxy.url, logger=QUIET) as client:
+    with pr.Client(proxy.url, operation_timeout_seconds=90, logger=QUIET) as client:
         yield client
         proxy.mend()
 
@@ -183,7 +183,7 @@ def test_partitions_are_handed_out_without_a_connection(fill, cut, remote, admin
     consumer = shared(remote, topic)
     consumer.receive(SOON)
     cut(consumer, [f"{topic}-partition-{number}" for number in range(2)])
-    assert consumer.receive(AT_ONCE).data() in PAYLOADS
+    assert consumer.receive(SOON).data() in PAYLOADS
 
 
 def test_what_does_not_come_again_is_handed_out(proxy, client, remote, admin, topic):
@@ -200,13 +200,21 @@ def test_what_does_not_come_again_is_handed_out(proxy, client, remote, admin, to
     def sent():
         return admin.stats(topic)["subscriptions"][SUBSCRIPTION]["msgOutCounter"]
 
-    eventually(is_received)  # the broker drops what comes before it knows that it is wanted
-    before = sent()
-    producer.send(b"order")
-    eventually(lambda: sent() > before)
-    proxy.cut(refuse=True)
-    eventually(lambda: not consumer.is_connected())
-    assert b"order" == consumer.receive(AT_ONCE).data()
+    def is_handed_out():
+        eventually(is_received)  # the broker drops what comes before it knows that it is wanted
+        before = sent()
+        producer.send(b"order")
+        eventually(lambda: sent() > before)
+        proxy.cut(refuse=True)  # which may overtake the message on its way
+        eventually(lambda: not consumer.is_connected())
+        try:
+            consumer.receive(AT_ONCE)
+        except pulsar.Timeout:
+            proxy.mend()
+            return False
+        return True
+
+    eventually(is_handed_out)
 
 
 @pytest.fixture
@@ -255,7 +263,7 @@ def test_nothing_overtakes_what_comes_again(
     found = []
     while b"%d" % (COUNT - 1) not in found:
         found += [each.data() for each in consumer.batch_receive()]
-    assert found == list(PAYLOADS)
+    assert list(dict.fromkeys(found)) == list(PAYLOADS)
 
 
 @with_and_without_letters
@@ -276,7 +284,8 @@ def test_nothing_overtakes_it_with_asyncio(fill_in_order, cut, proxy, topic, kin
         await client.close()
         return found
 
-    assert asyncio.run(play(fill_in_order(kind))) == list(PAYLOADS)
+    found = asyncio.run(play(fill_in_order(kind)))
+    assert list(dict.fromkeys(found)) == list(PAYLOADS)
 
 
 @ordered

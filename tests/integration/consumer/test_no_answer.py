@@ -17,7 +17,7 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 @pytest.mark.parametrize("what", ["consumer", "client"])
 def test_letters_in_flight_do_not_delay_the_end(proxy, client, topic, publish, what):
     """The client's time limit is that of all; the letter fails, and its message comes again."""
-    remote = pr.Client(proxy.url, operation_timeout_seconds=2, logger=QUIET)
+    remote = pr.Client(proxy.url, operation_timeout_seconds=10, logger=QUIET)
     consumer = remote.subscribe(
         topic, SUBSCRIPTION, **FROM_START, enable_retry=True, letter_send_timeout=3600
     )
@@ -35,7 +35,7 @@ def test_letters_in_flight_do_not_delay_the_end(proxy, client, topic, publish, w
 
     closer = threading.Thread(target=close)
     closer.start()
-    closer.join(60)
+    closer.join(90)
     assert not closer.is_alive()
     assert isinstance(future.exception(60), pr.LetterPublishError)
     proxy.mend()

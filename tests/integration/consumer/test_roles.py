@@ -18,7 +18,12 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 def connect(guarded, token):
     """Return a client that has *token*."""
-    return pr.Client(guarded.service_url, pulsar.AuthenticationToken(token), logger=QUIET)
+    return pr.Client(
+        guarded.service_url,
+        pulsar.AuthenticationToken(token),
+        operation_timeout_seconds=90,
+        logger=QUIET,
+    )
 
 
 def call(guarded, method, path, body=None):
@@ -30,7 +35,7 @@ def call(guarded, method, path, body=None):
         method=method,
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    opener.open(request, timeout=30).close()
+    opener.open(request, timeout=90).close()
 
 
 def grant(guarded, topic, role, actions):
@@ -72,7 +77,7 @@ def test_a_subscriber_that_loses_its_rights(guarded):
             call(guarded, "DELETE", f"{topic}/permissions/auditor")
             call(guarded, "PUT", f"{topic}/unload")
             with pytest.raises(pulsar.AuthorizationError):
-                subscriber.result(60)
+                subscriber.result(120)
 
 
 def test_an_error_names_the_topic(guarded, caplog):
@@ -90,6 +95,6 @@ def test_an_error_names_the_topic(guarded, caplog):
                 client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared, ordering="durable")
             (note,) = raised.value.__notes__
             assert note.endswith(name)
-            assert note in caplog.messages[-1]
+            assert any(note in each for each in caplog.messages)
             grant(guarded, name, "orders", ["produce", "consume"])
         client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared, ordering="durable")

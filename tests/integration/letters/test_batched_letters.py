@@ -104,7 +104,7 @@ def by_subscriber(_url, client, topic):
     subscriber = client.subscriber(topic, SUBSCRIPTION, refuse, **LONG)
     subscriber.start()
     eventually(lambda: client._consumers[0]._outbox.in_flight() == COUNT)
-    report = subscriber.stop()
+    report = subscriber.stop(timeout=120)
     assert (COUNT, 0) == (report.dead_lettered, report.handed_back)
 
 
@@ -125,7 +125,7 @@ def test_a_letter_may_wait_longer_than_its_receipt(client, topic, publish, dead_
     """The time limit of a letter begins when its batch is sent."""
     publish()
     consumer = client.subscribe(
-        topic, SUBSCRIPTION, **FROM_START, dead_letter_policy=batched(4), letter_send_timeout=1
+        topic, SUBSCRIPTION, **FROM_START, dead_letter_policy=batched(14), letter_send_timeout=10
     )
     future = consumer.dead_letter_async(consumer.receive(SOON))
     wait([future], 60)

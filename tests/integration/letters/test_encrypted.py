@@ -11,7 +11,7 @@ import pulsar_retry as pr
 import pulsar_retry.asyncio as pra
 from support.encrypting import key_files
 from support.push.receiving import Receiver, answer
-from support.reading import RETRYING, SOON, SUBSCRIPTION, eventually
+from support.reading import RETRYING, SOON, SUBSCRIPTION, eventually, keep
 
 EARLIEST = pulsar.InitialPosition.Earliest
 KEY = "orders"
@@ -27,7 +27,8 @@ def key_reader(tmp_path):
 
 
 def publish(client, topic, key_reader, *payloads):
-    """Publish encrypted messages."""
+    """Publish encrypted messages, to a topic that stays until it is used."""
+    keep(client, topic)
     producer = client.create_producer(
         topic, chunking_enabled=True, encryption_key=KEY, crypto_key_reader=key_reader
     )
@@ -112,7 +113,7 @@ def by_subscriber(client, topic, **options):
 
 def by_pull(client, topic, **options):
     """A pulled message is dead-lettered."""
-    (delivery,) = client.pull(topic, SUBSCRIPTION, timeout=20, **options)
+    (delivery,) = client.pull(topic, SUBSCRIPTION, timeout=60, **options)
     delivery.dead_letter("invalid")
     return [delivery.message.data()]
 

@@ -88,7 +88,7 @@ def await_deletions(client: pr.Client, admin: Any) -> None:
     longest = float(runtime["brokerDeleteInactiveTopicsMaxInactiveDurationSeconds"])
     canary = f"persistent://public/default/{uuid.uuid4().hex}"
     client.create_producer(canary).close()
-    deadline = time.monotonic() + 60 + 2 * longest
+    deadline = time.monotonic() + 120 + 2 * longest
     while time.monotonic() < deadline:
         try:
             admin.stats(canary)
@@ -186,11 +186,11 @@ def test_the_first_dead_letter_after_a_deletion(
                 consumer.dead_letter(consumer.receive(SOON))
             elif shell == "nacks":
                 consumer.negative_acknowledge(consumer.receive(SOON))
-            eventually(lambda: stored_in(admin, dead) == 1)
+            eventually(lambda: admin.published(dead) == 1)
 
         letter()
         admin.delete_topic(dead)
-        eventually(lambda: stored_in(admin, dead) == 0)
+        eventually(lambda: admin.published(dead) == 0)
         publish(b"last")
         letter()
         if ends == "killed":  # which closes nothing
@@ -216,7 +216,7 @@ def test_a_batch_that_is_sent_after_the_check(
     options = pr.ProducerOptions(
         batching_enabled=True,
         chunking_enabled=False,
-        arguments=lambda _: {"batching_max_publish_delay_ms": 6_000},
+        arguments=lambda _: {"batching_max_publish_delay_ms": 15_000},
     )
     policy = pr.DeadLetterPolicy(dead_letter_producer=options)
     for _ in range(2):
@@ -229,15 +229,7 @@ def test_a_batch_that_is_sent_after_the_check(
         assert not last.done()
         admin.delete_topic(dead)
         if ends == "killed":
-            last.result(SOON)
+            last.result(SOON / 1000)
             eventually(lambda: backlog(admin, dead) == 1)
     await_deletions(client, admin)
     assert 1 == backlog(admin, dead)
-
-
-def stored_in(admin: Any, topic: str) -> int:
-    """Return how many messages the topic has got since it was created."""
-    with suppress(urllib.error.HTTPError):
-        count: int = admin.stats(topic)["msgInCounter"]
-        return count
-    return 0

@@ -13,8 +13,6 @@ import pulsar_retry as pr
 from support.pull.handling import fails
 from support.reading import SOON, SUBSCRIPTION, eventually
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Metrics:
     """Reads the metrics of the test's subscription."""
@@ -142,7 +140,7 @@ def test_dead_letters_that_wait_for_their_topic(subscribe, publish, admin, topic
         consumer.negative_acknowledge(consumer.receive(SOON))
     eventually(lambda: metrics("letters_inflight") == 3)
     admin.delete_topic(dead)
-    eventually(lambda: metrics("letters_inflight") == 0, 60)
+    eventually(lambda: metrics("letters_inflight") == 0, 120)
     assert 3 == metrics("deliveries_total", outcome="dead_lettered")
 
 
@@ -164,7 +162,8 @@ def test_a_subscriber(start, publish, hooks, told, metrics):
     assert {ValueError} <= {type(event.error) for _, event in told}
     eventually(lambda: metrics("deliveries_total", outcome="dropped") == 1)
     eventually(lambda: metrics("inflight") == 0)
-    assert (0, 10) == (metrics("load_ratio"), metrics("lease_seconds"))
+    assert 0 == metrics("load_ratio")
+    assert metrics("lease_seconds") >= 10  # the shortest, unless handlers take long
     subscriber.stop()
     assert metrics("inflight") is None
 
@@ -243,7 +242,7 @@ def test_asyncio_tells_the_same(broker, topic, metrics, hooks, told):
             await producer.send(b"order")
             await consumer.dead_letter(await consumer.receive(), reason="invalid")
 
-    asyncio.run(asyncio.wait_for(run(), 45))
+    asyncio.run(asyncio.wait_for(run(), 240))
     assert ["retry", "recovered", "dead letter"] == [hook for hook, _ in told]
     outcomes = ("acknowledged", "retried", "dead_lettered")
     assert [1, 1, 1] == [metrics("deliveries_total", outcome=each) for each in outcomes]

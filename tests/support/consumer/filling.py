@@ -51,7 +51,7 @@ def send_batch(client: Any, topic: str, count: int) -> None:
         topic,
         batching_enabled=True,
         batching_max_messages=count,
-        batching_max_publish_delay_ms=5_000,
+        batching_max_publish_delay_ms=60_000,
     )
     for number in range(count):
         producer.send_async(b"%d" % number, lambda *_: None)

@@ -16,6 +16,13 @@ import pytest
 import pulsar_retry as pr
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+#: Seconds for a whole scenario: more than for one wait in it, which then says what is wrong.
+LONGEST = 240
+
+#: The first topic of a namespace takes a busy broker long.
+PATIENT: dict[str, Any] = {"operation_timeout_seconds": 90}
+
 SHELLS = ("threads", "asyncio")
 
 #: The classes of objects that a shell makes and whose methods a scenario awaits.
@@ -72,7 +79,8 @@ def _faced(result: Any) -> Any:
 
 def opened(kind: str, url: str) -> Face:
     """Return a client of the shell *kind*."""
-    return Face((pr.asyncio.Client if kind == "asyncio" else pr.Client)(url, logger=QUIET))
+    make = pr.asyncio.Client if kind == "asyncio" else pr.Client
+    return Face(make(url, logger=QUIET, **PATIENT))
 
 
 def on_both_shells(scenario: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -83,7 +91,7 @@ def on_both_shells(scenario: Callable[..., Awaitable[None]]) -> Callable[..., No
         async def play() -> None:
             client = opened(shell, broker.service_url)
             try:
-                await asyncio.wait_for(scenario(client, topic, *[admin for _ in more]), 240)
+                await asyncio.wait_for(scenario(client, topic, *[admin for _ in more]), LONGEST)
             finally:
                 with suppress(pulsar.AlreadyClosed):
                     await client.close()
@@ -103,8 +111,9 @@ def on_a_loop(
     async def play() -> Any:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-        async with pr.asyncio.Client(broker.service_url, logger=QUIET, **options) as client:
-            result = await asyncio.wait_for(scenario(client), 240)
+        more = PATIENT | options
+        async with pr.asyncio.Client(broker.service_url, logger=QUIET, **more) as client:
+            result = await asyncio.wait_for(scenario(client), LONGEST)
         gc.collect()
         return result
 

@@ -149,7 +149,7 @@ def run_listener(client: pr.Client, topic: Any, work: Work, options: dict[str, A
 
 async def run_asyncio(url: str, topic: Any, work: Work, options: dict[str, Any]) -> None:
     """Receive and settle on an event loop."""
-    async with pra.Client(url) as client:
+    async with pra.Client(url, operation_timeout_seconds=90) as client:
         consumer = await client.subscribe(topic, SUBSCRIPTION, **options)
         while True:
             message = await consumer.receive()
@@ -234,7 +234,11 @@ def main(argument: str) -> None:
     cell = Cell(**job["cell"])
     work = Work(cell, Path(job["path"]))
     topic = re.compile(job["topic"]) if cell.topics == "pattern" else job["topic"]
-    client = pr.Client(job["url"], logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = pr.Client(
+        job["url"],
+        operation_timeout_seconds=90,  # what a busy broker needs, else this program would end
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
     watch_neighbour(client, job["neighbour"], work)
     options = options_of(cell, job["keys"])
     if cell.shell == "asyncio":

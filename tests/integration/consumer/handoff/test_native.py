@@ -24,6 +24,7 @@ from support.reading import (
     SOON,
     SUBSCRIPTION,
     eventually,
+    keep,
     read_all,
     receive_all,
 )
@@ -48,7 +49,7 @@ def fill(client, topic, count=COUNT):
 
     A busy machine can take longer to start a process than the broker keeps a topic without one.
     """
-    client.subscribe(topic, "keeps").close()
+    keep(client, topic)
     producer = client.create_producer(topic)
     for number in range(count):
         producer.send_async(b"%d" % number, lambda *_: None)
@@ -57,15 +58,16 @@ def fill(client, topic, count=COUNT):
 
 
 def handed_on(consumer, count=COUNT, **options):
-    """Receive and hand on *count* messages; return the futures."""
-    return [consumer.reconsume_later_async(consumer.receive(SOON), **options) for _ in range(count)]
+    """Receive *count* messages, and then hand them on; return the futures."""
+    messages = [consumer.receive(SOON) for _ in range(count)]
+    return [consumer.reconsume_later_async(each, **options) for each in messages]
 
 
 def test_it_is_used(client, topic):
     """The consumer's letters are handed off in C++."""
     fill(client, topic, 1)
     consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
-    handed_on(consumer, 1)[0].result(30)
+    handed_on(consumer, 1)[0].result(SOON / 1000)
     (slot,) = consumer._outbox._hand_off.producers._slots.values()
     assert type(slot.producer).__name__ == "NativeProducer"
 
@@ -90,16 +92,16 @@ def test_letters_are_made_in_cpp(broker, client, topic, shell, made):
     fill(client, topic, 5)
     if shell == "sync":
         consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
-        for _ in range(5):
-            consumer.reconsume_later(consumer.receive(SOON), delay=2)
+        for message in [consumer.receive(SOON) for _ in range(5)]:
+            consumer.reconsume_later(message, delay=2)
         again = consumer
     else:
 
         async def hand_on():
             async with pr.asyncio.Client(broker.service_url, logger=QUIET) as own:
                 consumer = await own.subscribe(topic, SUBSCRIPTION, **RETRYING)
-                for _ in range(5):
-                    await consumer.reconsume_later(await consumer.receive(SOON), delay=2)
+                for message in [await consumer.receive(SOON) for _ in range(5)]:
+                    await consumer.reconsume_later(message, delay=2)
 
         asyncio.run(hand_on())
         again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
@@ -225,7 +227,7 @@ def test_every_form_of_message(client, topic):
     for message in sent:
         producer.send(**message)
     for future in handed_on(consumer, len(sent), delay=2, properties={"mine": "too"}):
-        future.result(30)
+        future.result(SOON / 1000)
     came = sorted((consumer.receive(SOON) for _ in sent), key=lambda m: m.data())
     wanted = sorted(sent, key=lambda each: each["content"])
     for each, message in zip(wanted, came, strict=True):
@@ -247,7 +249,7 @@ def test_closed_with_letters_in_flight(client, topic):
     consumer.close()
     assert all(each.done() and each.exception() is None for each in futures)
     again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
-    assert COUNT == len(receive_all(again))
+    assert COUNT == len(receive_all(again, count=COUNT))
 
 
 def test_shut_down_with_letters_in_flight(broker, client, topic):
@@ -258,7 +260,7 @@ def test_shut_down_with_letters_in_flight(broker, client, topic):
     own.shutdown()
     eventually(lambda: all(each.done() for each in futures))
     again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
-    assert {b"%d" % number for number in range(COUNT)} == set(receive_all(again, 3_000))
+    assert {b"%d" % number for number in range(COUNT)} == set(receive_all(again, different=COUNT))
 
 
 PROGRAM = """
@@ -287,12 +289,12 @@ def test_the_process_ends_with_letters_in_flight(broker, client, topic, end):
         [sys.executable, "-c", PROGRAM.replace("{}", end), broker.service_url, topic, str(COUNT)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert (0, "sent\n", "") == (done.returncode, done.stdout, done.stderr)
     again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
-    assert {b"%d" % number for number in range(COUNT)} == set(receive_all(again, 3_000))
+    assert {b"%d" % number for number in range(COUNT)} == set(receive_all(again, different=COUNT))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="skipped, because there is no fork")
@@ -317,7 +319,7 @@ def test_a_forked_child(client, topic):
     futures.append(consumer.reconsume_later_async(message))
     assert (child, 0) == os.waitpid(child, 0)
     for each in futures:
-        each.result(30)
+        each.result(SOON / 1000)
 
 
 @pytest.mark.parametrize("posts", [False, True])
@@ -353,13 +355,15 @@ def test_the_sending_thread_wakes_up(client, topic):
     quick = client.create_producer(f"{topic}-quick")
     outcomes = native().module.Outcomes()
     flying, sender = outcomes.sender(slow._producer), outcomes.sender(quick._producer)
-    posts, came = True, []
+    posts, is_in_time = True, False
     for _ in range(100):
         flying.send(raw, bare, {}, 0, None, not posts)
-    for number in range(6):  # the first starts the thread
+    for number in range(40):  # the first starts the thread, and some may be late by themselves
         sender.send(raw, bare, {}, 0, number, posts)
-        came.append(outcomes.take(500, 1_000, 0, 0))
+        succeeded, _ = outcomes.take(500, 1_000, 0, 0)
         while len(outcomes) > 100:
             outcomes.take(SOON, 1_000, 0, 0)
-    assert any(succeeded for succeeded, _ in came[1:])
+        if is_in_time := bool(number and succeeded):
+            break
+    assert is_in_time
     slow.flush()

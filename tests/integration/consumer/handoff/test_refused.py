@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +17,12 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.consumer.handoff import alone
 from support.encrypting import key_files
-from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
+from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually, keep
 
 EARLIEST = pulsar.InitialPosition.Earliest
 COUNT = 50
-#: Seconds for which letters are refused.
-REFUSED = 4.0
+#: Seconds for which letters are refused, and after which it is clear that something is missing.
+REFUSED, LONGEST = 4.0, 90.0
 
 
 @pytest.fixture
@@ -40,11 +41,18 @@ def refuse(client):
 
 
 def send(client: pr.Client, topic: str, count: int = COUNT, **options: Any) -> None:
-    """Publish numbered messages."""
+    """Publish numbered messages, to a topic that stays until it is used."""
+    keep(client, topic)
     producer = client.create_producer(topic, **options)
     for number in range(count):
         producer.send_async(b"%d" % number, lambda *_: None)
     producer.flush()
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    """Return a function that tells whether so many seconds have passed since then."""
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
 
 
 def most_runs(seconds: float) -> int:
@@ -57,14 +65,13 @@ def most_runs(seconds: float) -> int:
 
 
 def by_receive(client: pr.Client, url: str, topic: str, kind: Any, runs: Counter[bytes]) -> Any:
-    """Retry what is received, for a while; return what goes on with it."""
+    """Return a function that retries what is received, until another one says that it is over."""
     consumer = client.subscribe(
         topic, SUBSCRIPTION, kind, initial_position=EARLIEST, enable_retry=True
     )
 
-    def work(seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+    def work(is_over: Callable[[], bool]) -> None:
+        while not is_over():
             with suppress(pulsar.Timeout):
                 message = consumer.receive(200)
                 runs[message.data()] += 1
@@ -89,26 +96,25 @@ def by_a_listener(client: pr.Client, url: str, topic: str, kind: Any, runs: Coun
         enable_retry=True,
         message_listener=listen,
     )
-    return time.sleep
+    return lambda is_over: eventually(is_over, LONGEST)
 
 
 def by_asyncio(client: pr.Client, url: str, topic: str, kind: Any, runs: Counter[bytes]) -> Any:
     """The same on an event loop."""
 
-    async def run(seconds: float) -> None:
-        async with pr.asyncio.Client(url) as own:
+    async def run(is_over: Callable[[], bool]) -> None:
+        async with pr.asyncio.Client(url, operation_timeout_seconds=90) as own:
             consumer = await own.subscribe(
                 topic, SUBSCRIPTION, kind, initial_position=EARLIEST, enable_retry=True
             )
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
+            while not is_over():
                 with suppress(pulsar.Timeout):
                     message = await consumer.receive(200)
                     runs[message.data()] += 1
                     with suppress(pr.LetterPublishError):
                         await consumer.reconsume_later(message, delay=3600)
 
-    return lambda seconds: asyncio.run(run(seconds))
+    return lambda is_over: asyncio.run(run(is_over))
 
 
 @pytest.mark.parametrize(
@@ -129,14 +135,20 @@ def test_a_retry_topic_that_refuses(client, broker, topic, admin, refuse, shell,
     began = time.monotonic()
     work = shell(client, broker.service_url, topic, getattr(pulsar.ConsumerType, kind), runs)
 
-    work(REFUSED)
+    is_long, is_too_long = after(REFUSED), after(LONGEST)
+
+    def has_refused() -> bool:
+        have_come = len(runs) == COUNT and max(runs.values()) > 1
+        return (is_long() and have_come) or is_too_long()
+
+    work(has_refused)
     assert COUNT == len(runs)
     assert 1 < max(runs.values()) <= most_runs(time.monotonic() - began)
 
     refuse(retry)
     deadline = time.monotonic() + 3 * SOON / 1000
     while admin.backlog(topic, SUBSCRIPTION) and time.monotonic() < deadline:
-        work(3)
+        work(after(3))
     assert (0, COUNT) == (
         admin.backlog(topic, SUBSCRIPTION),
         admin.backlog(retry, SUBSCRIPTION),
@@ -158,8 +170,8 @@ def test_dead_letters_of_a_batch(client, topic, admin, refuse):
     )
     refuse(dead)
     runs = Counter()
-    end = time.monotonic() + REFUSED
-    while time.monotonic() < end:
+    is_long, is_too_long = after(REFUSED), after(LONGEST)
+    while not (is_long() and len(runs) == 100 and runs[b"7"] > 1) and not is_too_long():
         with suppress(pulsar.Timeout):
             message = consumer.receive(200)
             runs[message.data()] += 1
@@ -198,27 +210,29 @@ def test_a_subscriber_publishes_its_verdict_again(client, topic, admin, refuse, 
 
 def test_a_delay_above_the_namespaces_limit(client, namespace, topic, admin):
     """It is refused soon, clearly and alone: letters under way go on, and others' messages stay."""
-    limit = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 60_000}
+    limit = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 600_000}
     admin.set_namespace_policy(namespace, "delayedDelivery", limit)
     send(client, topic, 20)
     bystander = client.subscribe(topic, "bystander", **FROM_START)
     held = [bystander.receive(SOON) for _ in range(20)]
-    consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+    consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING, letter_send_timeout=240)
     first, bad, *rest = [consumer.receive(SOON) for _ in range(20)]
-    consumer.reconsume_later(first, delay=30)
-    futures = [consumer.reconsume_later_async(each, delay=30) for each in rest]
-    began = time.monotonic()
-    with pytest.raises(pr.LetterPublishError, match="maxDeliveryDelayInMillis"):
-        consumer.reconsume_later(bad, delay=61)
-    assert time.monotonic() - began < 25
+    consumer.reconsume_later(first, delay=500)
+    futures = [consumer.reconsume_later_async(each, delay=500) for each in rest]
+
+    def refused(message, delay):
+        """Return how many seconds it takes until the letter is refused."""
+        began = time.monotonic()
+        with pytest.raises(pr.LetterPublishError, match="maxDeliveryDelayInMillis"):
+            consumer.reconsume_later(message, delay=delay)
+        return time.monotonic() - began
+
+    assert refused(bad, 601) < 90  # long before the time limit of the letter
     for future in futures:
         future.result(SOON / 1000)
-    bad = consumer.receive(SOON)
-    began = time.monotonic()
-    with pytest.raises(pr.LetterPublishError, match="maxDeliveryDelayInMillis"):
-        consumer.reconsume_later(bad, delay=90)  # which is known by now
-    assert time.monotonic() - began < 5
-    consumer.reconsume_later(consumer.receive(SOON), delay=31)
+    # It is known by now. Machines that are held up take longer once, but not each time.
+    assert any(refused(consumer.receive(SOON), 900) < 5 for _ in range(3))
+    consumer.reconsume_later(consumer.receive(SOON), delay=501)
 
     retry = f"{topic}-{SUBSCRIPTION}-RETRY"
     eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
@@ -241,26 +255,31 @@ def test_a_first_delay_holds_up_no_other_thread(subscribe, publish, monkeypatch)
             time.sleep(0.2)
 
     consumer = subscribe(initial_position=EARLIEST)
-    publish()
-    message = consumer.receive(SOON)
     names = SimpleNamespace(Event=Slow, Lock=threading.Lock)
     monkeypatch.setattr(alone, "threading", names)
-    over = threading.Event()
-    gaps = []
 
-    def tick() -> None:
-        before = time.monotonic()
-        while not over.wait(0.01):
-            now = time.monotonic()
-            gaps.append(now - before)
-            before = now
+    def longest_gap(delay: float) -> float:
+        """Return for how many seconds another thread stood still during a first *delay*."""
+        publish()
+        message = consumer.receive(SOON)
+        over, gaps = threading.Event(), [0.0]
 
-    ticker = threading.Thread(target=tick)
-    ticker.start()
-    consumer.reconsume_later(message, delay=3600)
-    over.set()
-    ticker.join()
-    assert max(gaps) < 5
+        def tick() -> None:
+            before = time.monotonic()
+            while not over.wait(0.01):
+                now = time.monotonic()
+                gaps.append(now - before)
+                before = now
+
+        ticker = threading.Thread(target=tick)
+        ticker.start()
+        consumer.reconsume_later(message, delay=delay)
+        over.set()
+        ticker.join()
+        return max(gaps)
+
+    # Machines may stop a process, too, but not each time.
+    assert any(longest_gap(delay) < 5 for delay in (3600, 7200, 10_800))
 
 
 @pytest.mark.parametrize("said", ["properties", "MessageTooBig"])
@@ -275,10 +294,10 @@ def test_properties_that_are_too_large(topic, admin, subscribe, publish, said, m
     for number in range(10):
         publish(b"%d" % number)
     bad, *rest = [consumer.receive(SOON) for _ in range(10)]
-    consumer.reconsume_later(rest.pop(), delay=30)
-    futures = [consumer.reconsume_later_async(each, delay=30) for each in rest]
+    consumer.reconsume_later(rest.pop(), delay=3600)
+    futures = [consumer.reconsume_later_async(each, delay=3600) for each in rest]
     with pytest.raises(pr.LetterPublishError, match=said):
-        consumer.reconsume_later(bad, delay=30, properties={"large": "é" * (5 << 19)})
+        consumer.reconsume_later(bad, delay=3600, properties={"large": "é" * (5 << 19)})
     for future in futures:
         future.result(SOON / 1000)
     assert b"0" == consumer.receive(SOON).data()
@@ -319,6 +338,6 @@ def test_a_topic_that_may_have_one_producer(client, namespace, topic, admin, sub
     consumer = subscribe()
     for copied in ({}, {"ORIGIN_MESSAGE_ID": "1:2:-1"}) * 2:
         publish(properties=copied)
-    for delay in (10, 20, 30, 40):
+    for delay in (600, 1200, 1800, 2400):
         consumer.reconsume_later(consumer.receive(SOON), delay=delay)
     assert 4 == admin.backlog(f"{topic}-{SUBSCRIPTION}-RETRY", SUBSCRIPTION)

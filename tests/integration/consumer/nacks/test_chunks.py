@@ -128,7 +128,7 @@ def test_in_a_subscriber(client, topic, redelivery):
     subscriber.start()
     client.create_producer(topic, chunking_enabled=True, batching_enabled=False).send(BIG)
     assert done.wait(SOON / 1000)
-    subscriber.stop("drain", timeout=20)
+    subscriber.stop("drain", timeout=60)
     assert [1, 2] == attempts
 
 

@@ -186,7 +186,7 @@ def test_in_a_subscriber(client, topic, raws):
     subscriber.start()
     client.create_producer(topic, chunking_enabled=True, batching_enabled=False).send(BIG)
     assert done.wait(SOON / 1000)
-    subscriber.stop("drain", timeout=20)
+    subscriber.stop("drain", timeout=60)
 
 
 def test_acknowledgement_time_outs(client, topic, admin):
