@@ -242,7 +242,6 @@ import os, urllib.request
 import pulsar_retry as pr
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.observe import multiprocess
-from support.reading import eventually
 Watch.of("orders", "billing").counters.messages.count += 5
 multiprocess._mirror.copy()
 with pr.start_metrics_server(0) as server:
