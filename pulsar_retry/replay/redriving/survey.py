@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import _pulsar
@@ -99,7 +99,7 @@ def count_left(
     client: pulsar.Client,
     subscription: str,
     ends: Mapping[str, Position],
-    seen: Callable[[], Container[EntryPlace]],
+    seen: Callable[[], set[EntryPlace]],
 ) -> Counter[str]:
     """Return how many letters of a redrive are left that have not come to it, by reason.
 
@@ -120,8 +120,7 @@ def count_left(
         acks = AckState.read(cursor, log)
         unseen = {each for each in acks.unacknowledged(log) if each <= log.last}
         if unseen:
-            known = seen()
-            unseen = {each for each in unseen if each not in known}
+            unseen -= seen()
         if unseen:  # chunks of a letter, what cannot be read, or what has not come in time
             missed: list[EntryPlace] = []
             begin = min(unseen).before
