@@ -269,6 +269,16 @@ def test_a_batch_receive_returns_what_its_policy_says(place: Place) -> None:
     assert [["a", "b"], ["c", "d"]] == [texts(consumer.batch_receive()) for _ in range(2)]
 
 
+def test_a_batch_receive_ends_by_its_time(place: Place) -> None:
+    """A batch that is not full is returned when its time is over."""
+    policy = pulsar.ConsumerBatchReceivePolicy(2, -1, 2000)
+    consumer = place.subscribe(batch_receive_policy=policy)
+    place.publish("a")
+    while not (batch := texts(consumer.batch_receive())):  # its time may be over before it comes
+        pass
+    assert ["a"] == batch
+
+
 def test_batches_of_a_topic_that_flows_leave_no_letter_behind(place: Place) -> None:
     """Letters arrive in later batches although the main topic always has messages."""
     policy = pulsar.ConsumerBatchReceivePolicy(10, -1, 200)
