@@ -41,7 +41,6 @@ from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.client_log import logger_of
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-from pulsar_retry.runtime.contact import Contact
 from pulsar_retry.runtime.exiting import closes, keep_until_exit
 from pulsar_retry.runtime.results import waiting_in_python
 from pulsar_retry.runtime.timer import Timer
@@ -81,8 +80,6 @@ class Client(pulsar.Client):
     #: Seconds that pulsar-client waits for the answer to an operation.
     _operation_timeout: float = _SIGNATURE.parameters["operation_timeout_seconds"].default
     _hooks: Hooks | None = None
-    #: Reports brokers that are not reached; None if the service URL is not known.
-    _contact: Contact | None = None
 
     @property
     def hooks(self) -> Hooks | None:
@@ -117,8 +114,6 @@ class Client(pulsar.Client):
         self._new_client = lambda: waiting_in_python(pulsar.Client(**alike))
         self._letter_client = self._new_client()
         fork.guard(self._letter_client, "_client")
-        if isinstance(url := arguments["service_url"], str):  # otherwise it supplies several URLs
-            self._contact = Contact(url)
         self._begin()
 
     def _begin(self, clock: Clock = SYSTEM) -> None:
@@ -136,28 +131,22 @@ class Client(pulsar.Client):
         _open_clients.add(self)
         fork.guard(self, "_client")
 
-    def _awaiting_contact(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._contact is None else self._contact.awaited()
-
     @as_original(pulsar.Client.create_producer)
     def create_producer(self, *args: Any, **kwargs: Any) -> pulsar.Producer:  # noqa: D102 - wrapped
-        with self._awaiting_contact():
-            producer = super().create_producer(*args, **kwargs)
+        producer = super().create_producer(*args, **kwargs)
         vars(producer)["_owner"] = self  # the producer keeps its client alive
         fork.guard(producer, "_client", "_producer")
         return producer
 
     @as_original(pulsar.Client.create_reader)
     def create_reader(self, *args: Any, **kwargs: Any) -> pulsar.Reader:  # noqa: D102 - wrapped
-        with self._awaiting_contact():
-            reader = super().create_reader(*args, **kwargs)
+        reader = super().create_reader(*args, **kwargs)
         fork.guard(reader, "_reader")
         return reader
 
     @as_original(pulsar.Client.create_table_view)
     def create_table_view(self, *args: Any, **kwargs: Any) -> pulsar.TableView:  # noqa: D102 - wrapped
-        with self._awaiting_contact():
-            view = super().create_table_view(*args, **kwargs)
+        view = super().create_table_view(*args, **kwargs)
         vars(view)["_owner"] = self  # as for a producer
         fork.guard(view, "_table_view")
         return view
@@ -363,7 +352,7 @@ class Client(pulsar.Client):
             "batch_index_ack_enabled": batch_index_ack_enabled,
             "crypto_failure_action": crypto_failure_action,
         }
-        plan = with_old_names(plan, self, self._awaiting_contact)
+        plan = with_old_names(plan, self)
         checked_sources(plan)  # the look-up may have changed the names
         consumer = Consumer(self, schema, plan, self._timer)
         with contextlib.ExitStack() as on_failure, consumer._opening():  # noqa: SLF001
@@ -402,7 +391,7 @@ class Client(pulsar.Client):
 
     def _subscribe_raw(self, *args: Any, **kwargs: Any) -> Any:
         """Subscribe as pulsar-client does, and return only the raw consumer."""
-        with self._awaiting_contact(), about(args[0]):
+        with about(args[0]):
             bare = super().subscribe(*args, **kwargs)
         self._consumers.remove(bare)
         return bare._consumer  # noqa: SLF001

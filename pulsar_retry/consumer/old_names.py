@@ -10,12 +10,9 @@ refused exactly if the first one is on a topic.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import _pulsar
@@ -31,9 +28,6 @@ MAY_NOT_LOOK = (pulsar.AuthorizationError, pulsar.LookupError)
 #: The prefix of the subscriptions' names. They stay behind if the process is killed meanwhile.
 PROBE = "pulsar-retry-probe-"
 
-#: Makes a context for a request to the broker.
-Awaiting = Callable[[], AbstractContextManager[None]]
-
 _log = logging.getLogger("pulsar_retry")
 
 
@@ -44,13 +38,10 @@ def old_names(topic: str, subscription: str, naming: Naming) -> LetterTopics | N
     return Naming.TDMQ_2_7_2.topics(topic, subscription)  # TDMQ kept that style longest
 
 
-def with_old_names(
-    plan: Plan, client: pulsar.Client, awaiting: Awaiting = contextlib.nullcontext
-) -> Plan:
+def with_old_names(plan: Plan, client: pulsar.Client) -> Plan:
     """Return *plan* with old-style names for topics that exist and that the user has not named.
 
-    The two names are looked up separately, as in the Java client. The look-ups are done within
-    *awaiting*, which reports a broker that is not reached.
+    The two names are looked up separately, as in the Java client.
 
     Raises:
         pulsar.PulsarException: the look-up failed. A guess could put letters into two topics.
@@ -62,13 +53,9 @@ def with_old_names(
     old = old_names(str(first), plan.subscription, plan.naming)
     if old is not None:
         if plan.policy.retry_letter_topic is None:
-            with awaiting():
-                retry = old.retry if _old_exists(client, old.retry) else retry
+            retry = old.retry if _old_exists(client, old.retry) else retry
         if plan.policy.dead_letter_topic is None:
-            with awaiting():
-                dead_letter = (
-                    old.dead_letter if _old_exists(client, old.dead_letter) else dead_letter
-                )
+            dead_letter = old.dead_letter if _old_exists(client, old.dead_letter) else dead_letter
     return attrs.evolve(plan, topics=LetterTopics(retry, dead_letter))
 
 

@@ -16,7 +16,6 @@ from _pulsar import PulsarException
 
 from pulsar_retry._version import __version__
 from pulsar_retry.errors import AdminError, ConfigError, PulsarRetryError, UnreachableError
-from pulsar_retry.runtime.reaching import REFUSES
 
 __all__ = ["run"]
 
@@ -114,7 +113,10 @@ def _code_of(error: BaseException) -> str:
         return "failed" if error.__cause__ is None else _code_of(error.__cause__)
     if isinstance(error, AdminError) and error.status is None:
         return "unreachable"
-    if isinstance(error, UnreachableError) and REFUSES in str(error):
-        return "forbidden"
+    if isinstance(error, UnreachableError):
+        from pulsar_retry.replay.reaching import REFUSES  # noqa: PLC0415 - heavy
+
+        if REFUSES in str(error):
+            return "forbidden"
     name = type(error).__name__.removesuffix("Error")
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

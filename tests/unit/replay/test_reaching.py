@@ -8,14 +8,14 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster
-from pulsar_retry.replay.reaching import check_broker
-from pulsar_retry.runtime.reaching import problem_at
+from pulsar_retry.replay.reaching import check_broker, problem_at
 
 CONNECTED = b"\x00\x00\x00\x0c\x00\x00\x00\x08\x08\x03\x1a\x04\x0a\x02ok"
 #: The error of a broker that does not know a token.
@@ -139,4 +139,20 @@ def free_port() -> Callable[[], int]:
 
 def test_a_scheme_that_is_not_pulsars() -> None:
     """It is named, instead of an error of this package."""
-    assert "ftp:// is not a scheme of Pulsar" == problem_at("ftp://localhost", patience=1.0)
+    assert "ftp:// is not a scheme of Pulsar" == problem_at("ftp://localhost", None, None, 1.0)
+
+
+def test_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-up of a name knows no time-out."""
+    ended = threading.Event()
+
+    def look_up(*_: Any) -> Any:
+        ended.wait(60)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    assert problem_at("pulsar://broker", None, None, 0.1) == "nothing answers"
+    ended.set()
+    for thread in threading.enumerate():
+        if thread.name == "pulsar-retry-look":
+            thread.join(120)
