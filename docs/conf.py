@@ -52,7 +52,7 @@ autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
 add_module_names = False
 
-# `tox run -e links` asks the Internet; links within these pages are checked at each build.
+# `tox run -e site -- -b linkcheck` asks the Internet; links within the pages are always checked.
 linkcheck_anchors = False
 linkcheck_timeout = 20
 linkcheck_workers = 4

@@ -1,6 +1,6 @@
 """How many messages each client runs more than once, put through the same faults.
 
-CI does not run it: `tox -e duplicates`, and `-- --write-reliability` writes the table of
+CI does not run it: `tox -e soak -- tests/duplicates`, and `--write-reliability` writes the table of
 docs/reliability.md.
 """
 

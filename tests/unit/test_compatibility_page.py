@@ -48,4 +48,4 @@ def test_each_row_is_of_an_environment_that_exists() -> None:
     rows = re.findall(r"^\| \[`(\S+)`\]\(\.\./tox\.ini\) \|", PAGE.read_text("utf-8"), re.MULTILINE)
     assert rows
     assert set(rows) <= environments()
-    assert {"unit", "py314", "pulsar40", "spark35"} <= environments()
+    assert {"unit", "pulsar29", "pulsar40", "spark35"} <= environments()

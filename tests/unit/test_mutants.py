@@ -1,4 +1,4 @@
-"""The planted errors of `tox -e mutants` still fit the code."""
+"""The planted errors of `tox -e simulation` still fit the code."""
 
 from __future__ import annotations
 
