@@ -55,17 +55,21 @@ def notes(tag: str) -> str:
     version = tag.removeprefix("v")
     if version != _version():
         sys.exit(f"error: {tag} is tagged, but pulsar_retry/_version.py says {_version()}")
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |^\[Unreleased\]: )"
-    found = re.search(heading, text, re.MULTILINE | re.DOTALL)
-    if found is None:
+    part = part_about(version, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    if part is None:
         sys.exit(f"error: CHANGELOG.md has no part '## [{version}] - YYYY-MM-DD'")
-    return found[1].strip() + "\n"
+    return part
+
+
+def part_about(version: str, changelog: str) -> str | None:
+    """Return the dated part of *changelog* about *version*, without its heading, or None."""
+    heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |^\[Unreleased\]: )"
+    found = re.search(heading, changelog, re.MULTILINE | re.DOTALL)
+    return None if found is None else found[1].strip() + "\n"
 
 
 def main(folder: Path) -> None:
     """Build, compare and check; the files that are to be published are in *folder* then."""
-    notes(_version())
     environ = {**os.environ, "SOURCE_DATE_EPOCH": _epoch()}
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
