@@ -63,7 +63,6 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
     from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry
     from pulsar_retry.policy.retry import RetryPolicy
-    from pulsar_retry.policy.settings import Setting
     from pulsar_retry.pull.delivery import Delivery
     from pulsar_retry.pull.health import Health
     from pulsar_retry.pull.report import Report
@@ -147,7 +146,6 @@ __all__ = [
     "RetryProperties",
     "Schedule",
     "SeekError",
-    "Setting",
     "SettleError",
     "SettleEvent",
     "SnapshotError",

@@ -53,7 +53,6 @@ NAMES: dict[str, tuple[str, ...]] = {
         "policy.levels": "DEFAULT_DELAY_LEVELS DelayLevels",
         "policy.outcomes": "Defer Drop Failure Outcome Reject Retry",
         "policy.retry": "RetryPolicy",
-        "policy.settings": "Setting",
         "pull.delivery": "Delivery",
         "pull.health": "Health",
         "pull.report": "Report",

@@ -28,7 +28,6 @@ from pulsar_retry.pull.options import (
     Redelivery,
     Workers,
     checked_options,
-    checked_policy,
     effective,
     with_handler,
 )
@@ -56,25 +55,6 @@ class Client(consumer_client.Client):
     Accepts every argument of `pulsar.Client`, has all its methods, and works as a context manager.
     Thread-safe. A child process that is forked later cannot use the client (`ForkedError`).
     """
-
-    _retry_policy: RetryPolicy | None = None
-
-    @property
-    def retry_policy(self) -> RetryPolicy | None:
-        """The default retry policy of this client's subscribers and pulls; None if there is none.
-
-        It applies to settings that a subscriber's own policy leaves open. Set it before you make
-        subscribers: a subscriber keeps the value from its creation. It is an attribute because the
-        constructor's arguments are exactly those of `pulsar.Client`.
-
-        Raises:
-            ConfigError: the value is neither a `RetryPolicy` nor None.
-        """
-        return self._retry_policy
-
-    @retry_policy.setter
-    def retry_policy(self, policy: RetryPolicy | None) -> None:
-        self._retry_policy = checked_policy(policy)
 
     @consumer_client.as_original(consumer_client.Client.subscribe)
     def subscribe(self, *args: Any, **kwargs: Any) -> Consumer:  # noqa: D102 - wrapped
@@ -133,9 +113,7 @@ class Client(consumer_client.Client):
                 first. It can raise or return `Retry`, `Reject`, `Drop` or `Defer`. `SystemExit` and
                 `KeyboardInterrupt` end the subscription. The retry policy decides about all other
                 exceptions.
-            retry_policy: Which failures are retried, how often and when. Settings that it leaves
-                open come from the client's `retry_policy`, from environment variables, or from the
-                defaults. `Subscriber.describe` shows the result.
+            retry_policy: Which failures are retried, how often and when. None: the default policy.
             dead_letter_policy: The letters' topics, and the number of attempts if the retry policy
                 does not set it.
             flow_control: The limits on what is in hand at a time.
@@ -195,7 +173,6 @@ class Client(consumer_client.Client):
         """
         options = with_handler(
             checked_options(
-                client_policy=self._retry_policy,
                 topic=topic,
                 subscription=subscription,
                 handler=handler,
@@ -297,7 +274,6 @@ class Client(consumer_client.Client):
         count, wait = whole("max_messages", max_messages), seconds("timeout", timeout)
         deadline = positive("ack_deadline", ack_deadline)
         options = checked_options(
-            client_policy=self._retry_policy,
             topic=topic,
             subscription=subscription,
             retry_policy=retry_policy,
@@ -315,7 +291,7 @@ class Client(consumer_client.Client):
         if deadline > lease.max_total:
             accepted = f"at most the lease's max_total={lease.max_total:g}"
             raise ConfigError.bad("ack_deadline", ack_deadline, accepted)
-        policy = effective(options, of_call=True)
+        policy = effective(options)
         with _pullers_lock:
             pullers: dict[Any, Puller] = self.__dict__.setdefault("_pullers", {})
             puller = pullers.get(key := (str(topic), subscription))

@@ -35,7 +35,6 @@ from pulsar_retry.policy.backoff import Backoff
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import hand_back_all
 from pulsar_retry.pull.durable.consumer import DurableConsumer as ThreadedDurableConsumer
 from pulsar_retry.runtime import fork
@@ -90,15 +89,6 @@ class Client(Closing, pulsar.asyncio.Client):
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         fork.guard(self, "_client")
-
-    @property
-    def retry_policy(self) -> RetryPolicy | None:
-        """The default policy of subscribers and pulls; see `pulsar_retry.Client.retry_policy`."""
-        return self._inner.retry_policy
-
-    @retry_policy.setter
-    def retry_policy(self, policy: RetryPolicy | None) -> None:
-        self._inner.retry_policy = policy
 
     @property
     def hooks(self) -> Hooks | None:

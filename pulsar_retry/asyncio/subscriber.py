@@ -11,7 +11,6 @@ from pulsar_retry.asyncio.failing import failure
 from pulsar_retry.asyncio.signals import asked_by_signals
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull import subscriber as threaded
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.report import Report, StopMode, checked_mode
@@ -161,10 +160,6 @@ class Subscriber:
             ConfigError: *retry_policy* is not a policy.
         """
         self._inner.update_policy(retry_policy)
-
-    def describe(self) -> tuple[Setting, ...]:
-        """Return each value of the retry policy with its origin."""
-        return self._inner.describe()
 
     @property
     def in_hand(self) -> tuple[int, int]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -13,13 +12,9 @@ import click
 from pulsar_retry.policy.actions import DeadLetter
 from pulsar_retry.policy.durations import text_of
 from pulsar_retry.policy.explain import PRESETS, SCHEDULE_SETTINGS, Schedule, Step, explain
-from pulsar_retry.policy.retry import RetryPolicy, policy_of_texts
-from pulsar_retry.policy.settings import Setting
+from pulsar_retry.policy.retry import policy_of_texts
 
 __all__ = ["command"]
-
-#: The origins of values here: options take the place of a call, the preset that of a subscriber.
-_ORIGINS = {"call": "option", "subscriber": "preset"}
 
 
 @click.command(
@@ -56,37 +51,25 @@ def command(
 ) -> None:
     """Show when a message that keeps failing comes back, and what happens to it in the end.
 
-    Durations are in seconds, or have a unit: 500ms, 10s, 5m, 2h, 1d. Values that neither an option
-    nor the preset sets come from the environment (PULSAR_RETRY_MAX_ATTEMPTS, PULSAR_RETRY_MAX_AGE,
-    PULSAR_RETRY_BACKOFF, PULSAR_RETRY_JITTER), or are the defaults.
+    Durations are in seconds, or have a unit: 500ms, 10s, 5m, 2h, 1d. Options change the preset, or
+    the default policy.
     """
     texts = dict(zip(SCHEDULE_SETTINGS, (max_attempts, max_age, backoff, jitter), strict=True))
-    policy = PRESETS[preset]() if preset else RetryPolicy()
-    options = policy_of_texts(texts)
-    settings = [
-        each
-        for each in policy.describe(call=options, environment=os.environ)
-        if each.name in SCHEDULE_SETTINGS
-    ]
-    schedule = explain(policy.resolved(call=options, environment=os.environ), attempts=attempts)
+    policy = policy_of_texts(texts, PRESETS[preset]() if preset else None)
+    settings = {name: policy.setting(name) for name in SCHEDULE_SETTINGS}
+    schedule = explain(policy, attempts=attempts)
     if as_json:
         click.echo(json.dumps(_facts(settings, schedule)))
     else:
         click.echo("\n".join([*_settings(settings), "", *_steps(schedule), "", _total(schedule)]))
 
 
-def _origin(setting: Setting) -> str:
-    return _ORIGINS.get(setting.origin, setting.origin)
-
-
 # -- as data --------------------------------------------------------------------------------------
 
 
-def _facts(settings: Sequence[Setting], schedule: Schedule) -> dict[str, Any]:
+def _facts(settings: Mapping[str, Any], schedule: Schedule) -> dict[str, Any]:
     return {
-        "settings": {
-            each.name: {"value": _plain(each.value), "origin": _origin(each)} for each in settings
-        },
+        "settings": {name: _plain(value) for name, value in settings.items()},
         "schedule": [_step_facts(step) for step in schedule.steps],
         "total_seconds": schedule.total,
         "complete": schedule.complete,
@@ -108,14 +91,13 @@ def _step_facts(step: Step) -> dict[str, Any]:
 # -- as text --------------------------------------------------------------------------------------
 
 
-def _settings(settings: Sequence[Setting]) -> list[str]:
-    rows = [(each.name.replace("_", "-"), _value(each), _origin(each)) for each in settings]
-    return _aligned(rows)
+def _settings(settings: Mapping[str, Any]) -> list[str]:
+    return _aligned([(name.replace("_", "-"), _text(settings, name)) for name in settings])
 
 
-def _value(setting: Setting) -> str:
-    is_duration = setting.name == "max_age" and setting.value != math.inf
-    return text_of(setting.value) if is_duration else str(setting.value)
+def _text(settings: Mapping[str, Any], name: str) -> str:
+    value = settings[name]
+    return text_of(value) if name == "max_age" and value != math.inf else str(value)
 
 
 def _steps(schedule: Schedule) -> list[str]:

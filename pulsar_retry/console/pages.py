@@ -28,7 +28,7 @@ from pulsar_retry.ops.doctor import check_up
 from pulsar_retry.ops.overview import LetterTopic
 from pulsar_retry.ops.showing import record_of
 from pulsar_retry.policy.explain import PRESETS, SCHEDULE_SETTINGS, Step, explain
-from pulsar_retry.policy.retry import RetryPolicy, policy_of_texts
+from pulsar_retry.policy.retry import policy_of_texts
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.snapshots.snapshot import Snapshot
 from pulsar_retry.replay.subscription import Subscription
@@ -353,9 +353,9 @@ class Pages:
         params = request.query_params
         texts = {name: params.get(name, "").strip() for name in SCHEDULE_SETTINGS}
         preset = params.get("preset", "")
-        policy = PRESETS[preset]() if preset in PRESETS else RetryPolicy()
-        options = policy_of_texts({name: text or None for name, text in texts.items()})
-        found = explain(policy.resolved(call=options, environment={}))
+        policy = PRESETS[preset]() if preset in PRESETS else None
+        options = {name: text or None for name, text in texts.items()}
+        found = explain(policy_of_texts(options, policy))
         steps: list[Step] = list(found.steps)
         return self.views.page(
             "explain.html",

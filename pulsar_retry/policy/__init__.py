@@ -12,7 +12,6 @@ from pulsar_retry.policy.letter_producers import ProducerOptions
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.policy.settings import Setting
 
 __all__ = [
     "DEFAULT_DELAY_LEVELS",
@@ -34,7 +33,6 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Schedule",
-    "Setting",
     "Step",
     "decide",
     "explain",

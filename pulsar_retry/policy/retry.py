@@ -19,7 +19,6 @@ from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT, DeadLet
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, seconds_of_text
 from pulsar_retry.policy.jitter import Jitter, Spread
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from pulsar_retry.policy.settings import Setting, from_environment, resolve
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -100,12 +99,11 @@ def _stop_on(value: Kinds | None) -> tuple[type[Exception], ...] | None:
 class RetryPolicy:
     """Which failures are retried, how often and when. Every part is optional.
 
-    A part that is None is open: the client's policy, the environment or the default decides
-    (`describe`). To judge an error, the policy looks for the nearest of its classes in the four
-    lists, so a subclass can be treated differently from its base. The same class in two lists is
-    refused. If the lists do not name the error, the policy judges the error that it was raised
-    from (``raise … from``), and so on. Last come the members of an exception group: the most
-    severe verdict counts.
+    A part that is None has its default. To judge an error, the policy looks for the nearest of its
+    classes in the four lists, so a subclass can be treated differently from its base. The same
+    class in two lists is refused. If the lists do not name the error, the policy judges the error
+    that it was raised from (``raise … from``), and so on. Last come the members of an exception
+    group: the most severe verdict counts.
 
     Attributes:
         max_attempts: After this number of attempts, including the first one, a message is dead.
@@ -186,56 +184,6 @@ class RetryPolicy:
         """
         return cls(max_attempts=DEFAULT_MAX_REDELIVER_COUNT + 1, backoff=Levels(delay_levels))
 
-    # -- the values and their origins ---------------------------------------------------------
-
-    def describe(
-        self,
-        *,
-        call: RetryPolicy | None = None,
-        client: RetryPolicy | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> tuple[Setting, ...]:
-        """Return every value with its origin. This policy counts as the subscriber's.
-
-        Args:
-            call: The policy of a call.
-            client: The policy of the client.
-            environment: Environment variables, such as `os.environ`: ``PULSAR_RETRY_MAX_ATTEMPTS``,
-                ``PULSAR_RETRY_MAX_AGE``, ``PULSAR_RETRY_BACKOFF``, ``PULSAR_RETRY_JITTER`` and
-                ``PULSAR_RETRY_DELAY_LEVELS``. None: no variables.
-
-        Raises:
-            ConfigError: the value of a variable is invalid.
-        """
-        settings = resolve(
-            {
-                "call": _settings_of(call),
-                "subscriber": _settings_of(self),
-                "client": _settings_of(client),
-                "environment": from_environment(environment or {}, READERS),
-                "default": _DEFAULTS,
-            }
-        )
-        table = _table({each.name: each.value for each in settings}["backoff"])
-        return tuple(
-            attrs.evolve(each, value=table) if each == _OPEN_TABLE else each for each in settings
-        )
-
-    def resolved(
-        self,
-        *,
-        call: RetryPolicy | None = None,
-        client: RetryPolicy | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> RetryPolicy:
-        """Return the policy with the values of `describe`; the arguments are the same.
-
-        Raises:
-            ConfigError: the value of a variable is invalid, or values contradict each other.
-        """
-        settings = self.describe(call=call, client=client, environment=environment)
-        return RetryPolicy(**{each.name: each.value for each in settings})
-
     def within(self, dead_letter_policy: DeadLetterPolicy) -> RetryPolicy:
         """Return the policy with the count of *dead_letter_policy*, unless it has its own count.
 
@@ -245,16 +193,22 @@ class RetryPolicy:
             return self
         return attrs.evolve(self, max_attempts=dead_letter_policy.max_redeliver_count + 1)
 
-    def _get(self, name: str) -> Any:
+    def setting(self, name: str) -> Any:
+        """Return the value of a part, or its default if it is None."""
         value = getattr(self, name)
-        return _DEFAULTS[name] if value is None else value
+        if value is not None:
+            return value
+        if name == "delay_levels":
+            backoff = self.setting("backoff")
+            return (backoff if isinstance(backoff, Levels) else Levels()).delay_levels
+        return _DEFAULTS[name]
 
     # -- for `decide` -------------------------------------------------------------------------
 
     @property
     def limit(self) -> int:
         """The number of retries: N, as in the dead-letter policy and on the wire."""
-        return int(min(self._get("max_attempts") - 1, _NO_LIMIT))
+        return int(min(self.setting("max_attempts") - 1, _NO_LIMIT))
 
     @property
     def has_end(self) -> bool:
@@ -264,7 +218,7 @@ class RetryPolicy:
     @property
     def age_limit(self) -> float:
         """The age limit: no retry takes place later than this many seconds after publication."""
-        return float(self._get("max_age"))
+        return float(self.setting("max_age"))
 
     def verdict(self, error: Exception) -> Verdict:
         """Return what happens to a message whose handler raised *error*."""
@@ -296,7 +250,7 @@ class RetryPolicy:
 
     def at_level(self, level: int) -> RetryLater:
         """Return the retry for a delay level."""
-        table = self.delay_levels or _table(self._get("backoff"))
+        table: DelayLevels = self.setting("delay_levels")
         level = table.clamp(level)
         return RetryLater(table.delay(level), level=level)
 
@@ -306,7 +260,7 @@ class RetryPolicy:
         If a user's own backoff fails, this is logged and the default backoff is used instead.
         Otherwise the message would return without a delay, or be lost.
         """
-        backoff, jitter = self._get("backoff"), self._get("jitter")
+        backoff, jitter = self.setting("backoff"), self.setting("jitter")
         try:
             delay = _seconds(jitter.delay(backoff, attempt, key))
         except Exception:  # noqa: BLE001 - it is the user's own code that fails
@@ -320,8 +274,8 @@ class RetryPolicy:
         Raises:
             Exception: any exception of a user's own backoff.
         """
-        backoff = self._get("backoff")
-        soonest, latest = map(_seconds, self._get("jitter").span(backoff, attempt))
+        backoff = self.setting("backoff")
+        soonest, latest = map(_seconds, self.setting("jitter").span(backoff, attempt))
         return _retry(backoff, attempt, soonest), _retry(backoff, attempt, latest)
 
 
@@ -335,16 +289,6 @@ def _of_class(
             if each in (kinds or ()):
                 return verdict
     return None
-
-
-def _settings_of(policy: RetryPolicy | None) -> dict[str, Any]:
-    """Return the settings of a policy by name; None for those that it leaves open."""
-    return {} if policy is None else attrs.asdict(policy, recurse=False)
-
-
-def _table(backoff: Backoff) -> DelayLevels:
-    """Return the table of delay levels of a backoff, or the default table."""
-    return (backoff if isinstance(backoff, Levels) else Levels()).delay_levels
 
 
 def _retry(backoff: Backoff, attempt: int, delay: float) -> RetryLater:
@@ -372,31 +316,33 @@ def _age_of_text(text: str) -> float:
 
 
 #: The function that parses the text of each setting that has a text form.
-READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
+_READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
     {
         "max_attempts": _attempts_of_text,
         "max_age": _age_of_text,
         "backoff": backoff_of,
         "jitter": cast("Callable[[str], Jitter]", Jitter.of),
-        "delay_levels": DelayLevels.parse,
     }
 )
 
 
-def policy_of_texts(texts: Mapping[str, str | None]) -> RetryPolicy:
-    """Return a policy from texts such as ``{"backoff": "fixed 5s"}``; None leaves one open.
+def policy_of_texts(
+    texts: Mapping[str, str | None], policy: RetryPolicy | None = None
+) -> RetryPolicy:
+    """Return a policy with values from texts such as ``{"backoff": "fixed 5s"}``.
+
+    Args:
+        texts: The texts. None: the value stays that of *policy*.
+        policy: The policy that the texts change. None: the default policy.
 
     Raises:
         ConfigError: a text is invalid.
     """
-    said = {name: READERS[name](text) for name, text in texts.items() if text is not None}
-    return RetryPolicy(**said)
+    given = {name: _READERS[name](text) for name, text in texts.items() if text is not None}
+    return attrs.evolve(policy or RetryPolicy(), **given)
 
 
 _DEFAULT_BACKOFF = Exponential()
-
-#: The setting of the delay levels when nothing sets them.
-_OPEN_TABLE = Setting("delay_levels", None, "default")
 
 _DEFAULTS = MappingProxyType(
     {
@@ -404,7 +350,6 @@ _DEFAULTS = MappingProxyType(
         "max_age": math.inf,
         "backoff": _DEFAULT_BACKOFF,
         "jitter": Jitter(),
-        "delay_levels": None,  # those of the backoff
         "retry_on": None,  # all errors that the other lists do not name
         "dead_letter_on": (),
         "drop_on": (),

@@ -20,7 +20,6 @@ from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.budget import RetryBudget
@@ -52,13 +51,12 @@ LOOP: Literal["loop"] = "loop"
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """The arguments of `Client.subscriber` and `Client.pull`, and the client's retry policy."""
+    """The arguments of `Client.subscriber` and `Client.pull`."""
 
     topic: Any
     subscription: str
     handler: Callable[[Any], Any] | None = None
     retry_policy: RetryPolicy | None = None
-    client_policy: RetryPolicy | None = None
     dead_letter_policy: DeadLetterPolicy | None = None
     flow_control: FlowControl = attrs.Factory(FlowControl)
     concurrency: int = 10
@@ -231,42 +229,18 @@ def with_handler(options: Options) -> Options:
     return attrs.evolve(options, workers=workers, quarantine=quarantine)
 
 
-def effective(options: Options, *, of_call: bool = False) -> RetryPolicy:
-    """Return the retry policy with a value for every setting.
-
-    Args:
-        options: The options.
-        of_call: Whether the options come from a single call, and not from a subscriber.
+def effective(options: Options) -> RetryPolicy:
+    """Return the retry policy, with the count of the dead-letter policy if it has none itself.
 
     Raises:
-        ConfigError: the retry policy, or a value in the environment, is invalid.
+        ConfigError: the retry policy is not a `RetryPolicy`.
     """
-    given, client = _given_policy(options), options.client_policy
-    if of_call:
-        return RetryPolicy().resolved(call=given, client=client, environment=os.environ)
-    return given.resolved(client=client, environment=os.environ)
-
-
-def origins(options: Options) -> tuple[Setting, ...]:
-    """Return each value of a subscriber's retry policy together with its origin."""
-    return _given_policy(options).describe(client=options.client_policy, environment=os.environ)
-
-
-def _given_policy(options: Options) -> RetryPolicy:
-    policy = checked_policy(options.retry_policy) or RetryPolicy()
-    letters = options.dead_letter_policy
-    return policy if letters is None else policy.within(letters)
-
-
-def checked_policy(policy: RetryPolicy | None) -> RetryPolicy | None:
-    """Return *policy*.
-
-    Raises:
-        ConfigError: *policy* is neither a `RetryPolicy` nor None.
-    """
-    if policy is not None and not isinstance(policy, RetryPolicy):
+    policy, letters = options.retry_policy, options.dead_letter_policy
+    if policy is None:
+        policy = RetryPolicy()
+    elif not isinstance(policy, RetryPolicy):
         raise ConfigError.bad("retry_policy", policy, "a pulsar_retry.RetryPolicy or None")
-    return policy
+    return policy if letters is None else policy.within(letters)
 
 
 def _check_handler(handler: Any) -> None:

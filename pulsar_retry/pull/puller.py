@@ -240,8 +240,7 @@ class Puller:
 def _consumer_arguments(options: Options) -> dict[str, Any]:
     """Return the options that a consumer is opened with, for a comparison."""
     wanted = attrs.asdict(options, recurse=False)
-    for name in ("retry_policy", "client_policy"):
-        del wanted[name]  # each pull has a policy of its own
+    del wanted["retry_policy"]  # each pull has a policy of its own
     schema = options.schema
     wanted["schema"] = (type(schema), schema._record_cls, schema.schema_info().schema())  # noqa: SLF001 - schemas have no `==`
     wanted["dead_letter_policy"] = options.letters  # without its count, which the policy sets

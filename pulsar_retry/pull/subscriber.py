@@ -19,7 +19,6 @@ from pulsar_retry.errors import noted
 from pulsar_retry.observe.watch import Watch, topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.closing import close_in_time
 from pulsar_retry.pull.crew import Crew, crew_of
 from pulsar_retry.pull.engine.gauges import Gauges
@@ -33,7 +32,7 @@ from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.pull.engine.work_queue import HANDLED_BY, WorkQueue
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.opening import TRANSIENT, Opened, is_ordered, open_subscription, probe
-from pulsar_retry.pull.options import Options, effective, origins
+from pulsar_retry.pull.options import Options, effective
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, StopRequest, checked_mode
 from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.signals import Requests, awaiting_signals
@@ -260,10 +259,6 @@ class Subscriber:
             self._options, self._policy = options, policy
             if self._settler is not None:
                 self._settler.policy = policy
-
-    def describe(self) -> tuple[Setting, ...]:
-        """Return each value of the retry policy together with its origin."""
-        return origins(self._options)
 
     @property
     def health(self) -> Health:

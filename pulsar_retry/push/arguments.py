@@ -10,7 +10,6 @@ from typing import Any
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.backoff import Immediate
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.policy.jitter import Jitter
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.rules.flow import RESUME, FlowControl
 from pulsar_retry.push.body import may_be_header
@@ -28,9 +27,7 @@ def policy_of(policy: RetryPolicy | None, dead_letter_policy: object | None) -> 
         return policy
     return RetryPolicy(
         max_attempts=math.inf if dead_letter_policy is None else None,
-        max_age=math.inf,
         backoff=Immediate(),
-        jitter=Jitter.of("none"),
     )
 
 

@@ -19,7 +19,6 @@ from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.engine.settler import LETTERS, NACK
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.options import AUTO, LOOP, Options, Redelivery, checked_options
@@ -136,9 +135,8 @@ class Dispatcher:
                 *allow_http*.
             ack_deadline: Seconds or a timedelta, 10 to 600, in which the complete answer must
                 arrive.
-            retry_policy: What happens to a message that is not acknowledged (`PushNacked`). Values
-                that it leaves open come from the client's `retry_policy`, or else from the default:
-                after 17 attempts a message is dead-lettered, also without a *dead_letter_policy*.
+            retry_policy: What happens to a message that is not acknowledged (`PushNacked`). By
+                default its `max_attempts` is 17, also without a *dead_letter_policy*.
                 `RetryPolicy.pubsub` is Pub/Sub's policy, which retries without end. If this is
                 None, the message is redelivered at once, and without a *dead_letter_policy* without
                 end.
@@ -230,8 +228,6 @@ class Dispatcher:
         window = Window(maximum=max_outstanding, latency_limit=latency_limit)
         window = attrs.evolve(window, maximum=room_for(window.maximum))
         options = checked_options(
-            # It completes the dispatcher's own policy. Without such a policy it is not used.
-            client_policy=None if retry_policy is None else getattr(client, "retry_policy", None),
             topic=topic,
             subscription=subscription,
             retry_policy=policy_of(retry_policy, dead_letter_policy),
@@ -376,10 +372,6 @@ class Dispatcher:
     def update_policy(self, retry_policy: RetryPolicy) -> None:
         """Use another policy for all later failures; see `Subscriber.update_policy`."""
         self._subscriber.update_policy(retry_policy)
-
-    def describe(self) -> tuple[Setting, ...]:
-        """Return each value of the retry policy with its origin; see `Subscriber.describe`."""
-        return self._subscriber.describe()
 
     @property
     def in_hand(self) -> tuple[int, int]:

@@ -176,8 +176,8 @@ class StreamSettler(_DurableSettler):
 
     def is_used_up(self, work: Work) -> bool:
         """Tell whether a message waits for an operator, because its attempts are used up."""
-        most: Any = self.policy.max_attempts
-        return self.parks and most is not None and self._failures(work) >= most
+        most: Any = self.policy.setting("max_attempts")
+        return self.parks and self._failures(work) >= most
 
     def parked(self, work: Work) -> None:
         """Log that a message waits for an operator."""

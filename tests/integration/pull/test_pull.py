@@ -230,18 +230,6 @@ def test_what_is_out_keeps_the_consumer_open(pull, publish, admin, topic, monkey
     delivery.ack()
 
 
-def test_a_call_says_more_than_the_client(client, pull, publish, dead_letters):
-    """What it leaves open the client decides."""
-    client.retry_policy = pr.RetryPolicy(max_attempts=1, backoff=pr.Fixed(60))
-    publish(b"order")
-    (delivery,) = pull(retry_policy=pr.RetryPolicy(max_attempts=2, backoff="immediate"))
-    delivery.nack()
-    (delivery,) = pull(retry_policy=None)
-    assert 2 == delivery.attempt
-    delivery.nack()
-    assert "retries-exhausted" == pr.DeadLetter.of(dead_letters(1)[0]).failure.reason
-
-
 def test_a_nack_that_the_policy_would_stop_for(pull, publish):
     """There is nothing to stop: the message comes back, without an attempt used up."""
     publish(b"order")

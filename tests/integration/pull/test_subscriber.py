@@ -262,28 +262,6 @@ def test_update_policy(start, publish, dead_letters):
     is_updated.set()
     dead_letters(1)
     assert 4 == len(notes.seen)
-    assert [("max_attempts", 4, "subscriber")] == [
-        (each.name, each.value, each.origin)
-        for each in subscriber.describe()
-        if each.name == "max_attempts"
-    ]
-
-
-def test_the_clients_policy(client, topic, start, publish, dead_letters):
-    """It says what a subscriber leaves open, and less than the subscriber."""
-    client.retry_policy = pr.RetryPolicy(max_attempts=2, backoff=pr.Immediate())
-    notes = Notes(fails)
-    subscriber = start(notes, retry_policy=pr.RetryPolicy(backoff=pr.Fixed(0.1)))
-    said = {each.name: str(each) for each in subscriber.describe()}
-    assert ("max_attempts = 2 (client)", "backoff = fixed 100ms (subscriber)") == (
-        said["max_attempts"],
-        said["backoff"],
-    )
-    publish(b"order")
-    dead_letters(1)
-    assert {b"order": 2} == notes.attempts
-    with pytest.raises(pr.ConfigError, match="retry_policy='soon'"):
-        client.retry_policy = "soon"
 
 
 def test_async_handlers(start, publish, dead_letters):

@@ -611,15 +611,6 @@ def test_running_it_twice(push, publish, receiver, admin, topic):
     assert (1, 0) == (acknowledged.acknowledged, acknowledged.dead_lettered)
 
 
-def test_the_clients_policy(push, client):
-    """It says what a policy of the dispatcher's leaves open, and nothing where there is none."""
-    client.retry_policy = pr.RetryPolicy(max_attempts=3)
-    for policy, attempts in ((pr.RetryPolicy(max_age=60), (3, "client")), (None, (math.inf, None))):
-        settings = {each.name: each for each in push(retry_policy=policy).describe()}
-        found = settings["max_attempts"]
-        assert attempts == (found.value, found.origin if policy else None)
-
-
 def test_more_than_3000_outstanding(push):
     """Flow control lets as much in hand as the window lets out, and a few ahead, with no pause."""
     limits = push(max_outstanding=3500)._subscriber._options.flow_control

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import pulsar_retry as pr
 from pulsar_retry.policy.backoff import backoff_of
 from pulsar_retry.policy.durations import MAX_DELAY, seconds, seconds_of_text, text_of
-from pulsar_retry.policy.settings import from_environment
 from support.fuzzing import REFUSED, taken
 
 ANYTHING = st.one_of(
@@ -48,7 +47,7 @@ def test_a_duration_is_taken_or_refused(value) -> None:
 @given(WORDS | st.text())
 def test_a_duration_of_text_is_taken_or_refused(text) -> None:
     """What is taken is written and read again as the same, to the millisecond."""
-    result = taken(seconds_of_text, "PULSAR_RETRY_DELAY", text, says="PULSAR_RETRY_DELAY")
+    result = taken(seconds_of_text, "delay", text, says="delay")
     if result is not REFUSED:
         assert 0 <= result < math.inf
         if result < 1e9:
@@ -100,15 +99,3 @@ def test_a_dead_letter_policy_is_made_or_refused(count, retry, dead) -> None:
     """A count is a number, a topic a text."""
     policy = taken(pr.DeadLetterPolicy, count, retry_letter_topic=retry, dead_letter_topic=dead)
     assert policy is REFUSED or policy.max_redeliver_count >= 0
-
-
-@given(st.dictionaries(st.sampled_from(["PULSAR_RETRY_A", "PULSAR_RETRY_B", "C"]), WORDS))
-def test_the_environment_is_taken_or_refused(environment) -> None:
-    """An error names the variable."""
-
-    def read(text: str) -> float:
-        return seconds_of_text("a duration", text)
-
-    readers = {"a": read, "b": read}
-    values = taken(from_environment, environment, readers, says="PULSAR_RETRY_")
-    assert values is REFUSED or values.keys() <= {"a", "b"}

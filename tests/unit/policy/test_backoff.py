@@ -199,7 +199,7 @@ TO_THE_MILLISECOND = st.integers(0, 864_000_000).map(lambda milliseconds: millis
     .map(pr.Levels)
 )
 def test_a_backoff_as_text_is_the_same_backoff(backoff: object) -> None:
-    """What `describe` and `explain` show can be put into a setting."""
+    """What `explain` shows can be put into a policy."""
     assert backoff == backoff_of(str(backoff))
 
 

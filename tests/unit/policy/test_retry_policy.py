@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.policy.retry import RetryPolicy, policy_of_texts
 
 
 class Transient(Exception):  # noqa: N818 - a user's own name
@@ -190,61 +190,37 @@ def test_the_dead_letter_policy_counts_where_the_retry_policy_does_not(
 
 def test_a_policy_that_says_nothing() -> None:
     """16 retries as in Java, Go and TDMQ, by Pub/Sub's backoff, of every error, at any age."""
-    assert {
-        "max_attempts": 17,
-        "max_age": math.inf,
-        "backoff": pr.Exponential(10, 600),
-        "jitter": pr.Jitter("none"),
-        "delay_levels": pr.DelayLevels.parse(pr.DEFAULT_DELAY_LEVELS),
-        "retry_on": None,
-        "dead_letter_on": (),
-        "drop_on": (),
-        "stop_on": (),
-    } == {each.name: each.value for each in RetryPolicy().describe()}
-    assert {"default"} == {each.origin for each in RetryPolicy().describe()}
-
-
-def test_each_value_is_said_by_someone() -> None:
-    """A call beats the subscriber, that the client, that the environment, that the default."""
-    policy = RetryPolicy(max_attempts=5, max_age=60)
-    settings = policy.describe(
-        call=RetryPolicy(max_age=10),
-        client=RetryPolicy(max_attempts=9, backoff=pr.Immediate(), drop_on=KeyError),
-        environment={
-            "PULSAR_RETRY_MAX_ATTEMPTS": "3",
-            "PULSAR_RETRY_BACKOFF": "fixed 1s",
-            "PULSAR_RETRY_JITTER": "full",
+    policy, values = (
+        RetryPolicy(),
+        {
+            "max_attempts": 17,
+            "max_age": math.inf,
+            "backoff": pr.Exponential(10, 600),
+            "jitter": pr.Jitter("none"),
+            "delay_levels": pr.DelayLevels.parse(pr.DEFAULT_DELAY_LEVELS),
+            "retry_on": None,
+            "dead_letter_on": (),
+            "drop_on": (),
+            "stop_on": (),
         },
     )
-    assert [
-        "max_attempts = 5 (subscriber)",
-        "max_age = 10.0 (call)",
-        "backoff = immediate (client)",
-        "jitter = full (environment)",
-    ] == [str(each) for each in settings][:4]
-    assert "drop_on = (<class 'KeyError'>,) (client)" == str(settings[-2])
+    assert values == {name: policy.setting(name) for name in attrs.asdict(policy)}
 
 
-def test_a_resolved_policy_has_these_values() -> None:
-    """And nothing changes when it is resolved once more."""
-    environment = {
-        "PULSAR_RETRY_MAX_ATTEMPTS": "inf",
-        "PULSAR_RETRY_MAX_AGE": "1h",
-        "PULSAR_RETRY_DELAY_LEVELS": "1s 2s",
-    }
-    policy = RetryPolicy(drop_on=KeyError).resolved(environment=environment)
-    assert (math.inf, 3600, (1, 2)) == (
-        policy.max_attempts,
-        policy.max_age,
-        policy.delay_levels and policy.delay_levels.delays,
+def test_texts_change_a_policy() -> None:
+    """What they do not name stays as it is."""
+    texts = {"max_attempts": "inf", "max_age": "1h", "jitter": None}
+    policy = policy_of_texts(texts, RetryPolicy(drop_on=KeyError, jitter="full"))
+    assert RetryPolicy(max_attempts=math.inf, max_age=3600, drop_on=KeyError, jitter="full") == (
+        policy
     )
-    assert policy == policy.resolved(environment={"PULSAR_RETRY_MAX_ATTEMPTS": "1"})
+    assert policy == policy_of_texts({}, policy)
 
 
 def test_the_levels_of_a_backoff_are_the_policys() -> None:
     """`Retry(level=2)` means the table that the backoff has, unless another one is said."""
     backoff = pr.Levels("1s 7s")
-    assert RetryPolicy(backoff=backoff).resolved().delay_levels == backoff.delay_levels
+    assert RetryPolicy(backoff=backoff).setting("delay_levels") == backoff.delay_levels
     assert 7 == RetryPolicy(backoff=backoff).at_level(2).delay
     assert 8 == RetryPolicy(backoff=backoff, delay_levels="8s").at_level(2).delay
 
@@ -252,28 +228,26 @@ def test_the_levels_of_a_backoff_are_the_policys() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("MAX_ATTEMPTS", "0", "max_attempts=0: expected a whole number, 1 or more"),
-        ("MAX_ATTEMPTS", "five", "max_attempts='five': expected a whole number, 1 or more, or inf"),
-        ("MAX_AGE", "soon", "max_age='soon': expected a duration such as 90, 500ms, 10s"),
-        ("BACKOFF", "fixed", "backoff='fixed': expected a backoff such as"),
-        ("JITTER", "yes", "jitter='yes': expected"),
-        ("DELAY_LEVELS", "1 2", "delay_levels='1 2': expected levels such as"),
+        ("max_attempts", "0", "max_attempts=0: expected a whole number, 1 or more"),
+        ("max_attempts", "five", "max_attempts='five': expected a whole number, 1 or more, or inf"),
+        ("max_age", "soon", "max_age='soon': expected a duration such as 90, 500ms, 10s"),
+        ("backoff", "fixed", "backoff='fixed': expected a backoff such as"),
+        ("jitter", "yes", "jitter='yes': expected"),
     ],
 )
-def test_a_bad_variable_is_named(name: str, value: str, expected: str) -> None:
+def test_a_bad_text_is_named(name: str, value: str, expected: str) -> None:
     """With its value and what is accepted."""
-    variable = f"PULSAR_RETRY_{name}"
-    with pytest.raises(pr.ConfigError, match=f"^{re.escape(f'{variable}: {expected}')}"):
-        RetryPolicy().resolved(environment={variable: value})
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}"):
+        policy_of_texts({name: value})
 
 
-def test_values_of_several_must_go_together() -> None:
-    """What one says may contradict what another one says."""
-    client = RetryPolicy(jitter="decorrelated")
+def test_a_text_must_go_with_the_policy() -> None:
+    """What it says may contradict what the policy says."""
+    policy = RetryPolicy(jitter="decorrelated")
     with pytest.raises(
         pr.ConfigError, match="expected an Exponential, because jitter is decorrelated"
     ):
-        RetryPolicy(backoff=pr.Fixed(1)).resolved(client=client)
+        policy_of_texts({"backoff": "fixed 1s"}, policy)
 
 
 @pytest.mark.parametrize(
