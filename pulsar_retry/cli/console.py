@@ -207,9 +207,9 @@ def command(
 ) -> None:
     """Serve pages that show dead-letter and retry topics, their letters, and why they are dead.
 
-    From them, letters are redriven, archived, discarded, cancelled or made due, after a dry run and
-    a confirmation. Reading consumes nothing. Ctrl-C ends the console. A job that is running then
-    settles its letters in flight; it can be resumed when the console runs again.
+    From them, letters are redriven or discarded, after a dry run and a confirmation. Reading
+    consumes nothing. Ctrl-C ends the console. A job that is running then settles its letters in
+    flight; it can be resumed when the console runs again.
     """
     try:
         needed = ("authlib", "h2", "jinja2", "jwt", "requests", "starlette", "uvicorn")

@@ -51,7 +51,7 @@ _log = logging.getLogger("pulsar_retry")
 
 _POST = ["POST"]
 #: The limits for a form, in bytes and fields.
-_MOST, _FIELDS = 192 * 1024, 300
+_MOST, _FIELDS = 64 * 1024, 300
 #: Seconds between two looks for changes, and between two signs of life; and how many pages listen.
 _TICK, _ALIVE, _LISTENERS = 0.5, 15.0, 100
 _DIGITS = 18

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 from starlette.exceptions import HTTPException
@@ -14,13 +13,11 @@ from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.login.access import User
 from pulsar_retry.console.lookup import LetterLookup
 from pulsar_retry.console.orders import DONE, Order
-from pulsar_retry.console.payload import editable, editable_text, patch_of, payload_of, text_of
 from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.console.views import Views, link
 from pulsar_retry.console.watch import JOBS, TOPICS, Changes
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.ops.showing import record_of
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.snapshots.snapshot import Snapshot
 from pulsar_retry.replay.subscription import Subscription
@@ -49,65 +46,19 @@ class Forms:
         if order.verb not in DONE:
             raise ConfigError.bad("verb", order.verb, ", ".join(DONE))
         matching = None
-        if order.verb in {"redrive", "archive", "discard"}:
+        if order.verb != "seek":
             self.lookup.refresh(order.source)
             matching = self.lookup.count(order.source, order.query.where())
-        return self.views.page(
-            "act.html",
-            request,
-            order=order,
-            matching=matching,
-            **self._by_hand(order, asked=bool(_one(pairs, "edit") or order.text)),
-        )
+        return self.views.page("act.html", request, order=order, matching=matching)
 
     def look(self, request: Request, form: Form) -> Response:
         """Start a dry run."""
         order = Order.of(form, self.lookup.checked(_one(form, "name"))).settled()
-        if (typed := _one(form, "payload")).strip():
-            order = self._edited(order, typed)
         total = None
-        if order.verb in {"redrive", "archive", "discard"} and order.query:
+        if order.verb != "seek" and order.query:
             total = self.lookup.count(order.source, order.query.where())
         job = self.jobs.look(order, _user(request).name, total)
         return _to(link("/job", id=job.id))
-
-    def _by_hand(self, order: Order, *, asked: bool) -> dict[str, Any]:
-        """Return what the form needs to edit the payload of a letter by hand."""
-        payload, is_json = self._editable(order) if asked else (None, False)
-        return {"edit": asked, "payload": order.text or payload, "is_json": is_json}
-
-    def _editable(self, order: Order) -> tuple[str | None, bool]:
-        """Return the payload of the only letter of an order, as it can be edited by hand.
-
-        Returns:
-            The text, or None if it cannot be edited; and whether this is JSON.
-        """
-        ids = order.query.values("id")
-        if order.verb != "redrive" or len(ids) != 1:
-            return None, False
-        facts = self.lookup.letter(order.source, ids[0])
-        payload = payload_of(facts)
-        as_json = editable(payload, record_of(facts))
-        if as_json is not None or "schema" in facts:
-            return as_json, True
-        return editable_text(payload), False
-
-    def _edited(self, order: Order, typed: str) -> Order:
-        """Return an order with the edit of a payload that was typed.
-
-        Raises:
-            ConfigError: it is not JSON, as the payload was, or there is a patch, too.
-        """
-        before, is_json = self._editable(order)
-        if before is None:
-            raise ConfigError("payload: expected one letter, whose payload is JSON or text")
-        if is_json:
-            edited = attrs.evolve(order, patch=patch_of(typed, before) or order.patch)
-        else:
-            edited = attrs.evolve(order, text=text_of(typed, before))
-        if order.patch and (edited.text or edited.patch != order.patch):
-            raise ConfigError("payload and patch: expected only one of them")
-        return edited
 
     def confirm(self, request: Request, form: Form) -> Response:
         """Start the work of a dry run."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -15,39 +14,25 @@ from pulsar_retry.console.filtering import NAMES, Pairs, Query
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import Act
 from pulsar_retry.policy.durations import seconds_of_text
-from pulsar_retry.replay.archiving.archiving import Archiving, Restoring
-from pulsar_retry.replay.archiving.undoing import Undo, Undone
+from pulsar_retry.replay.archiving.archiving import Archiving
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.editing.content import LetterContent
-from pulsar_retry.replay.editing.edit import Edit
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import STAYS, STOPPED, Redriven
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.seek import seek
 from pulsar_retry.replay.snapshots.snapshot import Snapshot
 from pulsar_retry.replay.subscription import Subscription
-from pulsar_retry.replay.waiting.report import WaitingReport
-from pulsar_retry.replay.waiting.waiting import WaitingLetters
 from pulsar_retry.wire.archive import ArchiveNote
 from pulsar_retry.wire.names import TopicName, kind_of
 
 #: What happens to the letters, for each verb.
 DONE: dict[str, str] = {
     "redrive": "redriven",
-    "archive": "archived",
     "discard": "discarded",
-    "restore": "restored",
-    "undo": "restored",
-    "cancel": "cancelled",
-    "expedite": "made due",
     "seek": "to be delivered again",
 }
 _TO = ("retry", "origin")
-_NEEDS_CHOICE = frozenset({"archive", "discard", "restore", "cancel", "expedite"})
-_WAITING = frozenset({"cancel", "expedite"})
 _SNAPSHOT = "snapshot:"
-#: The longest patch that is shown in a command, and written to the audit log, in characters.
-_SHORT_PATCH = 500
 #: How many groups are shown and stored, the largest first.
 _MOST_GROUPS = 50
 
@@ -68,9 +53,6 @@ class OrderOutcome:
         is_complete: Whether nothing is left that was meant.
         notes: More about the result, in words.
         groups: For a dry run: which letters, as groups; the largest ones.
-        job: The id that the letters and the audit log have.
-        edited: How many letters have, or would have, changes by an edit.
-        diffs: For a dry run: what it would change in the first letters, with their ids.
     """
 
     done: int = 0
@@ -84,13 +66,10 @@ class OrderOutcome:
     is_complete: bool = True
     notes: Sequence[str] = ()
     groups: Sequence[Mapping[str, Any]] = ()
-    job: str = ""
-    edited: int = 0
-    diffs: Sequence[tuple[str, str]] = ()
 
     @classmethod
     def of(cls, done: Redriven) -> OrderOutcome:
-        """Return the outcome of a redrive, of archiving or of restoring."""
+        """Return the outcome of a redrive, or of discarding."""
         return cls(
             done=done.redriven,
             at_least=done.at_least,
@@ -103,49 +82,6 @@ class OrderOutcome:
             is_complete=done.dry_run or done.is_complete,
             notes=done.problems,
             groups=[each.facts() for each in done.groups[:_MOST_GROUPS]],
-            job=done.job,
-            edited=done.edited,
-            diffs=[(each.message_id, each.text) for each in done.diffs],
-        )
-
-    @classmethod
-    def of_undone(cls, done: Undone) -> OrderOutcome:
-        """Return the outcome of an edit that is undone."""
-        words = (
-            (done.waiting, "edited copies waited for their consumer, and are taken back"),
-            (done.dead_again, "edited copies are dead again, and are archived"),
-            (done.handled, "edited copies were handled by a consumer, or one has them in hand"),
-            *((count, f"edited copies went to {topic}") for topic, count in done.elsewhere.items()),
-        )
-        notes = [f"{count} {text}" for count, text in words if count]
-        return cls(
-            done=done.restored,
-            targets={done.source: done.restored} if done.restored else {},
-            stopped=STOPPED.get(done.stopped or "", ""),
-            is_cancelled=done.stopped == "cancelled",
-            is_complete=done.dry_run or done.is_complete,
-            notes=[*notes, *done.problems],
-            edited=done.edited,
-        )
-
-    @classmethod
-    def of_waiting(cls, done: WaitingReport) -> OrderOutcome:
-        """Return the outcome of a cancellation, or of letters that were made due."""
-        notes = list(done.warnings)
-        if done.due and done.dry_run:
-            notes.append(f"{done.due} of them are due: a consumer may have them already")
-        if done.handled:
-            notes.append(f"{done.handled} others were handled in the meantime")
-        if done.moved:
-            notes.append(f"{done.moved} others were published again, with the rest of their delay")
-        return cls(
-            done=done.count,
-            left={"not meant": done.left} if done.left else {},
-            targets={done.archive: done.count} if done.archive else {},
-            is_complete=done.dry_run or done.is_complete,
-            notes=notes,
-            groups=[each.facts() for each in done.groups[:_MOST_GROUPS]],
-            job=done.job,
         )
 
     @classmethod
@@ -191,14 +127,12 @@ class Order:
         verb: What to do.
         source: The full name of the topic.
         query: Which letters.
-        to: For a redrive: ``retry`` or ``origin``. For a seek: where to. For an undo: which job.
-        patch: For a redrive: a JSON patch, or a JSON merge patch, of each payload.
-        text: For a redrive: the payload that one letter gets.
+        to: For a redrive: ``retry`` or ``origin``. For a seek: where to.
         limit: How many letters at most.
         rate: Messages per second.
         why: The reason, for the audit log.
         dlq_subscription: The subscription of the topic through which letters are taken.
-        subscription: The subscription that is moved, or whose letters wait.
+        subscription: For a seek: the subscription that is moved.
         any_topic: Accept a topic that does not have the name of a dead-letter topic.
         everything: All letters, without a filter.
     """
@@ -207,8 +141,6 @@ class Order:
     source: str
     query: Query = attrs.field(factory=Query)
     to: str = ""
-    patch: str = ""
-    text: str = ""
     limit: str = ""
     rate: str = ""
     why: str = ""
@@ -222,9 +154,7 @@ class Order:
         """Read the fields of a form, or of a URL; other fields are ignored."""
         pairs = list(pairs)
         names = {each.name for each in attrs.fields(cls)} - {"source", "query"}
-        plain = {
-            name: text if name == "text" else text.strip() for name, text in pairs if name in names
-        }
+        plain = {name: text.strip() for name, text in pairs if name in names}
         typed = " ".join(text for name, text in pairs if name == "filter")
         query = Query.typed(typed).with_([each for each in pairs if each[0] in NAMES])
         return cls(source=source, query=query, **plain)
@@ -259,8 +189,6 @@ class Order:
         """Return the arguments for the audit log."""
         plain = (
             "to",
-            "patch",
-            "text",
             "limit",
             "rate",
             "dlq_subscription",
@@ -268,42 +196,26 @@ class Order:
             "everything",
         )
         found = {name: getattr(self, name) for name in plain if getattr(self, name)}
-        for name in ("patch", "text"):
-            typed: str = getattr(self, name)
-            if len(typed) > _SHORT_PATCH:
-                found[name] = f"{typed[:_SHORT_PATCH]}… ({len(typed)} characters)"
         return found | {name: self.query.values(name) for name, _ in self.query.pairs}
 
     def command(self) -> str:
         """Return the command that does the same."""
-        options = self.query.options()
-        more = [
-            f"--{name.replace('_', '-')} {shlex.quote(text)}"
-            for name in ("limit", "rate", "dlq_subscription", "subscription")
-            if (text := getattr(self, name))
-            and not (name == "subscription" and self.verb == "seek")
-        ]
-        if self.patch:
-            is_short = len(self.patch) <= _SHORT_PATCH
-            more.append(f"--patch {shlex.quote(self.patch if is_short else 'patch.json')}")
-        more += ["--transform by_hand.py:edit"] if self.text else []
-        more += ["--to origin"] if self.verb == "redrive" and self.to == "origin" else []
-        more += ["--any-topic"] if self.any_topic else []
-        more += ["--all"] if self.everything else []
-        group = "retry" if self.verb in _WAITING or kind_of(self.source) == "retry" else "dlq"
         shown, subscription, to = map(
             shlex.quote, (usual_name(self.source), self.subscription, self.to)
         )
         if self.verb == "seek":
             return f"pulsar-retry seek {shown} {subscription} --to {to}"
-        if self.verb == "undo":
-            return " ".join([f"pulsar-retry dlq undo {shown} {to}", *more])
-        verb = (
-            "pulsar-retry redrive"
-            if self.verb == "redrive"
-            else f"pulsar-retry {group} {self.verb}"
-        )
-        return " ".join([f"{verb} {shown}", *filter(None, [options]), *more])
+        options = self.query.options()
+        more = [
+            f"--{name.replace('_', '-')} {shlex.quote(text)}"
+            for name in ("limit", "rate", "dlq_subscription")
+            if (text := getattr(self, name))
+        ]
+        more += ["--to origin"] if self.verb == "redrive" and self.to == "origin" else []
+        more += ["--any-topic"] if self.any_topic else []
+        more += ["--all"] if self.everything else []
+        verb = "redrive" if self.verb == "redrive" else "dlq discard"
+        return " ".join([f"pulsar-retry {verb} {shown}", *filter(None, [options]), *more])
 
     def work(self, cluster: Cluster, act: Act, *, dry_run: bool) -> OrderWork:
         """Return the work of this order; nothing is opened.
@@ -314,66 +226,44 @@ class Order:
         if self.verb not in DONE:
             raise ConfigError.bad("verb", self.verb, ", ".join(DONE))
         where = self.query.where()
-        if self.verb in _NEEDS_CHOICE and where.takes_all and not self.everything:
+        if self.verb == "discard" and where.takes_all and not self.everything:
             raise ConfigError("filter: expected a filter, or a tick at “all letters of the topic”")
         if self.verb == "seek":
             return _Seeking(self, cluster, dry_run=dry_run)
-        if self.verb == "undo":
-            return _Undoing(self, cluster, act, dry_run=dry_run)
-        is_retry = kind_of(self.source) == "retry"
-        limit = _number("limit", self.limit, int)
-        if self.verb not in _WAITING:
-            if is_retry and self.verb != "restore":
-                raise ConfigError.bad("topic", self.source, "a dead-letter topic")
-            options = {"where": where, "limit": limit, "dry_run": dry_run}
-            return _Moving(self._moved(act, cluster=cluster, **options))
-        if not is_retry:
-            raise ConfigError.bad("topic", self.source, "a retry topic")
-        letters = WaitingLetters(
-            cluster, self.source, subscription=self.subscription or None, where=where, limit=limit
-        )
-        return _Waiting(letters, self.verb, _note("cancelled", act), dry_run=dry_run)
-
-    def _moved(self, act: Act, **options: Any) -> Redrive:
-        """Return what moves dead letters, or archived ones."""
-        options |= {"rate": _number("rate", self.rate, float), "job_key": self._job_key()}
-        if self.verb == "restore":
-            return Restoring(self.source, **options)
-        options["dlq_subscription"] = self.dlq_subscription or None
-        options["any_topic"] = bool(self.any_topic)
-        if self.verb != "redrive":
-            archived: Any = "archived" if self.verb == "archive" else "discarded"
-            return Archiving(self.source, _note(archived, act), **options)
+        if kind_of(self.source) == "retry":
+            raise ConfigError.bad("topic", self.source, "a dead-letter topic")
+        options: dict[str, Any] = {
+            "cluster": cluster,
+            "where": where,
+            "limit": _number("limit", self.limit, int),
+            "rate": _number("rate", self.rate, float),
+            "job_key": self._job_key(),
+            "dlq_subscription": self.dlq_subscription or None,
+            "any_topic": bool(self.any_topic),
+            "dry_run": dry_run,
+        }
+        if self.verb == "discard":
+            note = ArchiveNote(
+                archived_as="discarded",
+                by=act.by,
+                at=datetime.now(UTC),
+                why=act.why,
+                job=act.job,
+            )
+            return _Moving(Archiving(self.source, note, **options))
         if self.to not in {"", *_TO}:
             raise ConfigError.bad("to", self.to, " or ".join(_TO))
-        if self.patch:
-            options["edit"] = Edit.of_patch(self.patch, by=act.by, why=act.why, job=act.job)
-        elif self.text:
-            if len(self.query.values("id")) != 1:
-                raise ConfigError("text: expected one letter, selected by its id")
-            edit = functools.partial(_with_text, self.text)
-            options["edit"] = Edit.of_function(edit, "by hand", by=act.by, why=act.why, job=act.job)
-        return Redrive(self.source, self.to or "retry", **options)
+        return _Moving(Redrive(self.source, self.to or "retry", **options))
 
     def _job_key(self) -> str:
         """Return a key that is the same for the same fields."""
         return json.dumps([each for each in self.pairs() if each[0] not in {"rate", "why"}])
 
 
-def _with_text(text: str, letter: LetterContent) -> LetterContent:
-    return letter.with_payload(text.encode())
-
-
 def usual_name(topic: str) -> str:
     """Return the name of a topic as commands accept it: short in ``public/default``."""
     name = TopicName.parse(topic)
     return name.local if (name.tenant, name.namespace) == ("public", "default") else topic
-
-
-def _note(archived_as: Any, act: Act) -> ArchiveNote:
-    return ArchiveNote(
-        archived_as=archived_as, by=act.by, at=datetime.now(UTC), why=act.why, job=act.job
-    )
 
 
 def _number(name: str, text: str, kind: Callable[[str], float]) -> Any:
@@ -386,7 +276,7 @@ def _number(name: str, text: str, kind: Callable[[str], float]) -> Any:
 
 
 class _Moving:
-    """A redrive, and what is made of one."""
+    """Letters that are redriven or discarded."""
 
     can_cancel = True
 
@@ -396,59 +286,6 @@ class _Moving:
 
     def run(self, tell: Tell) -> OrderOutcome:
         return OrderOutcome.of(self._redrive.run(lambda so_far: tell(OrderOutcome.of(so_far))))
-
-
-class _Undoing:
-    """The originals of edited letters are brought back."""
-
-    can_cancel = True
-
-    def __init__(self, order: Order, cluster: Cluster, act: Act, *, dry_run: bool) -> None:
-        if not order.to:
-            raise ConfigError("to: expected the id of a redrive that has edited letters")
-        self._undo = Undo(
-            order.source,
-            order.to,
-            cluster=cluster,
-            by=act.by,
-            why=act.why,
-            command=act.job,
-            dlq_subscription=order.dlq_subscription or None,
-            dry_run=dry_run,
-        )
-        self.cancel = self._undo.cancel
-
-    def run(self, tell: Tell) -> OrderOutcome:
-        def progress(done: int, _total: int | None) -> None:
-            tell(OrderOutcome(done=done))
-
-        return OrderOutcome.of_undone(self._undo.run(progress))
-
-
-class _Waiting:
-    """Letters that wait: they are cancelled, or made due now."""
-
-    can_cancel = False
-
-    def __init__(
-        self, letters: WaitingLetters, verb: str, note: ArchiveNote, *, dry_run: bool
-    ) -> None:
-        self._letters, self._verb, self._note, self._dry_run = letters, verb, note, dry_run
-
-    def cancel(self) -> None:
-        """Do nothing: this work cannot be cancelled."""
-
-    def run(self, tell: Tell) -> OrderOutcome:
-        def progress(done: int, _total: int | None) -> None:
-            tell(OrderOutcome(done=0 if self._dry_run else done))
-
-        if self._dry_run:
-            found = self._letters.look(expedites=self._verb == "expedite", tell=progress)
-        elif self._verb == "expedite":
-            found = self._letters.expedite(self._note.job, progress)
-        else:
-            found = self._letters.cancel(self._note, tell=progress)
-        return OrderOutcome.of_waiting(found)
 
 
 class _Seeking:

@@ -302,7 +302,7 @@ class Pages:
         if job is None:
             raise HTTPException(404, "There is no such job, or the console no longer remembers it.")
         remaining = None
-        if job.may_resume and job.order.verb in {"redrive", "archive", "discard"}:
+        if job.may_resume and job.order.verb != "seek":
             self.lookup.refresh(job.order.source)
             remaining = self.lookup.count(job.order.source, job.order.query.where())
         return self.views.page("job.html", request, listens=(job.id,), job=job, remaining=remaining)

@@ -1,15 +1,12 @@
-"""A payload in a readable form: text, JSON or hex; and edited by hand. Pure."""
+"""A payload in a readable form: text, JSON or hex. Pure."""
 
 from __future__ import annotations
 
 import base64
-import json
-import unicodedata
 from typing import Any, Literal
 
 import attrs
 
-from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.formatting import clean
 from pulsar_retry.wire.payloads.readable import as_hex, as_json, is_text
 
@@ -18,8 +15,6 @@ FORMS: tuple[Form, ...] = ("text", "json", "hex")
 
 #: How many bytes are shown.
 MOST = 64 * 1024
-#: The longest JSON that can be edited by hand, in characters.
-MOST_EDITED = 16 * 1024
 
 
 @attrs.frozen
@@ -69,68 +64,6 @@ def payload_of(facts: dict[str, Any]) -> bytes | None:
     if "payload_base64" in facts:
         return base64.b64decode(facts["payload_base64"])
     return None
-
-
-def editable(payload: bytes | None, record: str | None) -> str | None:
-    """Return a payload as JSON that a user can edit by hand; None if there is none, or too much.
-
-    Characters that nobody sees are escaped, so that no edit changes them by accident.
-
-    Args:
-        payload: The bytes; None for a null value.
-        record: The payload decoded by its schema, as in `displayed`.
-    """
-    text = record if record is not None or payload is None else as_json(payload)
-    if text is None or len(text) > MOST_EDITED:
-        return None
-    return "".join(
-        json.dumps(each)[1:-1] if each != "\n" and unicodedata.category(each)[0] == "C" else each
-        for each in text
-    )
-
-
-def editable_text(payload: bytes | None) -> str | None:
-    """Return a payload as text that a user can edit by hand; None if it is not, or too long.
-
-    Text with carriage returns cannot be edited, because forms change them, nor can text with
-    characters that nobody sees.
-    """
-    if payload is None or len(payload) > MOST_EDITED or not is_text(payload):
-        return None
-    text = payload.decode()
-    if any(each not in "\n\t" and unicodedata.category(each)[0] == "C" for each in text):
-        return None
-    return text
-
-
-def text_of(typed: str, before: str) -> str:
-    """Return the text that replaces a whole payload; empty if nothing was changed.
-
-    Args:
-        typed: The text that a user has typed, with the line ends of a form.
-        before: The text that was there, as `editable_text` returns it.
-    """
-    text = typed.replace("\r\n", "\n")
-    return "" if text == before else text
-
-
-def patch_of(typed: str, before: str) -> str:
-    """Return the JSON patch that replaces a whole payload; empty if nothing was changed.
-
-    Args:
-        typed: The JSON that a user has typed.
-        before: The JSON that was there, as `editable` returns it.
-
-    Raises:
-        ConfigError: this is not JSON.
-    """
-    try:
-        values = [json.dumps(json.loads(each), sort_keys=True) for each in (typed, before)]
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"payload: expected JSON: {error}") from None
-    if values[0] == values[1]:
-        return ""
-    return f'[{{"op": "replace", "path": "", "value": {typed.strip()}}}]'
 
 
 def _decoded(payload: bytes) -> str:

@@ -117,7 +117,7 @@ const KEYS = {
 
 let prefix = "";
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest?.("input:not([type=checkbox]), select, textarea, dialog");
+  const typing = event.target.closest?.("input:not([type=checkbox]), select, dialog");
   if (event.key === "Escape" && typing) { event.target.blur(); return; }
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   const action = KEYS[prefix + event.key] ?? KEYS[event.key];

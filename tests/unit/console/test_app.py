@@ -16,10 +16,9 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.console import lookup
 from pulsar_retry.console.app import Console
 from pulsar_retry.console.assembling import ConsoleOptions, assembled
-from pulsar_retry.console.jobs import Job
 from pulsar_retry.console.login.access import COOKIE, Access
 from pulsar_retry.console.lookup import Contents, LetterLookup
-from pulsar_retry.console.orders import Order, OrderOutcome
+from pulsar_retry.console.orders import OrderOutcome
 from pulsar_retry.console.store.database import MEMORY, Database
 from pulsar_retry.console.store.letters import IndexedLetter, IndexProgress, LetterGroup
 from pulsar_retry.errors import AdminError, ConfigError, PulsarRetryError
@@ -449,25 +448,6 @@ def test_a_full_disk_is_told_and_lets_users_in(database) -> None:
     marked = [client.post("/marks", data={"mark": "x" * 100}, headers=program) for _ in range(60)]
     assert 503 == marked[-1].status_code
     assert "database or disk is full" in marked[-1].text
-
-
-@pytest.mark.parametrize("state", ["done", "incomplete", "cancelled", "interrupted"])
-def test_every_edit_can_be_undone(browser, local, state) -> None:
-    """Also one that left letters; by the id of the redrive, which other jobs may have begun."""
-    job = Job(
-        id="j",
-        order=Order(source=DLQ, patch="{}"),
-        dry_run=False,
-        by="ada",
-        began=0.0,
-        state=state,
-        outcome=OrderOutcome(done=2, edited=2, job="r1"),
-        audit="a2",
-    )
-    local.records.save_job(job.facts())
-    page = browser.get("/job?id=j").text
-    assert "verb=undo&amp;to=r1" in page
-    assert (state != "done") == ("/job/resume" in page)
 
 
 def test_a_job_keeps_the_largest_groups() -> None:

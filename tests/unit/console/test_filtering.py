@@ -64,8 +64,8 @@ def test_a_bad_filter_is_refused(text) -> None:
             "pulsar-retry seek orders-billing-DLQ billing --to 2h",
         ),
         (
-            {"verb": "undo", "to": "x; rm -r ."},
-            "pulsar-retry dlq undo orders-billing-DLQ 'x; rm -r .'",
+            {"verb": "seek", "subscription": "billing", "to": "x; rm -r ."},
+            "pulsar-retry seek orders-billing-DLQ billing --to 'x; rm -r .'",
         ),
         (
             {"dlq_subscription": "$(id)"},

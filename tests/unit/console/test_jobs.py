@@ -17,7 +17,6 @@ from pulsar_retry.console.store.database import MEMORY, Database
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.replay import Cluster, Redriven
-from pulsar_retry.replay.waiting.report import WaitingReport
 
 DLQ = "persistent://public/default/orders-billing-DLQ"
 WANTED = Order(source=DLQ, query=Query([("reason", "odd")]))
@@ -234,13 +233,3 @@ def test_the_end_settles_what_is_under_way(stage) -> None:
     stage.jobs.close()
     assert all(each.cancelled.is_set() for each in stage.held)
     assert not any(each.is_alive() for each in threads)
-
-
-def test_the_result_for_waiting_letters_says_what_is_not_certain() -> None:
-    """Where a consumer may have had them, for example."""
-    report = WaitingReport(
-        topic=DLQ, subscription="s", count=2, due=1, handled=3, left=4, archive="a", dry_run=True
-    )
-    outcome = OrderOutcome.of_waiting(report)
-    assert (2, {"a": 2}) == (outcome.done, outcome.targets)
-    assert ["1 of them are due: a consumer may have them already"] == outcome.notes[:1]

@@ -11,16 +11,10 @@ from hypothesis import strategies as st
 
 from pulsar_retry.console.payload import (
     MOST,
-    MOST_EDITED,
     as_hex,
     as_json,
     displayed,
-    editable,
-    editable_text,
-    patch_of,
-    text_of,
 )
-from pulsar_retry.errors import ConfigError
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -108,40 +102,3 @@ def test_json_without_end_is_text() -> None:
 def test_escapes_of_readable_characters_are_shown_as_these(sent, shown) -> None:
     """Controls, halves of pairs, and backslashes that are escaped themselves stay as they are."""
     assert f'"{shown}"' == as_json(f'"{sent}"'.encode())
-
-
-@given(VALUES)
-def test_what_is_edited_by_hand_is_the_payload(value) -> None:
-    """Also characters that nobody sees; what nobody has changed is no edit."""
-    text = editable(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"), None)
-    if text is None:  # it is too long
-        return
-    assert "" == patch_of(text, text)
-    (operation,) = json.loads(patch_of(f'[{text}, "x"]\r\n', text))
-    assert ("replace", "", [json.loads(text), "x"]) == (
-        operation["op"],
-        operation["path"],
-        operation["value"],
-    )
-    assert not set(text) & {"\u202e", "\x00", "\r"}
-
-
-@given(st.text())
-def test_text_that_is_edited_by_hand(text) -> None:
-    """What a form sends back is no edit, if nobody has changed it."""
-    shown = editable_text(text.encode("utf-8", "replace"))
-    if shown is not None:
-        assert "" == text_of(shown.replace("\n", "\r\n"), shown)
-        assert f"{shown}x" == text_of(f"{shown}x", shown)
-    for payload in (b"\xff", b"a\r\nb", b"\x1b", "a\u202eb".encode(), b"x" * 20_000, None):
-        assert editable_text(payload) is None
-
-
-def test_what_cannot_be_edited_by_hand() -> None:
-    """Bytes, other text, and what is too long; what is typed has to be JSON."""
-    for payload in (b"\xff", b"plain", b'"' + b"x" * MOST_EDITED + b'"', b"[" * 100_000, None):
-        assert editable(payload, None) is None
-    assert "{}" == editable(b"\x00", "{}")
-    for typed in ("{", "[" * 100_000, '{"a": 1}, {"op": "remove"}'):
-        with pytest.raises(ConfigError, match=r"^payload: expected JSON"):
-            patch_of(typed, "{}")
