@@ -212,7 +212,7 @@ def command(
     flight; it can be resumed when the console runs again.
     """
     try:
-        needed = ("authlib", "h2", "jinja2", "jwt", "requests", "starlette", "uvicorn")
+        needed = ("authlib", "h11", "jinja2", "jwt", "requests", "starlette", "uvicorn")
         need("console", "the console", *needed)
     except ModuleNotFoundError as error:
         raise PulsarRetryError(str(error)) from None

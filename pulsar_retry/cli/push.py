@@ -169,11 +169,6 @@ _serve_options = with_options(
     ),
     click.option("--private/--no-private", default=True, help="Allow private addresses."),
     click.option("--allow-http", is_flag=True, help="Allow http:// for hosts other than this one."),
-    click.option(
-        "--http2/--no-http2",
-        default=True,
-        help="Offer HTTP/2. Over HTTP/2, 102 does not count as an answer.",
-    ),
     click.option("--ca-file", type=FILE, help="The only certificates to trust at the endpoint."),
     click.option(
         "--listen",
@@ -236,7 +231,6 @@ class _Options:
     allow: tuple[str, ...]
     private: bool
     allow_http: bool
-    http2: bool
     ca_file: Path | None
     listen: str
     control_token_file: Path | None
@@ -341,7 +335,6 @@ def _dispatcher(client: Any, options: _Options, endpoint: str, signers: list[Any
         prefetch=options.prefetch,
         guard=Guard(allow=options.allow, private=options.private),
         allow_http=options.allow_http,
-        http2=options.http2,
         tls=_trust(options.ca_file),
         paused=options.paused,
     )

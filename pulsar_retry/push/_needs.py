@@ -2,4 +2,4 @@
 
 from pulsar_retry._extras import need
 
-need("push", "pulsar_retry.push", "h11", "h2", "jwt", "cryptography")
+need("push", "pulsar_retry.push", "h11", "jwt", "cryptography")

@@ -109,7 +109,6 @@ class Dispatcher:
         latency_limit: Duration = LATENCY_LIMIT,
         guard: Guard = _GUARD,
         allow_http: bool = False,
-        http2: bool = True,
         tls: ssl.SSLContext | None = None,
         paused: bool = False,
         prefetch: int = 100,
@@ -173,13 +172,9 @@ class Dispatcher:
                 most 3000 requests are outstanding. math.inf switches this limit off.
             guard: The addresses that may be connected to.
             allow_http: Whether ``http://`` is accepted for hosts other than loopback.
-            http2: Whether HTTP/2 is offered to the endpoint. As on HTTP/1.1, each connection has
-                one request at a time. On HTTP/2 a status 102 cannot be a final answer, so a request
-                that gets only 102 fails.
             tls: The TLS context, with the trusted certificates and the client's own certificate. It
-                must verify certificates and host names. Several dispatchers may share it: each sets
-                its ALPN protocols anew for every connection. None uses the trusted certificates of
-                the system.
+                must verify certificates and host names. Several dispatchers may share it; its ALPN
+                protocol is set to HTTP/1.1. None uses the trusted certificates of the system.
             paused: Whether nothing is sent before `resume`.
             prefetch: How many messages pulsar-client's own queue holds, in addition to those in
                 hand.
@@ -206,7 +201,6 @@ class Dispatcher:
             "wrapped": wrapped,
             "write_metadata": write_metadata,
             "allow_http": allow_http,
-            "http2": http2,
             "paused": paused,
         }.items():
             checked_kind(name, value, bool)
@@ -224,7 +218,7 @@ class Dispatcher:
                 audience,
                 "a ServiceAccount in sign, because the audience is part of its tokens",
             )
-        self._allow_http, self._http2 = allow_http, http2
+        self._allow_http = allow_http
         window = Window(maximum=max_outstanding, latency_limit=latency_limit)
         window = attrs.evolve(window, maximum=room_for(window.maximum))
         options = checked_options(
@@ -284,7 +278,6 @@ class Dispatcher:
             PushEndpoint.of(endpoint, allow_http=self._allow_http),
             deadline=self._deadline,
             guard=self._guard,
-            http2=self._http2,
             trust=self._tls,
         )
 

@@ -1,1 +1,1 @@
-"""HTTP/1.1 and HTTP/2 connections, each for one request at a time."""
+"""HTTP/1.1 connections, each for one request at a time."""

@@ -11,9 +11,7 @@ import attrs
 from pulsar_retry.push.http.connection import Headers, HttpConnection
 from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
-from pulsar_retry.push.http.http1 import Http1
-from pulsar_retry.push.http.http2 import Http2
-from pulsar_retry.push.http.stream import BrokenError, RefusedAddressError, dial, push_tls_context
+from pulsar_retry.push.http.stream import BrokenError, RefusedAddressError, dial
 
 #: Only these statuses acknowledge a message.
 ACKS = frozenset({102, 200, 201, 202, 204})
@@ -67,7 +65,6 @@ class Poster:
         *,
         deadline: float,
         guard: Guard,
-        http2: bool = False,
         trust: ssl.SSLContext | None = None,
     ) -> None:
         """Make a poster; it does not connect yet.
@@ -76,13 +73,16 @@ class Poster:
             endpoint: The endpoint.
             deadline: Seconds for a request, including its connection and the response's body.
             guard: The addresses that may be connected to.
-            http2: Whether HTTP/2 is offered to an ``https`` endpoint.
-            trust: The TLS context with the trusted certificates; None uses those of the system.
+            trust: The TLS context with the trusted certificates; None uses those of the system. Its
+                ALPN protocol is set to HTTP/1.1.
         """
         self.endpoint = endpoint
         self._deadline = deadline
         self._guard = guard
-        self._tls = push_tls_context(http2=http2, trust=trust) if endpoint.is_tls else None
+        self._tls: ssl.SSLContext | None = None
+        if endpoint.is_tls:
+            self._tls = trust or ssl.create_default_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
         self._idle: deque[HttpConnection] = deque()
         self._sweeping: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -136,13 +136,9 @@ class Poster:
         return await self._dial()
 
     async def _dial(self) -> HttpConnection:
-        """Return a new connection. With HTTP/2, too, it is used for one request at a time.
-
-        So each response is independent of the others, and a request that is given up ends with its
-        connection.
-        """
+        """Return a new connection."""
         stream = await dial(self.endpoint, self._guard, self._tls)
-        return (Http2 if stream.is_http2 else Http1)(stream, self.endpoint)
+        return HttpConnection(stream, self.endpoint)
 
     def _keep(self, connection: HttpConnection) -> None:
         connection.keep()

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import ssl
-import threading
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any
 
 from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
-
-#: The HTTP/2 library logs each header with its value at DEBUG, including tokens. Here this happens
-#: only if somebody has set a level for exactly this logger.
-_HEADERS_LOG = logging.getLogger("hpack")
 
 #: Seconds for each of several addresses to answer. The last one gets the rest of the deadline.
 _PER_ADDRESS = 3.0
 
 #: How many bytes are read after a connection broke: enough for an answer.
 _MOST_BYTES_AFTER_BREAK = 64 * 1024
-
-#: Held while the ALPN protocols of a shared context are set and used, because dispatchers run on
-#: different threads.
-_alpn_lock = threading.Lock()
 
 
 class RefusedAddressError(OSError):
@@ -80,11 +70,7 @@ class _Received(asyncio.StreamReaderProtocol):
 
 
 class Stream:
-    """A connection below HTTP, encrypted or not. For one event loop.
-
-    Attributes:
-        is_http2: Whether client and server have agreed on HTTP/2.
-    """
+    """A connection below HTTP, encrypted or not. For one event loop."""
 
     def __init__(
         self,
@@ -97,16 +83,13 @@ class Stream:
         self._writer = writer
         self._received = received
         self._socket_transport = socket_transport
-        tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
-        self.is_http2 = tls is not None and tls.selected_alpn_protocol() == "h2"
 
     @property
     def is_stale(self) -> bool:
         """Whether the server has closed an idle connection, or sent data without a request."""
         received = self._received
         is_over = received.is_over or self._writer.transport.is_closing()
-        # On HTTP/2 there may always be data: settings, windows, or pings.
-        return is_over or (received.unread > 0 and not self.is_http2)
+        return is_over or received.unread > 0
 
     @property
     def is_sending(self) -> bool:
@@ -186,32 +169,3 @@ async def _connect(endpoint: PushEndpoint, address: str, tls: ssl.SSLContext | N
         received.is_secure = True
         await writer.start_tls(tls, server_hostname=endpoint.host)
     return Stream(reader, writer, received, transport)
-
-
-class _Offer(ssl.SSLContext):
-    """Wraps a TLS context that several posters share, and offers its own protocols.
-
-    A context cannot be copied, but a connection that is made from it keeps the protocols.
-    """
-
-    def __new__(cls, _context: ssl.SSLContext, _protocols: list[str]) -> Self:
-        """Make an object that passes for a context; the wrapped context does the work."""
-        return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
-
-    def __init__(self, context: ssl.SSLContext, protocols: list[str]) -> None:
-        self._context = context
-        self._protocols = protocols
-
-    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """Make the TLS object of a connection; asyncio calls this for each one."""
-        with _alpn_lock:
-            self._context.set_alpn_protocols(self._protocols)
-            return self._context.wrap_bio(*args, **options)
-
-
-def push_tls_context(*, http2: bool, trust: ssl.SSLContext | None) -> ssl.SSLContext:
-    """Return the TLS context for connections; it verifies certificates and host names."""
-    if http2 and _HEADERS_LOG.level == logging.NOTSET:
-        _HEADERS_LOG.setLevel(logging.INFO)
-    protocols = ["h2", "http/1.1"] if http2 else ["http/1.1"]
-    return _Offer(trust or ssl.create_default_context(), protocols)

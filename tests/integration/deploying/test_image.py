@@ -141,7 +141,7 @@ def test_it_is_not_root_and_has_all_parts():
     """The user is a number that Kubernetes can check, and each extra is there."""
     assert "65532:65532" == docker("inspect", "--format", "{{.Config.User}}", IMAGE)
     checks = (
-        "import h2, jinja2, starlette, uvicorn, opentelemetry.trace, ssl; "
+        "import h11, jinja2, starlette, uvicorn, opentelemetry.trace, ssl; "
         "from pulsar_retry.native import loading; "
         "assert ssl.create_default_context().get_ca_certs(); print('all there')"
     )

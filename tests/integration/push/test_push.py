@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
+import itertools
 import math
 import threading
 import time
@@ -15,13 +15,11 @@ from typing import Any
 
 import pulsar
 import pytest
-from h2.connection import H2Connection
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.push.pacing import backoff
-from support.push.receiving import SOON, Receiver, Request, Say, answer, no_content
-from support.push.serving_http2 import Server, say_status, serving
+from support.push.receiving import SOON, Receiver, Request, Say, answer, no_content, tls_contexts
 from support.reading import SUBSCRIPTION, eventually
 
 MANY = 600
@@ -310,31 +308,28 @@ def test_attempts_of_messages_without_a_key(push, publish, receiver):
     assert [1, 2, 3, 1] == [each.json()["deliveryAttempt"] for each in receiver.requests]
 
 
-def test_http2(push, client, topic, admin):
-    """Over TLS, with failures and GOAWAY among the answers: every message is acknowledged."""
-    requests, acked = 0, set()
+def test_over_tls(push, client, topic, admin):
+    """With failures and closed connections among the answers: every message is acknowledged."""
+    numbers, acked = itertools.count(1), set()
 
-    def say(connection: H2Connection, stream: int, body: bytes) -> None:
-        nonlocal requests
-        requests += 1
-        fails = requests in (7, 70)
-        say_status(connection, stream, 500 if fails else 204)
-        if not fails:
-            acked.add(json.loads(body)["message"]["messageId"])
-        if requests % 20 == 0:
-            connection.close_connection(last_stream_id=stream)
+    def act(request: Request) -> Say:
+        number = next(numbers)
+        if number in (7, 70):
+            return answer(500)
+        acked.add(request.json()["message"]["messageId"])
+        return no_content(request) if number % 20 else answer(204, then="close")
 
     with contextlib.closing(client.create_producer(topic)) as producer:
         for _ in range(200):
             producer.send_async(b"x", lambda *_: None)
         producer.flush()
-    server = Server(say)
-    with serving(server) as (url, tls):
-        dispatcher = push(url, tls=tls, max_outstanding=8)
+    theirs, ours = tls_contexts()
+    with Receiver(act, tls=theirs) as endpoint:
+        dispatcher = push(endpoint.url, tls=ours, max_outstanding=8)
         eventually(drained(admin, topic))
         dispatcher.stop()
     assert 200 == len(acked)
-    assert 5 < server.connections < 100
+    assert 5 < endpoint.connections < 100
 
 
 def test_unwrapped(push, publish, receiver, topic):

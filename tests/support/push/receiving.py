@@ -14,6 +14,7 @@ from io import BytesIO
 from typing import Any, Literal, Self
 
 import attrs
+import trustme
 
 #: Seconds to wait for something that has to happen.
 SOON = 90.0
@@ -59,6 +60,15 @@ def no_content(_request: Request) -> Say:
 
 
 Act = Callable[[Request], Say]
+
+
+def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return the server's TLS context for ``localhost``, and one of a client that trusts it."""
+    authority, theirs = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(theirs)
+    ours = ssl.create_default_context()
+    authority.configure_trust(ours)
+    return theirs, ours
 
 
 class Receiver:

@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.push.http.connection import LONGEST_HEAD, MOST_OF_A_BODY, HttpReply
+from pulsar_retry.push.http.connection import (
+    LONGEST_HEAD,
+    MOST_OF_A_BODY,
+    HttpConnection,
+    HttpReply,
+)
 from pulsar_retry.push.http.endpoint import PushEndpoint
-from pulsar_retry.push.http.http1 import Http1
 from pulsar_retry.push.http.stream import BrokenError
 
 INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
@@ -44,10 +48,10 @@ class Said:
         return self.pieces.pop(0) if self.pieces else b""
 
 
-def connection(data: bytes, sizes: list[int]) -> Http1:
+def connection(data: bytes, sizes: list[int]) -> HttpConnection:
     """Return a connection whose server says *data* in pieces of those sizes."""
     stream: Any = Said(data, sizes)
-    return Http1(stream, PushEndpoint.of("https://example.com/"))
+    return HttpConnection(stream, PushEndpoint.of("https://example.com/"))
 
 
 def replied(data: bytes, sizes: list[int]) -> HttpReply:

@@ -228,6 +228,28 @@ def test_many_at_a_time():
         assert [200 + number % 5 for number in range(100)] == asked(receiver.url, ask)
 
 
+def test_no_answer_waits_for_another_one():
+    """Nor are those of later requests lost, however many were given up."""
+
+    def act(request: Request) -> Say:
+        return Say(b"", "hang") if request.body == b"hang" else no_content(request)
+
+    async def use(poster: Poster) -> list[str]:
+        codes = []
+        for _ in range(3):
+            slow = [asyncio.create_task(poster.post(b"hang", [])) for _ in range(40)]
+            await asyncio.sleep(0.1)
+            quick = await asyncio.gather(*(poster.post(b"{}", []) for _ in range(10)))
+            assert not any(each.done() for each in slow)
+            codes += [each.code for each in quick]
+            for each in slow:
+                each.cancel()
+        return codes
+
+    with Receiver(act) as receiver:
+        assert ["204"] * 30 == asked(receiver.url, use, deadline=50.0)
+
+
 @pytest.mark.parametrize("then", ["close", "reset"])
 def test_a_kept_connection_that_was_dropped_costs_nothing(then):
     """A server closes idle connections as it likes: the next request takes a new one."""
@@ -517,6 +539,22 @@ def test_tls(authority):
     """A certificate of an authority that is trusted, for the endpoint's name."""
     with Receiver(tls=server_tls(authority, "localhost")) as receiver:
         assert post(receiver.url, trust=trust(authority)).is_ack
+
+
+def test_http_1_1_is_spoken_whatever_a_server_prefers(authority):
+    """Nothing else is offered, also not by a context that offered it before."""
+    theirs, ours = server_tls(authority, "localhost"), trust(authority)
+    theirs.set_alpn_protocols(["h2", "http/1.1"])
+    ours.set_alpn_protocols(["h2"])
+
+    async def ask(poster: Poster) -> str | None:
+        assert (await poster.post(b"{}", [])).is_ack
+        tls = poster._idle[0].stream._writer.get_extra_info("ssl_object")
+        protocol: str | None = tls.selected_alpn_protocol()
+        return protocol
+
+    with Receiver(tls=theirs) as receiver:
+        assert "http/1.1" == asked(receiver.url, ask, trust=ours)
 
 
 @pytest.mark.parametrize("name", ["localhost", "other.example.com"])
