@@ -68,11 +68,9 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.pull.report import Report
     from pulsar_retry.pull.rules.breaker import Breaker
     from pulsar_retry.pull.rules.budget import RetryBudget
-    from pulsar_retry.pull.rules.claims import TopicClaims
     from pulsar_retry.pull.rules.flow import FlowControl
     from pulsar_retry.pull.rules.lanes import Lanes
     from pulsar_retry.pull.rules.lease import Lease
-    from pulsar_retry.pull.rules.quarantine import ClaimStore, FileClaims, Quarantine
     from pulsar_retry.pull.subscriber import Subscriber
     from pulsar_retry.wire.codecs import Codec
     from pulsar_retry.wire.dead_letter import DeadLetter
@@ -98,7 +96,6 @@ __all__ = [
     "Backoff",
     "BatchSettleError",
     "Breaker",
-    "ClaimStore",
     "Client",
     "Codec",
     "ConfigError",
@@ -114,7 +111,6 @@ __all__ = [
     "EventLoopError",
     "Exponential",
     "Failure",
-    "FileClaims",
     "Fixed",
     "FlowControl",
     "ForkedError",
@@ -135,7 +131,6 @@ __all__ = [
     "PayloadError",
     "ProducerOptions",
     "PulsarRetryError",
-    "Quarantine",
     "RedriveError",
     "Reject",
     "Report",
@@ -152,7 +147,6 @@ __all__ = [
     "StandaloneError",
     "Step",
     "Subscriber",
-    "TopicClaims",
     "TopicMissingError",
     "UnfinishedError",
     "UnreachableError",

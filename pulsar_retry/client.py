@@ -37,7 +37,6 @@ from pulsar_retry.pull.rules.budget import RetryBudget
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
-from pulsar_retry.pull.rules.quarantine import Quarantine
 from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.wire.codecs import Codec, CodecLike
 from pulsar_retry.wire.envelope import Redact
@@ -84,7 +83,6 @@ class Client(consumer_client.Client):
         on_exhausted: OnExhausted = "release",
         breaker: Breaker | None = None,
         retry_budget: RetryBudget | None = _BUDGET,
-        quarantine: Quarantine | None = None,
         prefetch: int = 200,
         schema: pulsar.schema.Schema = _BYTES,
         initial_position: pulsar.InitialPosition = _EARLIEST,
@@ -123,8 +121,9 @@ class Client(consumer_client.Client):
             max_concurrency: The limit of ``concurrency="auto"``. None: 200, or the number of
                 processors with worker processes.
             workers: ``"threads"`` or ``"processes"``. Choose processes for handlers that need much
-                processor time, or that can crash. Handler and schema are then pickled, and the
-                workers import the program's main module: guard it by
+                processor time, or that can crash: a message that has killed three workers is
+                dead-lettered, with the reason ``crash-loop``. Handler and schema are then pickled,
+                and the workers import the program's main module: guard it by
                 ``if __name__ == "__main__"``.
             consumer_type: The type of the subscription. None: the type of its connected consumers,
                 or Shared if there are none. All types except Shared handle messages in order:
@@ -143,8 +142,6 @@ class Client(consumer_client.Client):
             breaker: When to stop receiving because too many messages fail. None: never.
             retry_budget: How many retries may fail, compared with what succeeds. Without a budget
                 left, messages are held. None: there is no limit.
-            quarantine: When a message counts as the cause of crashes of its workers. None: after
-                three crashes with worker processes, otherwise never.
             prefetch: How many messages pulsar-client fetches ahead (its ``receiver_queue_size``),
                 in addition to those in hand. A small number leaves more to other consumers.
             schema: The topic's schema.
@@ -190,7 +187,6 @@ class Client(consumer_client.Client):
                 on_exhausted=on_exhausted,
                 breaker=breaker,
                 retry_budget=retry_budget,
-                quarantine=quarantine,
                 prefetch=prefetch,
                 schema=schema,
                 initial_position=initial_position,

@@ -22,7 +22,6 @@ from pulsar_retry.wire.codecs import Codec, failure_kind, read_envelope
 from pulsar_retry.wire.envelope import EMPTY, Redact, texts_of
 from pulsar_retry.wire.lanes import LANE_ENTRY
 from pulsar_retry.wire.properties import (
-    FAILURE_CLAIMS,
     FAILURE_CRASHES,
     FAILURE_STAGE,
     FAILURE_STAMP,
@@ -168,7 +167,6 @@ class FailureDetails:
             kept.pop(FAILURE_STAMP, None)
             kept.pop(FAILURE_CRASHES, None)
             kept.pop(LANE_ENTRY, None)
-            kept.pop(FAILURE_CLAIMS, None)
         return kept, self.codec.write(envelope, redact=self.redact)
 
 

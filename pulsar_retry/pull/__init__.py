@@ -14,27 +14,21 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.pull.report import Report
     from pulsar_retry.pull.rules.breaker import Breaker
     from pulsar_retry.pull.rules.budget import RetryBudget
-    from pulsar_retry.pull.rules.claims import TopicClaims
     from pulsar_retry.pull.rules.flow import FlowControl
     from pulsar_retry.pull.rules.lanes import Lanes
     from pulsar_retry.pull.rules.lease import Lease
-    from pulsar_retry.pull.rules.quarantine import ClaimStore, FileClaims, Quarantine
     from pulsar_retry.pull.subscriber import Subscriber
 else:
     __getattr__ = _lazy.getattr_of(__name__)  # most of its modules need threads and pulsar-client
 
 __all__ = [
     "Breaker",
-    "ClaimStore",
     "Delivery",
-    "FileClaims",
     "FlowControl",
     "Health",
     "Lanes",
     "Lease",
-    "Quarantine",
     "Report",
     "RetryBudget",
     "Subscriber",
-    "TopicClaims",
 ]

@@ -7,17 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_retry.observe.tracing import spans_of
-from pulsar_retry.pull.claims.ahead import Ahead
-from pulsar_retry.pull.claims.claims import Claims
-from pulsar_retry.pull.claims.guard import ClusterGuard
-from pulsar_retry.pull.claims.topic import ClaimTopic
-from pulsar_retry.pull.engine.guard import HandlerGuard
-from pulsar_retry.pull.engine.ordered import OrderedLanes
-from pulsar_retry.pull.engine.settler import LETTERS, Settler
-from pulsar_retry.pull.engine.ward import Ward
+from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
-from pulsar_retry.pull.rules.claims import TopicClaims
 from pulsar_retry.pull.workers.adaptive import Governor
 from pulsar_retry.pull.workers.callers import CallerCrew
 from pulsar_retry.pull.workers.returned import Finisher
@@ -44,9 +36,6 @@ class Crew:
         clock: Clock = SYSTEM,
         *,
         lost: Callable[[], None] = lambda: None,
-        claims: ClaimTopic | None = None,
-        lanes: OrderedLanes | None = None,
-        ward: Ward | None = None,
     ) -> None:
         """Start the workers.
 
@@ -56,9 +45,6 @@ class Crew:
             settler: Settles the messages.
             clock: The clock.
             lost: Called if the caller's event loop ends too early.
-            claims: The topic of the claims, which is closed together with the workers.
-            lanes: Where messages wait for those before them.
-            ward: Where suspects are alone, if another crew shares it.
         """
         assert options.handler is not None  # noqa: S101 - it was checked
         self._options = options
@@ -67,23 +53,6 @@ class Crew:
         self._settler = settler
         self._clock = clock
         self._finisher = Finisher(work_queue, options.loop, lost)
-        self._guard: HandlerGuard | ClusterGuard | None = None
-        if (quarantine := options.quarantine) is not None:
-            counts = options.redelivery == LETTERS
-            if claims is None or not isinstance(quarantine.store, TopicClaims):
-                self._guard = HandlerGuard(
-                    quarantine, work_queue, clock, counts_redeliveries=counts, ward=ward
-                )
-            else:
-                ahead = Ahead(work_queue, lanes, options.concurrency)
-                self._guard = ClusterGuard(
-                    quarantine,
-                    Claims(claims, quarantine.store, ahead.next_up, ahead.adapt),
-                    work_queue,
-                    clock,
-                    counts_redeliveries=counts,
-                    ward=ward,
-                )
         self.threads: list[threading.Thread] = []
         self._crew: list[WorkerThread] = []
         self._resizing = threading.Lock()
@@ -162,20 +131,8 @@ class Crew:
         self._crew.append(worker)
         self.threads.append(worker.thread)
 
-    def stopping(self) -> None:
-        """End all claims, because the process may end soon: that is not a message's crash."""
-        if self._guard is not None:
-            self._guard.close()
-
-    @property
-    def problems(self) -> list[str]:
-        """What is wrong with the claims, in words."""
-        return self._guard.problems if isinstance(self._guard, ClusterGuard) else []
-
     def close(self) -> None:
-        """Release the guard and the finisher, which the workers share. Close the queue first."""
-        if self._guard is not None:
-            self._guard.end()
+        """Release the finisher, which the workers share. Close the queue first."""
         self._finisher.close()
 
     def _start_on_loop(self, lost: Callable[[], None]) -> None:
@@ -186,8 +143,6 @@ class Crew:
             handler = self._finisher.finishing_async(handler)
         if self.governor is not None:
             handler = self.governor.timed_async(handler)
-        if self._guard is not None:
-            handler = self._guard.guarded_async(handler)
         if (spans := spans_of(options.subscription)) is not None:
             handler = spans.traced_async(handler)
         workers = self._on_loop = LoopWorkers(
@@ -230,23 +185,25 @@ class Crew:
         )
 
     def _around(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
-        """Return *handler* inside the guard of the quarantine and the span of tracing, if any."""
+        """Return *handler* inside the span of tracing, if any."""
         spans = spans_of(self._options.subscription)
-        if not (self._guard is None and spans is None and self.governor is None):
+        if not (spans is None and self.governor is None):
             handler = self._finisher.finishing(
                 handler, slot
             )  # so that what is around it includes its awaitable
         if self.governor is not None:
             handler = self.governor.timed(handler)
-        if self._guard is not None:
-            handler = self._guard.guarded(handler, slot)
         return handler if spans is None else spans.traced(handler)
 
 
 def crew_of(
-    options: Options, work_queue: WorkQueue, settler: Settler, clock: Clock, **shared: Any
+    options: Options,
+    work_queue: WorkQueue,
+    settler: Settler,
+    clock: Clock,
+    lost: Callable[[], None],
 ) -> Crew | CallerCrew:
     """Return the workers of a subscriber, which run already, or what stands for its callers."""
     if options.callers is not None:
         return options.callers.crew(work_queue, settler)
-    return Crew(options, work_queue, settler, clock, **shared)
+    return Crew(options, work_queue, settler, clock, lost=lost)

@@ -11,9 +11,7 @@ from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import about
 from pulsar_retry.letters.plan import topic_list
-from pulsar_retry.pull.claims.topic import ClaimTopic
 from pulsar_retry.pull.options import Options
-from pulsar_retry.pull.rules.claims import TopicClaims
 from pulsar_retry.runtime.results import error_of
 from pulsar_retry.runtime.upstream import ask_partitions
 from pulsar_retry.wire.names import TopicName
@@ -47,13 +45,11 @@ class Opened(NamedTuple):
         keeps: Whether messages in hand are kept when a connection is lost. It may not be theirs if
             there are several topics or partitions. If they were asked for again, they would come
             behind later ones of their key, so they are kept if they have an order.
-        claims: The topic of its claims; None if there is none.
     """
 
     consumer: Consumer
     kind: pulsar.ConsumerType
     keeps: bool
-    claims: ClaimTopic | None = None
 
 
 def is_ordered(consumer_type: pulsar.ConsumerType) -> bool:
@@ -62,31 +58,18 @@ def is_ordered(consumer_type: pulsar.ConsumerType) -> bool:
 
 
 def open_subscription(client: Client, options: Options) -> Opened:
-    """Open the topic of the claims, if there is one, and subscribe.
+    """Subscribe.
 
     If *options* have no type, it is Shared, or else the type of the consumers that are already
     connected, because the broker refuses another type.
 
     Raises:
-        ConfigError: the topic of the claims has several partitions.
         pulsar.PulsarException: the broker refused the subscription.
     """
-    claims = None
-    store = None if options.quarantine is None else options.quarantine.store
-    new_client = client._new_client  # noqa: SLF001
-    if isinstance(store, TopicClaims) and new_client is not None:  # None: a broker in memory
-        name = store.name_for(options.topic, options.subscription)
-        with about(name):
-            claims = ClaimTopic(new_client(), name)
-    try:
-        with about(options.topic):
-            is_several = options.consumer_type != SHARED and _is_several(client, options.topic)
-        consumer, kind = _opened(client, options)
-        return Opened(consumer, kind, is_several and is_ordered(kind), claims)
-    except BaseException:
-        if claims is not None:
-            claims.close()
-        raise
+    with about(options.topic):
+        is_several = options.consumer_type != SHARED and _is_several(client, options.topic)
+    consumer, kind = _opened(client, options)
+    return Opened(consumer, kind, is_several and is_ordered(kind))
 
 
 def _is_several(client: Client, topic: Any) -> bool:

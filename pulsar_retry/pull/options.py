@@ -23,11 +23,9 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.budget import RetryBudget
-from pulsar_retry.pull.rules.claims import TopicClaims
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
-from pulsar_retry.pull.rules.quarantine import Quarantine
 from pulsar_retry.pull.workers.callers import Callers
 from pulsar_retry.pull.workers.returned import is_lazy
 from pulsar_retry.wire.codecs import Codec
@@ -70,7 +68,6 @@ class Options:
     on_exhausted: OnExhausted = "release"
     breaker: Breaker | None = None
     retry_budget: RetryBudget | None = None
-    quarantine: Quarantine | None = None
     prefetch: int = 200
     schema: Any = attrs.Factory(pulsar.schema.BytesSchema)
     initial_position: pulsar.InitialPosition = pulsar.InitialPosition.Earliest
@@ -134,7 +131,6 @@ def checked_options(**arguments: Any) -> Options:
     elif arguments.get("on_exhausted", "release") != "release":
         accepted = f'"release", because ordering is not "{DURABLE}"'
         raise ConfigError.bad("on_exhausted", arguments["on_exhausted"], accepted)
-    _check_claims(arguments)
     policy = arguments.get("dead_letter_policy")
     arguments["dead_letter_policy"] = None if policy is None else DeadLetterPolicy.of(policy)
     arguments["naming"] = Naming.of(arguments.get("naming", Naming.PULSAR))
@@ -174,20 +170,6 @@ def _check_durable(arguments: dict[str, Any]) -> pulsar.ConsumerType:
     return pulsar.ConsumerType.KeyShared
 
 
-def _check_claims(arguments: dict[str, Any]) -> None:
-    """Check that the topic of the claims keeps them.
-
-    Raises:
-        ConfigError: it is not persistent.
-    """
-    store = getattr(arguments.get("quarantine"), "store", None)
-    if isinstance(store, TopicClaims):
-        name = store.name_for(arguments["topic"], arguments["subscription"])
-        if not name.startswith("persistent://"):
-            accepted = "a persistent topic for the claims: TopicClaims(topic=…)"
-            raise ConfigError.bad("quarantine", name, accepted)
-
-
 def _concurrency(value: Any, most: int | None, workers: Any) -> dict[str, Any]:
     if value != AUTO:
         if most is not None:
@@ -216,7 +198,6 @@ def with_handler(options: Options) -> Options:
         raise ConfigError.bad("workers", PROCESSES, '"threads", because the handler is async def')
     else:
         workers = LOOP
-    quarantine = options.quarantine
     if workers == PROCESSES:
         from pulsar_retry.pull.workers.processes import (  # noqa: PLC0415 - few need it
             pickled,
@@ -225,8 +206,7 @@ def with_handler(options: Options) -> Options:
 
         pickled("handler", handler)
         pickled("schema", recipe(options.schema))
-        quarantine = quarantine or Quarantine()
-    return attrs.evolve(options, workers=workers, quarantine=quarantine)
+    return attrs.evolve(options, workers=workers)
 
 
 def effective(options: Options) -> RetryPolicy:
@@ -279,7 +259,6 @@ _KINDS: tuple[tuple[str, type, bool], ...] = (
     ("lanes", Lanes, False),
     ("breaker", Breaker, True),
     ("retry_budget", RetryBudget, True),
-    ("quarantine", Quarantine, True),
     ("consumer_type", pulsar.ConsumerType, True),
     ("schema", pulsar.schema.Schema, False),
     ("initial_position", pulsar.InitialPosition, False),

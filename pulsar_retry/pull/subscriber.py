@@ -28,7 +28,6 @@ from pulsar_retry.pull.engine.receiver import Receiver
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.settler import Counts, Settler
 from pulsar_retry.pull.engine.supervisor import Supervisor
-from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.pull.engine.work_queue import HANDLED_BY, WorkQueue
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.opening import TRANSIENT, Opened, is_ordered, open_subscription, probe
@@ -78,7 +77,6 @@ class Subscriber:
         self._opening: Future[None] = Future()
         self._ending: Future[None] = Future()
         self._work_queue = WorkQueue(clock)
-        self._ward = Ward()
         self._settler: Settler | None = None
         self._crew: Crew | CallerCrew | None = None
         self._supervisor: Supervisor | None = None
@@ -280,7 +278,6 @@ class Subscriber:
             problems.append(f"the retry budget is used up: {held} are held")
         if (settler := self._settler) is not None and (stuck := settler.access.stuck_letters):
             problems.append(f"{stuck} letters could not be published yet; publishing is repeated")
-        problems += self._crew.problems if self._crew is not None else []
         if not consumer.is_connected():
             problems.append("the connection to the broker is lost")
         return Health("degraded", "; ".join(problems)) if problems else Health("running")
@@ -297,8 +294,6 @@ class Subscriber:
         """Do what `stop` does, but without waiting."""
         now = self._clock.monotonic()
         self._stop = StopRequest(mode, now + seconds("timeout", timeout), now)
-        if self._crew is not None:
-            self._crew.stopping()
         if self._options.admission is not None:
             self._options.admission.shut()
         self._work_queue.notify()
@@ -375,7 +370,7 @@ class Subscriber:
         return {"topic": topic_label(options.topic), "subscription": options.subscription}
 
     def _serve(self, opened: Opened) -> None:
-        consumer, kind, keeps, claims = opened
+        consumer, kind, keeps = opened
         options, work_queue, clock = self._options, self._work_queue, self._clock
         access = SubscriberAccess(consumer, options.codec, options.redact, options.letter_topics)
         lanes = self._lanes_of(access, kind) if is_ordered(kind) else None
@@ -420,8 +415,7 @@ class Subscriber:
             settler.policy = self._policy
             self._settler = settler
         lost = lambda: self._ask("abandon", 0)  # noqa: E731
-        shared: dict[str, Any] = {"claims": claims, "lanes": lanes, "ward": self._ward}
-        crew = self._crew = crew_of(options, work_queue, settler, clock, lost=lost, **shared)
+        crew = self._crew = crew_of(options, work_queue, settler, clock, lost)
         self._supervisor = Supervisor(
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )

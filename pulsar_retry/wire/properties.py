@@ -52,8 +52,6 @@ FAILURE_EXTRA = "FAILURE_EXTRA"
 #: The order of a message's letters, and how many worker processes the message has killed.
 FAILURE_STAMP = "FAILURE_STAMP"
 FAILURE_CRASHES = "FAILURE_CRASHES"
-#: The claims of the processes that died with the message in hand (JSON).
-FAILURE_CLAIMS = "FAILURE_CLAIMS"
 #: The span of the message's first attempt, in the format of W3C's Trace Context.
 FAILURE_TRACEPARENT = "FAILURE_TRACEPARENT"
 #: The original size in bytes of a payload that was shortened.

@@ -17,7 +17,6 @@ from pulsar_retry.wire.properties import (
     DELAY,
     DELAY_TIME,
     FAILURE,
-    FAILURE_CLAIMS,
     FAILURE_CRASHES,
     FAILURE_STAMP,
     REAL_SUBSCRIPTION,
@@ -32,7 +31,7 @@ from pulsar_retry.wire.properties import (
 )
 
 #: The delay, the stamp and the crashes of the last attempt. A redrive always removes them.
-_NEVER_KEPT = frozenset({DELAY_TIME, DELAY, FAILURE_STAMP, FAILURE_CRASHES, FAILURE_CLAIMS})
+_NEVER_KEPT = frozenset({DELAY_TIME, DELAY, FAILURE_STAMP, FAILURE_CRASHES})
 #: Properties about failures, in any codec.
 _FAILURES = READ - SYSTEM_PROPERTIES
 _SUFFIX = re.compile(r"-(DLQ|dlq)$")

@@ -24,7 +24,7 @@ from pulsar_retry.policy.outcomes import Failure
 from pulsar_retry.pull.durable.log import ClaimLog
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.work_queue import LaneEntry, Work, WorkQueue
-from pulsar_retry.pull.rules.quarantine import one_more_crash
+from pulsar_retry.pull.rules.crashes import one_more_crash
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.worker import Worker
 from pulsar_retry.wire.lanes import LANE_ENTRY, MARK, Entry, Head, LaneClaim

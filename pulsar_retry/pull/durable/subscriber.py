@@ -26,8 +26,6 @@ from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.opening import Opened
 from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.report import DRAIN, Report, StopMode
-from pulsar_retry.pull.rules.claims import TopicClaims
-from pulsar_retry.pull.rules.quarantine import Quarantine
 from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.wire.lanes import LANE_ENTRY, LaneTopics
 
@@ -156,11 +154,9 @@ class DurableSubscriber(_LaneSubscriber):
                 initial_position=pulsar.InitialPosition.Earliest,
                 retry_budget=None,
                 breaker=None,
-                quarantine=_quarantine_of(options),
             ),
             self._claim_log,
         )
-        stream._ward = self._ward
         stream._ending.add_done_callback(self._stream_ended)
         stream._begin(options.loop)
         try:
@@ -232,18 +228,6 @@ class DurableSubscriber(_LaneSubscriber):
         (count, size), stream = super().in_hand, self._stream
         more, larger = (0, 0) if stream is None else stream.in_hand
         return count + more, size + larger
-
-
-def _quarantine_of(options: Options) -> Quarantine | None:
-    """Return the quarantine of the stream, whose claims are in the topic of the subscription's.
-
-    So its suspects take turns with those of the topic, and one topic is enough.
-    """
-    quarantine = options.quarantine
-    if quarantine is None or not isinstance(quarantine.store, TopicClaims):
-        return quarantine
-    name = quarantine.store.name_for(options.topic, options.subscription)
-    return attrs.evolve(quarantine, store=attrs.evolve(quarantine.store, topic=name))
 
 
 def _sum_of(report: Report, stream: Report) -> Report:

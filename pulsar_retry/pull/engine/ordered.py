@@ -113,11 +113,6 @@ class OrderedLanes:
             access.returns_with(message),
         )
 
-    def next_up(self, most: int) -> list[Work]:
-        """Return some messages that wait for those before them: those that are next."""
-        with self._lock:
-            return self._table.next_up(most)
-
     def done(self, key: str) -> None:
         """Note that the first message of a lane is settled."""
         with self._lock:

@@ -38,9 +38,9 @@ from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
-from pulsar_retry.pull.rules.quarantine import CrashLoop, note_crash, one_more_crash
+from pulsar_retry.pull.rules.crashes import CrashLoop, note_crash, one_more_crash
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-from pulsar_retry.wire.properties import FAILURE_STAMP, reconsume_times
+from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_STAMP, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -296,21 +296,21 @@ class Settler:
         action, attempt, wait = verdict.action, verdict.attempt, verdict.suspended
         logged = action if wait is None else RetryLater(wait)
         self._log.failed(work.message, logged, failure, attempt)
-        crashes = failure.error if isinstance(failure.error, CrashLoop) else None
         match action:
             case DeadLetter() if wait is not None:
                 self._retry_without_letter(work, wait, failure, attempt)
             case DeadLetter():
+                custom = {}
+                if isinstance(failure.error, CrashLoop):
+                    custom[FAILURE_CRASHES] = str(failure.error.crashes)
                 future = self.access.dead(
                     work.message,
                     action,
                     failure,
                     failures=verdict.failures,
-                    custom=crashes.evidence if crashes else {},
+                    custom=custom,
                     keep=keep,
                 )
-                if crashes:
-                    future.add_done_callback(lambda done: done.exception() or crashes.forget())
                 return self._follow(work, "dead_lettered", future, verdict)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted
@@ -336,8 +336,6 @@ class Settler:
                 self._end_subscription(work, failure.error)
             case _:  # Discard
                 self._acknowledge(work, DROPPED)
-                if crashes:
-                    crashes.forget()
         return None
 
     def _follow(

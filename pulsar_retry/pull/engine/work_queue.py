@@ -82,7 +82,6 @@ class Slot:
         expired: The message that it still handles although the lease has expired.
         interrupt: Called when a lease has expired, to end the handler if that is possible.
         unpark: Called to continue a worker that is parked.
-        leave: Called when a lease has expired, to end the claim of the quarantine (`HandlerGuard`).
         retired: Whether another worker has taken its place. It ends when its handler returns.
         parked: Whether it handles no more messages for now, because fewer workers are wanted.
         halted: Whether it is retired or parked.
@@ -95,7 +94,6 @@ class Slot:
         "expired",
         "halted",
         "interrupt",
-        "leave",
         "lock",
         "parked",
         "retired",
@@ -114,7 +112,6 @@ class Slot:
         self.watched: Item | None = None
         self.expired: Item | None = None
         self.interrupt: Callable[[], None] | None = None
-        self.leave: Callable[[], None] | None = None
         self.retired = self.parked = self.halted = False
         self.unpark: Callable[[], None] | None = None
         self.lock = threading.Lock()  # guards the moment in which the work ends or expires
@@ -136,8 +133,6 @@ class Slot:
             if self.work is not work:
                 return False
             self.expired = work
-            if self.leave is not None:
-                self.leave()
             if interrupts and self.interrupt is not None:
                 self.interrupt()
             return True

@@ -179,12 +179,6 @@ class LaneTable(Generic[Item]):
         step = self._go_on(key, lane, now) if lane.is_idle else LaneStep([], [])
         return Offer(step.now[0] if step.now else None, is_kept=True, comes_again=True)
 
-    def next_up(self, most: int) -> list[Item]:
-        """Return *most* of the items that wait in lanes that are not parked, the next first."""
-        lanes = [each for each in islice(self._lanes.values(), most) if each.head is None]
-        each_has = max(1, most // (len(lanes) or 1))
-        return [item for lane in lanes for item in islice(lane.waiting, each_has)]
-
     def done(self, key: Hashable, now: float) -> LaneStep[Item]:
         """Note that the first message of a key is settled; return what its lane does next."""
         lane = self._lanes[key]

@@ -185,7 +185,6 @@ class CallerCrew:
 
     governor = None
     threads: Sequence[threading.Thread] = ()
-    problems: Sequence[str] = ()
 
     def __init__(self, callers: Callers, work_queue: WorkQueue, settler: Settler) -> None:
         self._callers = callers
@@ -207,9 +206,6 @@ class CallerCrew:
     def ask(self, answer: Callable[[], None]) -> bool:  # noqa: ARG002 - as a crew has it
         """Return False: there is no event loop."""
         return False
-
-    def stopping(self) -> None:
-        """Do nothing: callers settle what they have, or give it up."""
 
     def close(self) -> None:
         """Hand nothing more out."""

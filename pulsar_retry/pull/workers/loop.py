@@ -14,7 +14,6 @@ from typing import Any
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.ending import ENDS, Ending
-from pulsar_retry.pull.engine.guard import SLOT
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Item, Slot, WorkQueue
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -151,7 +150,6 @@ class LoopWorkers:
             self._clock.end(slot)
 
     async def _handle_until_closed(self, slot: Slot) -> None:
-        SLOT.set(slot)
         work_queue, admission, loop = self._work_queue, self._admission, asyncio.get_running_loop()
         awake = asyncio.Event()
 

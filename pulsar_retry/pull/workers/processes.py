@@ -24,6 +24,7 @@ from pulsar_retry.errors import ConfigError, HandlerError, WorkerCrashedError, s
 from pulsar_retry.policy.outcomes import Defer
 from pulsar_retry.pull.engine.ending import ENDS, Ending, ending
 from pulsar_retry.pull.engine.work_queue import Slot
+from pulsar_retry.pull.rules.crashes import check_crashes
 from pulsar_retry.pull.workers.pickled import carried, restored
 from pulsar_retry.pull.workers.returned import Finisher
 
@@ -59,9 +60,11 @@ class ProcessWorker:
         Raises:
             Exception: the handler's own error.
             WorkerCrashedError: the child process died.
+            CrashLoop: too many child processes have died with the message in hand.
             Defer: no child process could be started; this is not the message's fault.
             Ending: the child cannot import the handler, or failed to start too often.
         """
+        check_crashes(message)
         if self._is_killed:  # it was killed just after it had returned the previous result
             self._clean_up()
         pipe = self._pipe if self._process is not None else self._started()

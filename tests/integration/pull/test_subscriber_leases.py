@@ -1,4 +1,4 @@
-"""Leases, the breaker and quarantine on a real broker."""
+"""Leases and the breaker on a real broker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,40 +138,3 @@ class TestBreaker:
         for number in range(20):
             publish(b"%d" % number)
         notes.wait_for(20)
-
-
-class TestQuarantine:
-    """Messages that kill whoever handles them."""
-
-    def test_claims_that_were_never_settled(self, start, publish, dead_letters, tmp_path: Path):
-        """Two processes died with it in hand: it is dead-lettered without a third."""
-        publish(b"killer")
-        notes, keys = Notes(), []
-
-        class Crashed(pr.FileClaims):
-            """The message was claimed twice before."""
-
-            def claim(self, message: str) -> int:
-                """Claim it three times the first time."""
-                if not keys:
-                    keys.append(message)
-                    super().claim(message)
-                    super().claim(message)
-                return super().claim(message)
-
-        start(notes, quarantine=pr.Quarantine(max_crashes=2, store=Crashed(tmp_path)))
-        (dead,) = dead_letters(1)
-        letter = pr.DeadLetter.of(dead)
-        assert ("crash-loop", []) == (letter.failure.reason, notes.seen)
-        assert [f"{letter.failure.topic} {letter.failure.message_id}"] == keys
-        assert not list(tmp_path.iterdir())
-
-    def test_claims_are_settled(self, start, publish, tmp_path: Path):
-        """By success and by failure: errors are no crashes."""
-        notes = Notes(fails)
-        quarantine = pr.Quarantine(max_crashes=1, store=pr.FileClaims(tmp_path))
-        subscriber = start(notes, quarantine=quarantine)
-        publish()
-        notes.wait_for(3)
-        assert 1 == subscriber.stop().dead_lettered
-        assert not list(tmp_path.iterdir())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.pull import quarantining, workers
+from support.pull import workers
 from support.pull.handling import SOON
 from support.pull.programs import Program
 from support.reading import SUBSCRIPTION, eventually
@@ -170,35 +168,6 @@ def publish_all(client: pr.Client, topic: str, payloads: list[bytes], *, batchin
     for payload in payloads:
         producer.send_async(payload, lambda *_: None)
     producer.flush()
-
-
-def test_neighbours_of_a_killer_are_innocent(broker, client, publish, admin, topic, tmp_path):
-    """A process is killed again and again, with others in hand: the killer alone is condemned."""
-    neighbours = [b"%d" % number for number in range(quarantining.CONCURRENCY - 1)]
-    client.subscribe(topic, SUBSCRIPTION, pulsar.ConsumerType.Shared).close()
-    for payload in [b"killer", *neighbours]:
-        publish(payload)
-    log = tmp_path / "attempts"
-    arguments = [broker.service_url, topic, str(tmp_path / "claims"), str(log)]
-    command = [sys.executable, quarantining.__file__, *arguments]
-    deaths = 0
-    while admin.backlog(topic, SUBSCRIPTION):
-        process = subprocess.Popen(command)
-        try:
-            eventually(
-                lambda process=process: (
-                    process.poll() is not None or not admin.backlog(topic, SUBSCRIPTION)
-                )
-            )
-            process.terminate()
-            deaths += process.wait(SOON) == -signal.SIGKILL
-        finally:
-            process.kill()
-    (dead,) = _read(client, f"{topic}-{SUBSCRIPTION}-DLQ")
-    attempts = Counter(log.read_bytes().splitlines())
-    assert (b"killer", 3, 3) == (dead, deaths, attempts[b"killer"])
-    assert set(attempts) == {b"killer", *neighbours}
-    assert not list((tmp_path / "claims").iterdir())
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])

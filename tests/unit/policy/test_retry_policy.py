@@ -257,7 +257,6 @@ def test_a_text_must_go_with_the_policy() -> None:
         (pr.Lease, "minimum"),
         (pr.Lanes, "max_parked"),
         (pr.Breaker, None),
-        (pr.Quarantine, None),
     ],
 )
 def test_arguments_have_names(kind: type, name: str | None) -> None:

@@ -296,18 +296,6 @@ def test_asyncio_has_durable_lanes_too(memory: MemoryBroker) -> None:
     assert handler.order("a") == [b"0", b"1"]
 
 
-def test_suspects_of_both_topics_take_turns(memory: MemoryBroker) -> None:
-    """A suspect of the topic is alone in its process, and its claims are where the stream's are."""
-    quarantine = pr.Quarantine(store=pr.TopicClaims())
-    subscriber: Any = start(memory, Handler(memory), quarantine=quarantine)
-    memory.clock.advance(1)
-    stream = subscriber._stream
-    assert stream._ward is subscriber._ward
-    store = stream._options.quarantine.store
-    assert store.topic == quarantine.store.name_for("orders", "billing")
-    subscriber.stop()
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -315,13 +303,6 @@ def test_suspects_of_both_topics_take_turns(memory: MemoryBroker) -> None:
         ("topic", {"ordering": "durable", "topic": "non-persistent://public/default/orders"}),
         ("one topic; make .* each", {"ordering": "durable", "topic": ["orders", "invoices"]}),
         ("one topic; make .* each", {"ordering": "durable", "topic": re.compile("orders-.*")}),
-        (
-            "quarantine",
-            {
-                "quarantine": pr.Quarantine(store=pr.TopicClaims()),
-                "topic": "non-persistent://public/default/orders",
-            },
-        ),
     ],
 )
 def test_what_cannot_be_kept_is_refused(memory: MemoryBroker, name: str, options: Any) -> None:

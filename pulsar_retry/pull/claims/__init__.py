@@ -1,1 +1,0 @@
-"""The claims of all processes of a subscription, in a topic of the cluster."""

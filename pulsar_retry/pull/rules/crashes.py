@@ -1,0 +1,58 @@
+"""Messages that kill the worker process which handles them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pulsar_retry.errors import WorkerCrashedError
+from pulsar_retry.letters.facts import facts_of
+from pulsar_retry.policy.outcomes import Reject
+from pulsar_retry.wire.properties import FAILURE_CRASHES, count_of
+
+#: The reason of a dead letter whose message has killed too many worker processes.
+CRASH_LOOP = "crash-loop"
+
+#: A message that has killed so many worker processes is not handled again.
+MAX_CRASHES = 3
+
+
+class CrashLoop(Reject):
+    """The message has killed too many worker processes.
+
+    Attributes:
+        crashes: How many.
+    """
+
+    def __init__(self, crashes: int) -> None:
+        super().__init__(CRASH_LOOP)
+        self.crashes = crashes
+
+
+def check_crashes(message: Any) -> None:
+    """Check that a message may be handled by a worker process.
+
+    Raises:
+        CrashLoop: it has killed too many of them.
+    """
+    facts = facts_of(message)
+    crashes = crashes_of(facts.properties) + facts.crashes
+    if crashes >= MAX_CRASHES:
+        raise CrashLoop(crashes)
+
+
+def crashes_of(properties: Mapping[str, str]) -> int:
+    """Return how many worker processes a message has killed, as its letter says."""
+    return count_of(properties.get(FAILURE_CRASHES)) or 0
+
+
+def note_crash(message: Any, cause: BaseException | None) -> None:
+    """Note that a message that stays in its lane has killed a worker process, if it has."""
+    facts_of(message).crashes += isinstance(cause, WorkerCrashedError)
+
+
+def one_more_crash(properties: Mapping[str, str], cause: BaseException | None) -> dict[str, str]:
+    """Return what a letter records about a worker process that its message has killed, if any."""
+    if not isinstance(cause, WorkerCrashedError):
+        return {}
+    return {FAILURE_CRASHES: str(crashes_of(properties) + 1)}
