@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,74 +12,12 @@ import click
 
 from pulsar_retry._extras import need
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.options import FILE, by_options, text_of_file, with_options
+from pulsar_retry.cli._common.options import FILE, text_of_file
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 
 __all__ = ["command"]
-
-#: The address of the console, without characters that end a link in a message.
-_ADDRESS = re.compile(r"https?://[^\s<>|\"']+")
-#: Where users are told of failures; see `_notify`.
-_notify_options = with_options(
-    click.option(
-        "--notify",
-        "notify_urls",
-        multiple=True,
-        envvar="PULSAR_RETRY_NOTIFY",
-        metavar="URL",
-        help="Tell this webhook of new failures, and of failures that grow. Repeatable. Other "
-        "users can see the command line: give a URL that is a secret, such as one of Slack, by the "
-        "environment or a file.",
-    ),
-    click.option(
-        "--notify-file", type=FILE, metavar="FILE", help="A file with such URLs, one on each line."
-    ),
-    click.option(
-        "--notify-form",
-        type=click.Choice(["slack", "json"]),
-        help="The form of the messages.  [default: slack for hooks.slack.com, else json]",
-    ),
-    click.option(
-        "--notify-secret-file",
-        type=FILE,
-        help="A file with a secret. Sign the messages with an HMAC, as `push serve` does.",
-    ),
-    click.option(
-        "--notify-service-account",
-        type=FILE,
-        help="A service account's key file. Sign the messages with a JWT, likewise.",
-    ),
-    click.option(
-        "--notify-growth",
-        type=click.IntRange(1),
-        default=100,
-        show_default=True,
-        metavar="N",
-        help="The least growth of a group or topic that is told: its letters have doubled, too.",
-    ),
-    click.option(
-        "--notify-pause",
-        default="1m",
-        show_default=True,
-        metavar="DURATION",
-        help="The time between two messages. What is new meanwhile is in one message.",
-    ),
-    click.option(
-        "--notify-allow-http", is_flag=True, help="Allow http:// for hosts other than this one."
-    ),
-    click.option(
-        "--notify-test", is_flag=True, help="Send a test message to each webhook, and end."
-    ),
-    click.option(
-        "--url",
-        "public_url",
-        metavar="URL",
-        help="The address of the console for users, which messages link to.  [default: https:// "
-        "and the first --allow-host, or else the address that it listens on]",
-    ),
-)
 
 
 @click.command(
@@ -91,8 +28,7 @@ _notify_options = with_options(
 Examples:
   pulsar-retry console
   pulsar-retry console --namespace shop/orders --namespace shop/returns
-  pulsar-retry console --host 0.0.0.0 --access-token-file secret
-  pulsar-retry console --notify-file slack-url --notify-secret-file hmac-secret""",
+  pulsar-retry console --host 0.0.0.0 --access-token-file secret""",
 )
 @click.option(
     "--namespace",
@@ -185,7 +121,6 @@ Examples:
     help="How long depths and arrivals are remembered.",
 )
 @click.option("--no-audit", is_flag=True, help="Do not write the audit log of the namespace.")
-@_notify_options
 @json_option
 @cluster_options
 def command(
@@ -202,8 +137,7 @@ def command(
     keep: str,
     no_audit: bool,
     as_json: bool,
-    notify_test: bool,
-    **more: Any,
+    **oidc: Any,
 ) -> None:
     """Serve pages that show dead-letter and retry topics, their letters, and why they are dead.
 
@@ -212,23 +146,13 @@ def command(
     flight; it can be resumed when the console runs again.
     """
     try:
-        needed = ("authlib", "h11", "jinja2", "jwt", "requests", "starlette", "uvicorn")
-        need("console", "the console", *needed)
+        need("console", "the console", "authlib", "jinja2", "requests", "starlette", "uvicorn")
     except ModuleNotFoundError as error:
         raise PulsarRetryError(str(error)) from None
     from pulsar_retry.console.assembling import ConsoleOptions, opened  # noqa: PLC0415 - likewise
     from pulsar_retry.console.login.access import Access  # noqa: PLC0415 - an extra
     from pulsar_retry.console.serving import serve_console  # noqa: PLC0415 - likewise
 
-    oidc = {name: value for name, value in more.items() if name.startswith("oidc_")}
-    try:
-        notify = _notify(allow_hosts, **{n: v for n, v in more.items() if n not in oidc})
-    except ConfigError as error:
-        its = click.get_current_context().command
-        raise by_options(error, its, {"secret": "--notify-secret-file"}) from None
-    if notify_test:
-        _test(notify, cluster, as_json=as_json)
-        return
     access = Access(
         host,
         token=text_of_file("access_token_file", access_token_file),
@@ -242,7 +166,6 @@ def command(
         store=store,
         keep=seconds_of_text("--keep", keep),
         audits=not no_audit,
-        notify=notify,
     )
     with opened(cluster, access, options, login=_login(**oidc)) as console:
         # `kill` and service managers must stop it as cleanly as Ctrl-C does.
@@ -276,66 +199,6 @@ def _login(
             viewers=oidc_viewers,
         )
     )
-
-
-def _notify(
-    allow_hosts: tuple[str, ...],
-    *,
-    notify_urls: tuple[str, ...],
-    notify_file: Path | None,
-    notify_form: Any,
-    notify_secret_file: Path | None,
-    notify_service_account: Path | None,
-    notify_growth: int,
-    notify_pause: str,
-    notify_allow_http: bool,
-    public_url: str | None,
-) -> Any:
-    """Return what is told to webhooks; None if there are none."""
-    from pulsar_retry.console.notify.notifier import NotifyOptions  # noqa: PLC0415 - an extra
-    from pulsar_retry.console.notify.webhook import Webhook  # noqa: PLC0415 - likewise
-    from pulsar_retry.push.auth.hmacs import Hmac  # noqa: PLC0415 - likewise
-    from pulsar_retry.push.auth.tokens import ServiceAccount  # noqa: PLC0415 - likewise
-
-    lines = (text_of_file("notify_file", notify_file) or "").split("\n")
-    listed = [each for each in map(str.strip, lines) if each]
-    if notify_file is not None and not listed:
-        raise ConfigError.bad("notify_file", str(notify_file), "a file with a URL on each line")
-    urls = dict.fromkeys([*notify_urls, *listed])
-    signers: list[Any] = []
-    if (secret := text_of_file("notify_secret_file", notify_secret_file)) is not None:
-        signers.append(Hmac(secret if secret.startswith("whsec_") else secret.encode()))
-    if notify_service_account is not None:
-        signers.append(ServiceAccount.from_file(notify_service_account))
-    if public_url is None:  # a proxy, if there is one
-        public_url = next((f"https://{each}/" for each in allow_hosts if each != "localhost"), None)
-    if public_url is not None and not _ADDRESS.fullmatch(public_url):
-        raise ConfigError.bad("--url", public_url, "a URL that begins with https:// or http://")
-    hooks = [
-        Webhook.of(each, form=notify_form, signers=signers, allow_http=notify_allow_http)
-        for each in urls
-    ]
-    if not hooks:
-        return None
-    pause = seconds_of_text("--notify-pause", notify_pause)
-    return NotifyOptions(hooks, notify_growth, pause, public_url)
-
-
-def _test(notify: Any, cluster: Cluster, *, as_json: bool) -> None:
-    """Send a test message to each webhook.
-
-    Raises:
-        ConfigError: there are none.
-        PulsarRetryError: some have not accepted it.
-    """
-    if notify is None:
-        raise ConfigError("--notify-test: expected --notify or --notify-file, too")
-    from pulsar_retry.console.assembling import send_test  # noqa: PLC0415 - an extra
-
-    if faults := send_test(notify, cluster):
-        raise PulsarRetryError(f"not accepted by {'; '.join(faults)}")
-    told = [str(each) for each in notify.webhooks]
-    click.echo(json.dumps({"accepted": told}) if as_json else f"accepted by {', '.join(told)}")
 
 
 def _ready(url: str, *, as_json: bool) -> None:

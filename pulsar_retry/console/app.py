@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import attrs
 from _pulsar import PulsarException
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -29,7 +28,6 @@ from pulsar_retry.console.login.access import COOKIE, Access
 from pulsar_retry.console.login.gate import AccessMiddleware, address_of, retry_after
 from pulsar_retry.console.login.oidc import CALLBACK, STATE_COOKIE, OidcError, OidcLogin
 from pulsar_retry.console.lookup import BusyError, LetterLookup
-from pulsar_retry.console.notify.notifier import Notifier
 from pulsar_retry.console.pages import Pages
 from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.records import Records
@@ -73,8 +71,6 @@ class Console:
         changes: Knows what has changed.
         access: Decides about access.
         oidc: Logs users in at a provider; None if there is none.
-        notifier: Tells webhooks of failures; None if there are none.
-        address: The address that it is served at.
         is_ending: Whether the server is told to end: pages stop listening then.
     """
 
@@ -87,8 +83,6 @@ class Console:
     changes: Changes
     access: Access
     oidc: OidcLogin | None = None
-    notifier: Notifier | None = None
-    address: str = ""
     is_ending: Callable[[], bool] = bool
     _listeners: int = attrs.field(default=0, init=False)
     _views: Views = attrs.field(
@@ -102,7 +96,7 @@ class Console:
         """Return the ASGI application."""
         pages = Pages(
             *(self.cluster, self.lookup, self.jobs, self.history),
-            *(self.records, self.watcher, self._views, self.notifier),
+            *(self.records, self.watcher, self._views),
         )
         forms = Forms(
             *(self.cluster, self.lookup, self.jobs, self.history),
@@ -129,7 +123,6 @@ class Console:
             Route("/marks", self._reading_form(forms.mark), methods=_POST),
             Route("/snapshot", self._reading_form(forms.snapshot), methods=_POST),
             Route("/events", self._events),
-            Route("/metrics", self._metrics),
             Route("/login", self._login_page),
             Route("/login", self._reading_form(self._log_in), methods=_POST),
             Route("/login/oidc", self._begin_login),
@@ -153,13 +146,9 @@ class Console:
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         self.watcher.start()
-        if self.notifier is not None:
-            self.notifier.start(self.address)
         try:
             yield
         finally:
-            if self.notifier is not None:
-                await run_in_threadpool(self.notifier.stop)
             await run_in_threadpool(self.jobs.close)
             await run_in_threadpool(self.watcher.stop)
 
@@ -193,12 +182,6 @@ class Console:
                 self._listeners -= 1
 
         return StreamingResponse(events(), media_type="text/event-stream")
-
-    def _metrics(self, _request: Request) -> Response:
-        registry = CollectorRegistry()
-        if self.notifier is not None:
-            registry.register(self.notifier)
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     # -- logging in -------------------------------------------------------------------------------
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import functools
 import logging
-import urllib.parse
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -17,14 +14,10 @@ from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.login.access import Access
 from pulsar_retry.console.login.oidc import OidcLogin
 from pulsar_retry.console.lookup import LetterLookup
-from pulsar_retry.console.notify.notifier import Notifier, NotifyOptions, try_webhooks
-from pulsar_retry.console.notify.outbox import NoticeOutbox
-from pulsar_retry.console.notify.wording import Wording
 from pulsar_retry.console.store.database import MEMORY, Database, default_path
 from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.letters import LetterIndex
 from pulsar_retry.console.store.records import Records
-from pulsar_retry.console.views import link
 from pulsar_retry.console.watch import JOBS, Changes, Watcher
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
@@ -52,7 +45,6 @@ class ConsoleOptions:
         store: The file; None means one for the cluster, in the user's folder for state.
         keep: For how many seconds depths and arrivals are kept.
         audits: Whether the audit log of each namespace is written.
-        notify: Who is told of failures; None for nobody.
     """
 
     namespaces: Sequence[str] = attrs.field(converter=_namespaces)
@@ -60,7 +52,6 @@ class ConsoleOptions:
     store: str | None = None
     keep: float = 30 * 86_400.0
     audits: bool = True
-    notify: NotifyOptions | None = None
 
 
 @contextlib.contextmanager
@@ -105,19 +96,8 @@ def assembled(
         changes.tell(what)
         changes.tell(JOBS)
 
-    notifier = None
-    if options.notify is not None:
-        notifier = Notifier(
-            options.notify,
-            functools.partial(_wording, cluster),
-            outbox=NoticeOutbox(database),
-            history=history,
-            indexer=indexer,
-            changed=lambda: changes.current,
-        )
     return Console(
         cluster=cluster,
-        notifier=notifier,
         lookup=LetterLookup(cluster, options.namespaces, watcher, index, indexer),
         jobs=Jobs(cluster, records, audits=options.audits, changed=job_changed),
         history=history,
@@ -127,17 +107,6 @@ def assembled(
         access=access,
         oidc=login,
     )
-
-
-def send_test(notify: NotifyOptions, cluster: Cluster) -> list[str]:
-    """Send a test message to each webhook, and return why some have not accepted it."""
-    wording = _wording(cluster, notify.console or "")
-    return asyncio.run(try_webhooks(notify.webhooks, wording))
-
-
-def _wording(cluster: Cluster, console: str) -> Wording:
-    host = urllib.parse.urlsplit(cluster.service_url).netloc.rpartition("@")[2]
-    return Wording(host, console, link)
 
 
 def _database(cluster: Cluster, store: str | None) -> Database:

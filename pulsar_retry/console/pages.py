@@ -15,7 +15,6 @@ from pulsar_retry.console.chart import Bars, Chart, bars, chart
 from pulsar_retry.console.filtering import Query
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.lookup import LetterLookup
-from pulsar_retry.console.notify.notifier import Notifier
 from pulsar_retry.console.payload import FORMS, displayed, payload_of
 from pulsar_retry.console.store.history import Arrived, History
 from pulsar_retry.console.store.records import Records
@@ -73,7 +72,6 @@ class Pages:
     records: Records
     watcher: Watcher
     views: Views
-    notifier: Notifier | None = None
 
     # -- overview ---------------------------------------------------------------------------------
 
@@ -106,9 +104,7 @@ class Pages:
             changes=[] if mark is None else self._changes(names, mark.at, now),
             findings=[each for each in self.watcher.findings if not asked or asked in each.topic],
             checked_at=self.watcher.checked_at,
-            problem="; ".join(
-                each.problem for each in (self.watcher, self.notifier) if each and each.problem
-            ),
+            problem=self.watcher.problem,
             running=sum(each.runs for each in self.jobs.all(most=20)),
         )
 

@@ -47,6 +47,5 @@ def serve_console(console: Console, host: str, port: int, ready: Callable[[str],
         server = uvicorn.Server(config)
         # Pages that listen for changes would keep the server from ending.
         console.is_ending = lambda: server.should_exit
-        console.address = f"http://{shown}:{listening.getsockname()[1]}/"
-        ready(console.address)
+        ready(f"http://{shown}:{listening.getsockname()[1]}/")
         server.run(sockets=[listening])

@@ -187,26 +187,6 @@ DUE_METRICS = (
     ),
 )
 
-_HOOK = ("webhook",)
-
-#: The notifications of the console.
-NOTIFY_METRICS = (
-    Spec(
-        "notifications",
-        "counter",
-        "Requests to a webhook that is told of failures, by result.",
-        "result",
-        ("sent", "failed", "dropped"),
-        base=_HOOK,
-    ),
-    Spec(
-        "notices_pending",
-        "gauge",
-        "Failures of which a webhook has still to be told.",
-        base=_HOOK,
-    ),
-)
-
 
 class CountersCollector(Collector):
     """Lets Prometheus read the counters of this process at each scrape. Thread-safe."""

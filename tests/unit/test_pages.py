@@ -32,7 +32,6 @@ TEST = re.compile(r"^def (test_\w+)\(([^)]*)\)", re.MULTILINE)
 #: Who tests a block of this language. What is `text` is shown and not run.
 TESTED = {
     "python": "tests/docs, and tests/spark for docs/spark.md",
-    "json": "tests/unit/console/test_notifying.py",
     "bash": "tests/unit/cli/test_documented_commands.py",
     "console": "tests/unit/cli/test_documented_commands.py",
     "": "tests/unit/cli/test_documented_commands.py",

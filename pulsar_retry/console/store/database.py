@@ -57,17 +57,6 @@ _STEPS = (
     );
     CREATE TABLE marks (id INTEGER PRIMARY KEY, at REAL NOT NULL, name TEXT NOT NULL);
     """,
-    """
-    CREATE TABLE told (
-        topic TEXT NOT NULL, grp INTEGER NOT NULL, level INTEGER NOT NULL, most INTEGER NOT NULL,
-        at REAL NOT NULL, PRIMARY KEY (topic, grp)
-    ) WITHOUT ROWID;
-    CREATE TABLE notices (
-        id INTEGER PRIMARY KEY, hook TEXT NOT NULL, at REAL NOT NULL, kind TEXT NOT NULL,
-        topic TEXT NOT NULL, count INTEGER NOT NULL, facts TEXT NOT NULL, message TEXT, sealed REAL
-    );
-    CREATE INDEX notices_by_hook ON notices (hook, message);
-    """,
 )
 
 

@@ -101,10 +101,6 @@ class History:
                 )
                 self._last[topic] = (now, depth)
 
-    def latest(self) -> dict[str, int]:
-        """Return the backlogs that were stored last, since this process has started."""
-        return {topic: depth for topic, (_, depth) in list(self._last.items())}
-
     def depths(self, topic: str, since: float, step: float = 1.0) -> list[Sample]:
         """Return the backlogs of a topic, the oldest first.
 
@@ -201,8 +197,6 @@ class History:
                 " AND id NOT IN (SELECT grp FROM letters)",
                 (until,),
             )
-            # In the same transaction: the number of a group may be given to a later one.
-            writer.execute("DELETE FROM told WHERE grp != 0 AND grp NOT IN (SELECT id FROM groups)")
 
 
 def _marks(values: Sequence[Any]) -> str:

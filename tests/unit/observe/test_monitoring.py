@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 import prometheus_client
 import promql_parser as promql
 import pytest
@@ -20,9 +19,7 @@ from pulsar_retry.observe.metrics import (
     DUE_METRICS,
     LETTER_METRICS,
     METRICS,
-    NOTIFY_METRICS,
     CountersCollector,
-    family_of,
 )
 from pulsar_retry.ops.due import DueBacklog
 from pulsar_retry.ops.exporter import DueCollector, LetterCollector
@@ -32,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "docker" / "monitoring"
 DASHBOARD = MONITORING / "grafana" / "dashboards" / "pulsar-retry.json"
 PAGE = ROOT / "docs" / "observability.md"
-ALL_METRICS = [*METRICS, *LETTER_METRICS, *DUE_METRICS, *NOTIFY_METRICS]
+ALL_METRICS = [*METRICS, *LETTER_METRICS, *DUE_METRICS]
 
 
 class Source:
@@ -67,17 +64,6 @@ def due_backlog() -> DueBacklog:
     )
 
 
-@attrs.frozen
-class Found:
-    """What a registry gives of one metric."""
-
-    family: Any
-
-    def collect(self) -> list[Any]:
-        """Return it."""
-        return [self.family]
-
-
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Give the name and labels of every sample of a scrape."""
@@ -100,10 +86,6 @@ def exported() -> dict[str, set[str]]:
     backlogs.ask()
     registry.register(backlogs)
     text = prometheus_client.generate_latest(registry).decode()
-    for spec in NOTIFY_METRICS:
-        family: Any = family_of(spec)
-        family.add_metric(["x"] * len(spec.labels), 1)
-        text += prometheus_client.generate_latest(Found(family)).decode()
     return {
         sample.name: set(sample.labels)
         for family in text_string_to_metric_families(text)
