@@ -10,7 +10,6 @@ from pulsar_retry.cli._common.completing import complete_subscription, complete_
 from pulsar_retry.cli._common.options import naming_option
 from pulsar_retry.cli._common.output import clean, show_json
 from pulsar_retry.ops.doctor import check_up
-from pulsar_retry.ops.migration import check_migration
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming
@@ -32,8 +31,7 @@ _MARKS = {
 \b
 Examples:
   pulsar-retry doctor orders billing
-  pulsar-retry doctor shop/orders/orders billing --naming tdmq-2.7.2 --json
-  pulsar-retry doctor orders billing --pulsar5""",
+  pulsar-retry doctor shop/orders/orders billing --naming tdmq-2.7.2 --json""",
 )
 @click.argument("topic", shell_complete=complete_topic(None))
 @click.argument("subscription", shell_complete=complete_subscription)
@@ -43,11 +41,6 @@ Examples:
 )
 @click.option(
     "--dead-letter-topic", metavar="TOPIC", help="The dead-letter topic.  [default: by --naming]"
-)
-@click.option(
-    "--pulsar5",
-    is_flag=True,
-    help="Check instead what keeps TOPIC from becoming a scalable topic of Pulsar 5.",
 )
 @json_option
 @cluster_options
@@ -59,7 +52,6 @@ def command(
     naming: str,
     retry_letter_topic: str | None,
     dead_letter_topic: str | None,
-    pulsar5: bool,
     as_json: bool,
 ) -> int:
     """Check SUBSCRIPTION of TOPIC and its letter topics. Changes nothing.
@@ -67,9 +59,6 @@ def command(
     It checks the subscription's type, delayed delivery, what the broker may delete, the letter
     topics and their subscriptions, names of other dialects, permissions, and how far back a seek
     reaches. The exit code is 1 if there is an error among the results.
-
-    With --pulsar5 it lists each client, setting and letter that stops a migration to a scalable
-    topic (PIP-475), or that would be lost, as an error, and what will be different as a warning.
     """
     it = Subscription(
         cluster,
@@ -80,7 +69,7 @@ def command(
         dead_letter_topic=dead_letter_topic,
     )
     findings = []
-    for each in (check_migration if pulsar5 else check_up)(it):
+    for each in check_up(it):
         findings.append(each)
         if not as_json:
             mark, colour = _MARKS[each.verdict]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import attrs
 import pytest
 
 from pulsar_retry.ops import settings
@@ -92,3 +93,35 @@ def tracker(version, name="BucketDelayedDeliveryTrackerFactory", batches="true")
 def test_what_settings_mean(findings, verdicts):
     """What loses letters is an error, what delays or refuses them a warning."""
     assert verdicts == [each.verdict for each in findings]
+
+
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    [
+        (settings.of_stored_acks(None, 5), ["unknown"]),
+        (settings.of_stored_acks({}, 5), []),
+        (
+            settings.of_stored_acks({"managedLedgerMaxUnackedRangesToPersist": "10000"}, 10_000),
+            ["ok"],
+        ),
+        (
+            settings.of_stored_acks({"managedLedgerMaxUnackedRangesToPersist": "10000"}, 10_001),
+            ["warning"],
+        ),
+        (
+            settings.of_stored_acks({"managedLedgerMaxUnackedRangesToPersist": "200000"}, 10_001),
+            ["ok"],
+        ),
+        (settings.of_read_batch(None), []),
+        (settings.of_read_batch({"dispatcherMaxReadBatchSize": "500"}), ["ok"]),
+    ],
+)
+def test_defaults_that_pulsar_5_changes(findings, expected):
+    """More letters than stored acknowledgements come again after a restart."""
+    assert expected == [each.verdict for each in findings]
+
+
+def test_a_result_is_a_value():
+    """So `--json` shows it."""
+    (found,) = settings.of_read_batch({"dispatcherMaxReadBatchSize": "500"})
+    assert "500 entries" in attrs.asdict(found)["text"]
