@@ -166,27 +166,6 @@ LETTER_METRICS = (
     ),
 )
 
-_DUE = ("topic", "subscription", "part")
-
-#: What of a backlog is due, which `pulsar-retry metrics` asks the broker for, too.
-DUE_METRICS = (
-    Spec("backlog", "gauge", "Entries that wait, including those that are not due.", base=_DUE),
-    Spec("not_due_backlog", "gauge", "Waiting entries that are not due yet.", base=_DUE),
-    Spec("due_backlog", "gauge", "Waiting entries that are due.", base=_DUE),
-    Spec(
-        "due_backlog_error",
-        "gauge",
-        "By how much the number of due entries may be wrong, with a confidence of 95 %.",
-        base=_DUE,
-    ),
-    Spec(
-        "due_exporter_up",
-        "gauge",
-        "Whether the broker has said for a namespace what is due.",
-        base=("namespace",),
-    ),
-)
-
 
 class CountersCollector(Collector):
     """Lets Prometheus read the counters of this process at each scrape. Thread-safe."""

@@ -21,13 +21,6 @@ from support.replay.replaying import subscription_of
 Subscribe = Callable[..., pr.Consumer]
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the count of due letters be tried at its full size."""
-    parser.addoption(
-        "--due-letters", type=int, default=3000, help="letters of equal delay that are counted"
-    )
-
-
 @pytest.fixture
 def subscribe(client: pr.Client, topic: str) -> Subscribe:
     """Return a function that subscribes to the test's topic with retries, Shared, 2 of them."""

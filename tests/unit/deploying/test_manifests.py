@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import promql_parser as promql
 import pytest
 import yaml
 
 import pulsar_retry as pr
 from pulsar_retry.cli import push
-from pulsar_retry.observe.metrics import DUE_METRICS
 
 DOCKER = Path(__file__).parents[3] / "docker"
 KUBERNETES = DOCKER / "kubernetes"
@@ -37,7 +35,7 @@ DEPLOYMENTS = {
     each["metadata"]["name"]: each for each in DOCUMENTS.values() if each["kind"] == "Deployment"
 }
 #: Kinds that Kubernetes itself does not have.
-OTHERS = {"Kustomization", "ScaledObject"}
+OTHERS = {"Kustomization"}
 
 
 def seconds(text: str) -> float:
@@ -172,26 +170,6 @@ def test_the_command_takes_the_arguments(arguments: list[str]) -> None:
     if isinstance(command, click.Group):
         command, rest = command.commands[rest[0]], rest[1:]
     assert command.make_context(verb, list(rest))
-
-
-def test_workers_scale_by_a_metric_that_is_exported() -> None:
-    """What is due, with the labels that it has."""
-    keda, hpa = (
-        DOCUMENTS["keda-ScaledObject"]["spec"],
-        DOCUMENTS["hpa-HorizontalPodAutoscaler"]["spec"],
-    )
-    spec = {spec.full_name: set(spec.labels) for spec in DUE_METRICS}
-    (trigger,) = keda["triggers"]
-    query = promql.parse(trigger["metadata"]["query"])
-    assert isinstance(query, promql.AggregateExpr)
-    selector = query.expr
-    assert isinstance(selector, promql.VectorSelector)
-    assert selector.name == "pulsar_retry_due_backlog"
-    assert {each.name for each in selector.matchers.matchers} <= spec[selector.name or ""]
-    (metric,) = (each["external"]["metric"] for each in hpa["metrics"])
-    assert set(metric["selector"]["matchLabels"]) <= spec[metric["name"]]
-    for scaled in (keda, hpa):
-        assert scaled["scaleTargetRef"]["name"] in DEPLOYMENTS
 
 
 @pytest.mark.parametrize("unit", sorted(SYSTEMD.glob("*.service")), ids=lambda path: path.stem)

@@ -16,20 +16,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pulsar_retry.observe.counting import ATTEMPT_BOUNDS, Book
 from pulsar_retry.observe.metrics import (
-    DUE_METRICS,
     LETTER_METRICS,
     METRICS,
     CountersCollector,
 )
-from pulsar_retry.ops.due import DueBacklog
-from pulsar_retry.ops.exporter import DueCollector, LetterCollector
+from pulsar_retry.ops.exporter import LetterCollector
 from pulsar_retry.ops.overview import LetterTopic
 
 ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "docker" / "monitoring"
 DASHBOARD = MONITORING / "grafana" / "dashboards" / "pulsar-retry.json"
 PAGE = ROOT / "docs" / "observability.md"
-ALL_METRICS = [*METRICS, *LETTER_METRICS, *DUE_METRICS]
+ALL_METRICS = [*METRICS, *LETTER_METRICS]
 
 
 class Source:
@@ -57,13 +55,6 @@ def letter_topic(kind: Any) -> LetterTopic:
     )
 
 
-def due_backlog() -> DueBacklog:
-    """Return a backlog of which a part is due."""
-    return DueBacklog(
-        topic="orders", subscription="billing", part="main", backlog=5, due=2, error=1
-    )
-
-
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Give the name and labels of every sample of a scrape."""
@@ -82,9 +73,6 @@ def exported() -> dict[str, set[str]]:
     registry = prometheus_client.CollectorRegistry()
     registry.register(CountersCollector(book))
     registry.register(letters)
-    backlogs = DueCollector(lambda _: [due_backlog()], ["public/default"])
-    backlogs.ask()
-    registry.register(backlogs)
     text = prometheus_client.generate_latest(registry).decode()
     return {
         sample.name: set(sample.labels)
