@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import attrs
@@ -44,7 +44,7 @@ class Spec:
         label: Its label in addition to those of *base*; None if there is none.
         values: Values of that label that exist from the start with 0. A value that first appears
             with 1 would show no increase.
-        together: How the gauges of several consumers, or several processes, are combined.
+        together: How the gauges of several consumers are combined.
         base: The other labels.
     """
 
@@ -198,13 +198,8 @@ class CountersCollector(Collector):
                             each[spec.name] for each in gauges[id(counters)] if spec.name in each
                         ]
                         if values:
-                            family.add_metric(own, together(spec)(values))
+                            family.add_metric(own, (max if spec.together == "max" else sum)(values))
             yield family
-
-
-def together(spec: Spec) -> Callable[[Iterable[float]], float]:
-    """Return the function that combines several values of a gauge."""
-    return max if spec.together == "max" else sum
 
 
 def family_of(spec: Spec) -> Metric:

@@ -11,7 +11,6 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest, make_wsgi_app
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
-from pulsar_retry.observe import multiprocess, sharing
 from pulsar_retry.observe.bounded import Bounded
 from pulsar_retry.observe.metrics import CountersCollector
 from pulsar_retry.observe.probes import Watched, checked, with_probes
@@ -67,9 +66,7 @@ def register_metrics(registry: CollectorRegistry = REGISTRY) -> CollectorRegistr
     """Make *registry* show the metrics of every consumer of this process, and return it.
 
     Consumers always count, so it does not matter when this is called; nothing is registered before.
-    A second call for the same registry does nothing. With ``PROMETHEUS_MULTIPROC_DIR`` the counts
-    are in that directory. Then use `prometheus_client.multiprocess.MultiProcessCollector`, as for
-    your own metrics, or `start_metrics_server`. Thread-safe.
+    A second call for the same registry does nothing. Thread-safe.
 
     Args:
         registry: The registry. The default is Prometheus' default registry.
@@ -82,7 +79,7 @@ def register_metrics(registry: CollectorRegistry = REGISTRY) -> CollectorRegistr
         accepted = "a prometheus_client.CollectorRegistry"
         raise ConfigError.bad("registry", given, accepted)
     with _guard:
-        if not sharing.is_on() and registry not in _registered:
+        if registry not in _registered:
             registry.register(_COLLECTOR)
             _registered.add(registry)
     return registry
@@ -90,11 +87,7 @@ def register_metrics(registry: CollectorRegistry = REGISTRY) -> CollectorRegistr
 
 def own_registry() -> CollectorRegistry:
     """Return a registry that has only the metrics of this package."""
-    registry = CollectorRegistry(auto_describe=False)
-    if sharing.is_on():
-        multiprocess.show_all_processes(registry)
-        return registry
-    return register_metrics(registry)
+    return register_metrics(CollectorRegistry(auto_describe=False))
 
 
 def metrics_text() -> bytes:
@@ -115,8 +108,7 @@ def start_metrics_server(
     failed, so that the process has to be restarted. ``/readyz`` is 200 if each subscription is
     ``running``, and otherwise 503: at the start, while it is degraded, and while it stops.
 
-    Consumers always count, so it does not matter when this is called. With
-    ``PROMETHEUS_MULTIPROC_DIR`` it serves the metrics of all processes that share that directory.
+    Consumers always count, so it does not matter when this is called.
 
     Args:
         port: The port to listen on. 0: a free port, which `MetricsServer.port` contains.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from pulsar_retry.errors import AcknowledgeError, ConfigError, LetterPublishError, shown
-from pulsar_retry.observe import counting, sharing
+from pulsar_retry.observe import counting
 from pulsar_retry.observe.counting import BOOK, Counters
 from pulsar_retry.observe.hooks import NONE, Hooks, SettleEvent
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED
@@ -119,10 +119,6 @@ class Watch:
         now: Callable[[], float] = time.time,
     ) -> Watch:
         """Return the watch for a consumer of *topic*, which can be a list or a pattern too."""
-        if sharing.is_on():
-            from pulsar_retry.observe import multiprocess  # noqa: PLC0415 - it is slow to import
-
-            multiprocess.begin_copying()
         return cls(BOOK.counters(topic_label(topic), str(subscription)), hooks, now)
 
     # -- what happens to messages -----------------------------------------------------------------

@@ -10,6 +10,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from support.pull import workers
 from support.pull.handling import fails
 from support.reading import SOON, SUBSCRIPTION, eventually
 
@@ -166,6 +167,22 @@ def test_a_subscriber(start, publish, hooks, told, metrics):
     assert metrics("lease_seconds") >= 10  # the shortest, unless handlers take long
     subscriber.stop()
     assert metrics("inflight") is None
+
+
+def test_worker_processes_are_counted_by_their_parent(start, publish, metrics):
+    """Attempts, letters and acknowledgements, as with threads."""
+    policy = pr.RetryPolicy(max_attempts=2, backoff=pr.Immediate())
+    start(workers.judge, workers="processes", concurrency=2, retry_policy=policy)
+    for payload in (b"fine-1", b"fine-2", b"flaky-1", b"poison-1"):
+        publish(payload)
+    eventually(lambda: metrics("deliveries_total", outcome="dead_lettered") == 1)
+    eventually(lambda: metrics("deliveries_total", outcome="acknowledged") == 3)
+    assert 2 == metrics("deliveries_total", outcome="retried")
+    assert 2 == metrics("retries_total", kind="letter")
+    assert 1 == metrics("dead_letters_total", reason="retries-exhausted")
+    eventually(lambda: metrics("attempts_count") == 4)
+    assert 2 == metrics("attempts_bucket", le="1.0")
+    eventually(lambda: metrics("inflight") == 0)
 
 
 def test_a_lane_that_retries_in_place(start, publish, hooks, told, metrics):

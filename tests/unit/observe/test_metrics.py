@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import urllib.request
 import uuid
-from pathlib import Path
 
 import prometheus_client
 import pytest
-from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 import pulsar_retry as pr
 from pulsar_retry.observe.counting import BOOK, LATENCY_BOUNDS, Book
 from pulsar_retry.observe.metrics import METRICS, CountersCollector
-from support.reading import eventually
 
 
 class Source:
@@ -135,169 +129,3 @@ def test_a_port_that_is_taken() -> None:
         pytest.raises(pr.PulsarRetryError, match=f"cannot listen on 127.0.0.1, port {server.port}"),
     ):
         pr.start_metrics_server(server.port)
-
-
-WORKER = """
-import os, sys, time
-from pulsar_retry.observe.watch import Watch
-from pulsar_retry.observe import multiprocess
-multiprocess.INTERVAL = 0.01
-class Source:
-    def gauges(self):
-        return {"inflight": 2.0, "load_ratio": float(sys.argv[1]) / 10}
-watch, source = Watch.of("orders", "billing"), Source()
-watch.counters.attach(source)
-watch.counters.messages.count += int(sys.argv[1])
-for _ in range(int(sys.argv[1])):
-    watch.counters.all_done([(2, 0.7)])
-time.sleep(0.1)
-watch.counters.all_done([(3, 0.7)])
-if os.fork() == 0:
-    watch = Watch.of("orders", "billing")
-    watch.counters.messages.count += 100
-    sys.exit()
-os.wait()
-print("counted", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_several_processes(tmp_path: Path) -> None:
-    """Each process, a forked one too, counts into its files; any one of them shows the sum."""
-    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(number)],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in (3, 4)
-    ]
-    try:
-        for worker in workers:
-            assert worker.stdout is not None
-            assert "counted\n" == worker.stdout.readline()
-        registry = prometheus_client.CollectorRegistry()
-        MultiProcessCollector(registry, path=str(tmp_path))  # type: ignore[no-untyped-call]
-        labels = {"topic": "persistent://public/default/orders", "subscription": "billing"}
-        sample = registry.get_sample_value
-        # The files have the gauges a little later.
-        eventually(lambda: 4 == sample("pulsar_retry_inflight", labels))
-        eventually(lambda: 0.4 == sample("pulsar_retry_load_ratio", labels))
-        for worker in workers:
-            worker.communicate(timeout=240)
-            assert 0 == worker.returncode
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.communicate()
-    counted = {**labels, "outcome": "acknowledged"}
-    assert 207 == sample("pulsar_retry_deliveries_total", counted)
-    assert 7 == sample("pulsar_retry_attempts_bucket", {**labels, "le": "2.0"})
-    assert 9 == sample("pulsar_retry_attempts_count", labels)
-    assert 9 == sample("pulsar_retry_attempts_bucket", {**labels, "le": "+Inf"})
-    assert pytest.approx(9 * 0.7) == sample("pulsar_retry_critical_seconds_sum", labels)
-
-
-def test_a_fork_waits_for_a_copy(tmp_path: Path) -> None:
-    """Otherwise a child may inherit a lock of prometheus_client as held, and hang at its end."""
-    program = """
-import os, threading
-from pulsar_retry.observe import multiprocess
-from pulsar_retry.observe.watch import Watch
-multiprocess.INTERVAL = 0.01
-copies, goes_on = threading.Event(), threading.Event()
-class Source:
-    def gauges(self):
-        copies.set()
-        goes_on.wait()
-        return {"inflight": 2.0}
-watch, source = Watch.of("orders", "billing"), Source()
-watch.counters.attach(source)
-copies.wait()
-threading.Timer(0.3, goes_on.set).start()
-if os.fork() == 0:
-    os._exit(0)
-print("waited" if goes_on.is_set() else "did not wait")
-goes_on.wait()
-os.wait()
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=240,
-    )
-    assert "waited\n" == done.stdout
-
-
-def test_a_server_of_several_processes(tmp_path: Path) -> None:
-    """`start_metrics_server` serves them all; without the directory it says what is missing."""
-    program = """
-import os, urllib.request
-import pulsar_retry as pr
-from pulsar_retry.observe.watch import Watch
-from pulsar_retry.observe import multiprocess
-Watch.of("orders", "billing").counters.messages.count += 5
-multiprocess._mirror.copy()
-with pr.start_metrics_server(0) as server:
-    text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics").read().decode()
-assert 'outcome="acknowledged"' in text and " 5.0" in text, text
-os.environ["PROMETHEUS_MULTIPROC_DIR"] = "/nowhere"
-try:
-    pr.start_metrics_server(0)
-except pr.ConfigError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    assert "PROMETHEUS_MULTIPROC_DIR='/nowhere': expected a directory that exists\n" == done.stdout
-
-
-def test_a_subscription_that_is_opened_again(tmp_path: Path) -> None:
-    """Its counts begin at 0 in the process, but the sum over the processes never goes back."""
-    program = """
-from prometheus_client import CollectorRegistry
-from prometheus_client.multiprocess import MultiProcessCollector
-from pulsar_retry.observe.counting import KEPT, Book
-from pulsar_retry.observe.metrics import CountersCollector
-from pulsar_retry.observe.multiprocess import Mirror
-
-now = 0.0
-book = Book(lambda: now)
-mirror = Mirror(CountersCollector(book))
-registry = CollectorRegistry()
-MultiProcessCollector(registry)
-labels = {"topic": "orders", "subscription": "billing"}
-counted = {**labels, "outcome": "acknowledged"}
-
-def total():
-    mirror.copy()
-    return (registry.get_sample_value("pulsar_retry_deliveries_total", counted),
-            registry.get_sample_value("pulsar_retry_attempts_count", labels))
-
-def handle():
-    counters = book.counters("orders", "billing")
-    for _ in range(5):
-        counters.messages.count += 1
-        counters.all_done([(1, 0.1)])
-
-handle()
-assert (5, 5) == total(), total()
-for _ in range(2):
-    now += KEPT + 1
-    assert (5, 5) == total(), total()
-handle()
-assert (10, 10) == total(), total()
-"""
-    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=240)
