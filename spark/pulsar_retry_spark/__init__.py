@@ -15,28 +15,20 @@ if TYPE_CHECKING:
     from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
     from pulsar_retry_spark.frames.rows import failures
     from pulsar_retry_spark.frames.splitting import cast_failed, split
-    from pulsar_retry_spark.ledger.metrics import ledger_metrics
-    from pulsar_retry_spark.ledger.reading import read_ledger
-    from pulsar_retry_spark.ledger.records import BatchRecord
-    from pulsar_retry_spark.quarantine.tables import QuarantineTable
     from pulsar_retry_spark.sink.report import Report
     from pulsar_retry_spark.sink.routes import route_batches
     from pulsar_retry_spark.sink.writing import write_failures
     from pulsar_retry_spark.source.batch import read_failures
 
 __all__ = [
-    "BatchRecord",
     "Finding",
     "PulsarFailuresError",
     "PulsarSourceError",
-    "QuarantineTable",
     "Report",
     "cast_failed",
     "doctor",
     "failures",
-    "ledger_metrics",
     "read_failures",
-    "read_ledger",
     "register",
     "route_batches",
     "split",
@@ -44,18 +36,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BatchRecord": "ledger.records",
     "Finding": "checks",
     "PulsarFailuresError": "errors",
     "PulsarSourceError": "errors",
-    "QuarantineTable": "quarantine.tables",
     "Report": "sink.report",
     "cast_failed": "frames.splitting",
     "doctor": "checks",
     "failures": "frames.rows",
-    "ledger_metrics": "ledger.metrics",
     "read_failures": "source.batch",
-    "read_ledger": "ledger.reading",
     "register": "datasource",
     "route_batches": "sink.routes",
     "split": "frames.splitting",

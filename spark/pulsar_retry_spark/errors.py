@@ -11,22 +11,12 @@ from typing import ClassVar
 
 from pulsar_retry.errors import PulsarRetryError
 
-__all__ = ["PulsarFailuresError", "PulsarSourceError", "first_line", "slug_of"]
+__all__ = ["PulsarFailuresError", "PulsarSourceError", "slug_of"]
 
 
 def slug_of(name: str) -> str:
     """Return the slug for the name of one of pulsar-client's errors."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error, for a Java error that of the Java exception."""
-    java = getattr(error, "java_exception", None)
-    try:
-        text = str(error) if java is None else java.toString()
-    except Exception:  # noqa: BLE001 - the JVM may be gone
-        text = type(error).__name__
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 class PulsarFailuresError(PulsarRetryError):

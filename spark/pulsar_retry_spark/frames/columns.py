@@ -24,7 +24,6 @@ Only ``payload`` is required. For any other column, a null is the same as no suc
 
 Columns that a source has added say where the row came from, and never where it goes: Kafka's
 `topic`, `partition` and `offset`, pulsar-spark's `__topic` and `__messageId`, any other `topic`.
-Nor are the columns written that a quarantine table has beside those of its rows.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "event_time": (*_TIME, "bigint"),
     "origin_topic": _TEXT,
     "origin_message_id": ("string", "binary"),  # pulsar-spark reads it as bytes
-    "source": ("struct", "string"),  # a quarantine table has it as JSON
+    "source": ("struct", "string"),  # a string is JSON
     # Spark's Kafka source has the second type.
     "headers": ("map<string,string>", "array<struct<key:string,value:binary>>"),
     "dedupe_id": _TEXT,
@@ -86,9 +85,6 @@ READ_BACK = frozenset({"kind", "message_id", "publish_time"})
 #: These, too, only the source adds: the second two only if it decodes payloads.
 _SCHEMA_VERSION = "schema_version"
 _DECODED = ("value", "value_error")
-
-#: Rows that have all of these were read from a quarantine table.
-QUARANTINED = frozenset({"quarantined_at", "quarantine_writer", "quarantine_batch"})
 
 #: Rows that have all of these were read from Kafka.
 KAFKA = ("topic", "partition", "offset")
@@ -108,9 +104,6 @@ ALIASES = {
 
 #: Columns that sources add: an explicit column wins over them, and so does a header.
 _OF_SOURCES = frozenset({"__topic", "__messageid", "topic", "timestamp"})
-
-#: The columns of the rows of a quarantine table.
-_OF_TABLES = COLUMNS.keys() - READ_BACK - {"topic", _SCHEMA_VERSION}
 
 #: Not written, because a letter has no property for the first publish time.
 IGNORED = frozenset({"__publishtime"})
@@ -137,19 +130,17 @@ class Columns:
         extra: By the frame's name, the position of each further column.
         ignored: The names of columns that are not written.
         of_source: The columns in `known` that a source has added; the row's headers win over them.
-        quarantined: Whether the rows were read from a quarantine table.
     """
 
     known: Mapping[str, int]
     extra: Mapping[str, int]
     ignored: tuple[str, ...] = ()
     of_source: frozenset[str] = frozenset()
-    quarantined: bool = False
 
     @property
     def read_back(self) -> bool:
-        """Whether the rows were written before: they were read by this package, or from a table."""
-        return self.quarantined or self.known.keys() >= READ_BACK
+        """Whether the rows were written before, and were read by this package."""
+        return self.known.keys() >= READ_BACK
 
     @property
     def has_schemas(self) -> bool:
@@ -172,8 +163,7 @@ class Columns:
 
         Args:
             names: The names of the frame's columns.
-            extra: Whether further columns are allowed. Those of a quarantine table are ignored if
-                they are not.
+            extra: Whether further columns are allowed.
 
         Raises:
             ConfigError: a column is unknown, two columns are the same, or there is no payload.
@@ -184,8 +174,6 @@ class Columns:
         of_source: set[str] = set()
         names = list(names)
         present = {name.lower() for name in names}
-        if present >= QUARANTINED:
-            return cls._of_table(names, extra=extra)
         read_back = present >= READ_BACK
         accepted = {**COLUMNS, **_KAFKAS} if present >= {*KAFKA} and not read_back else COLUMNS
         for position, name in enumerate(names):
@@ -207,27 +195,11 @@ class Columns:
             else:
                 hint = "; extra=properties or extra=json accepts further columns"
                 raise ConfigError(unknown_name("column", name, (*COLUMNS, *ALIASES)) + hint)
-        _check_payload(known)
+        if "payload" not in known:
+            raise ConfigError(
+                "no column 'payload': expected one of type binary or string (or a column 'value')"
+            )
         return cls(known, further, tuple(ignored), frozenset(of_source))
-
-    @classmethod
-    def _of_table(cls, names: list[str], *, extra: bool) -> Columns:
-        """Find the columns of a quarantine table, whose other columns may have any name."""
-        places = {name: position for position, name in enumerate(names)}
-        ours = {name: at for name, at in places.items() if name.lower() in _OF_TABLES}
-        others = {name: places[name] for name in names if name not in ours}
-        own = {name: at for name, at in others.items() if name.lower() not in QUARANTINED}
-        known = {name.lower(): at for name, at in ours.items()}
-        _check_payload(known)
-        further, ignored = (own, ()) if extra else ({}, tuple(own))
-        return cls(known, further, ignored, quarantined=True)
-
-
-def _check_payload(known: Container[str]) -> None:
-    if "payload" not in known:
-        raise ConfigError(
-            "no column 'payload': expected one of type binary or string (or a column 'value')"
-        )
 
 
 def _ours(name: str, present: Container[str], *, read_back: bool) -> str | None:
@@ -282,26 +254,19 @@ def _lone_column_text(name: str) -> str:
     )
 
 
-def check_schema(schema: Any, options: SinkOptions | None) -> Columns:
+def check_schema(schema: Any, options: SinkOptions) -> Columns:
     """Check a frame's schema, a `pyspark.sql.types.StructType`, on the driver.
-
-    Args:
-        schema: The schema.
-        options: The options; None if no row is sent.
 
     Raises:
         ConfigError: a column is unknown, missing, of a wrong type, or contradicts the options.
     """
     fields: list[_Field] = list(schema.fields)
-    extra = options is not None and options.extra != "error"
-    columns = Columns.of((each.name for each in fields), extra=extra)
+    columns = Columns.of((each.name for each in fields), extra=options.extra != "error")
     for ours, position in columns.known.items():
         accepted = COLUMNS.get(ours) or _KAFKAS[ours]
-        if ours == "payload" and options is not None and options.by_topic_schema:
+        if ours == "payload" and options.by_topic_schema:
             accepted = (*accepted, "struct")
         _check_type(fields[position], accepted)
-    if options is None:
-        return columns
     if options.extra == "properties":
         for position in columns.extra.values():
             _check_extra(fields[position])

@@ -53,20 +53,8 @@ def hides_metadata(df: DataFrame) -> bool:
     return df.isStreaming or "InMemoryRelation" not in execution.withCachedData().toString()
 
 
-def rows_of(df: DataFrame) -> int | None:
-    """Return the number of rows of *df*; None on Spark Connect.
-
-    `DataFrame.count` and aggregates also plan, compile and run a shuffle, which takes longer than
-    to count rows that are kept.
-    """
-    plan = getattr(df.select(), "_jdf", None)  # a row with no columns is read the quickest
-    return None if plan is None else int(plan.queryExecution().toRdd().count())
-
-
-def keep_rows(df: DataFrame, *, eager: bool = True) -> DataFrame:
+def keep_rows(df: DataFrame) -> DataFrame:
     """Run *df* once, and return its rows, which are kept on the executors' disks.
-
-    If not *eager*, the first job that reads all of them runs it.
 
     They are freed when Spark's garbage collection finds no reference to the frame, or at the end of
     `freeing_kept_rows`.
@@ -78,7 +66,7 @@ def keep_rows(df: DataFrame, *, eager: bool = True) -> DataFrame:
     # has no such choice, and keeps in memory what fits there.
     where = {"storageLevel": StorageLevel.DISK_ONLY} if _CAN_CHOOSE else {}
     try:
-        kept = df.localCheckpoint(eager=eager, **where)
+        kept = df.localCheckpoint(eager=True, **where)
     except PySparkNotImplementedError:
         accepted = "False, because Spark Connect keeps no rows before Spark 4.0"
         raise ConfigError.bad("once", True, accepted) from None  # noqa: FBT003 - the value

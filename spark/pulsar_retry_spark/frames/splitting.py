@@ -12,13 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructType
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.frames.counted import (
-    MOST_KNOWN,
-    REASON,
-    count_judged,
-    is_counting,
-    remember,
-)
 from pulsar_retry_spark.frames.plans import hides_metadata, is_deterministic, keep_rows
 
 #: The conditions that Spark raises where a `try_…` function gives null, with their SQLSTATEs.
@@ -109,12 +102,7 @@ def split(
     judged = df.select("*", *hidden, verdict.alias(_VERDICT), _all_columns().alias(_TRUE))
     is_good = F.col(_VERDICT).isNull() & F.col(_TRUE)
     is_bad = F.col(_VERDICT).isNotNull() & F.col(_TRUE)
-    numbers = None
-    if kept and is_counting() and hasattr(df, "_jdf"):
-        judged = keep_rows(judged, eager=False)
-        names = list(rules)[:MOST_KNOWN]
-        numbers = count_judged(judged, is_good, is_bad, F.col(f"{_VERDICT}.{REASON}"), names)
-    elif kept:
+    if kept:
         judged = keep_rows(judged)
     elif not is_deterministic(judged):
         accepted = "a frame that is not a stream" if df.isStreaming else "once=True"
@@ -127,8 +115,6 @@ def split(
     facts = {name: F.col(f"{_VERDICT}.{name}").alias(name, metadata=OF_SPLIT) for name in added}
     good = judged.where(is_good).drop(*hidden, _VERDICT, _TRUE)
     bad = judged.where(is_bad).withColumns(facts).drop(_VERDICT, _TRUE)
-    if numbers is not None:
-        remember(numbers, df, good, bad)
     return good, bad
 
 

@@ -76,8 +76,6 @@ class Report:
             were written to the dead-letter topic instead.
         duplicates: Rows in `rows` that the broker had stored before and did not store again
             (known only with delivery=effectively-once).
-        quarantined: Rows written to a table. If they were sent as well, they are those in `rows`;
-            otherwise `rows` is 0, and only `by_reason` counts them.
         partitions: The number of tasks.
         attempts: The number of attempts of all tasks. If it is above `partitions`, some rows may be
             stored twice, with equal `DEDUPE_ID`, unless delivery=effectively-once.
@@ -93,7 +91,6 @@ class Report:
     oversize: int = 0
     over_redriven: int = 0
     duplicates: int = 0
-    quarantined: int = 0
     partitions: int = 0
     attempts: int = 0
     seconds: float = 0.0

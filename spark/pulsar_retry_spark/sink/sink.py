@@ -138,17 +138,10 @@ def arrow_sender(
     return send
 
 
-def conclude(
-    options: SinkOptions,
-    tasks: Iterable[TaskReport],
-    batch: int | None = None,
-    *,
-    quarantined: bool = False,
-) -> Report:
+def conclude(options: SinkOptions, tasks: Iterable[TaskReport], batch: int | None = None) -> Report:
     """Sum up a job, or micro-batch *batch*, after all its tasks have succeeded, and report it.
 
-    The report is logged, and sent to `report.topic` if that is set. *quarantined* says whether the
-    rows were read from a table that they had been written to.
+    The report is logged, and sent to `report.topic` if that is set.
 
     Raises:
         PulsarFailuresError: a row has no receipt, or there are more rows than `max_failed_rows`.
@@ -156,7 +149,6 @@ def conclude(
     """
     tasks = list(tasks)
     report = Report.total(tasks)
-    report = attrs.evolve(report, quarantined=report.rows) if quarantined else report
     _check_receipts(report.rows, sum(task.acked for task in tasks))
     _check_number(report.rows, options)
     summary = json.dumps({"batch": batch, **report.to_dict()})

@@ -16,9 +16,6 @@ _RELEASE = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 #: The table, between these two lines.
 _TABLE = re.compile(r"(<!-- versions: begin -->\n).*?(<!-- versions: end -->)", re.DOTALL)
 
-#: Why a test is skipped that says nothing about the release: its jars can't be downloaded.
-_UNKNOWN = "can't be had"
-
 #: From what says the least about a feature to what says the most.
 _RANK = ["", "no", "yes", "fails"]
 
@@ -45,11 +42,10 @@ def pytest_runtest_makereport(item: pytest.Item):
     mark = item.get_closest_marker("feature")
     if mark is None or (report.passed and report.when != "call"):
         return report
-    if not (report.skipped and _UNKNOWN in str(report.longrepr)):
-        outcome = "no" if report.skipped else "yes" if report.passed else "fails"
-        outcomes = item.config.stash[_OUTCOMES]
-        # Several tests may be of one feature, and one that fails counts.
-        outcomes[mark.args[0]] = max(outcome, outcomes.get(mark.args[0], ""), key=_RANK.index)
+    outcome = "no" if report.skipped else "yes" if report.passed else "fails"
+    outcomes = item.config.stash[_OUTCOMES]
+    # Several tests may be of one feature, and one that fails counts.
+    outcomes[mark.args[0]] = max(outcome, outcomes.get(mark.args[0], ""), key=_RANK.index)
     return report
 
 

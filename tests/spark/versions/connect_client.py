@@ -11,11 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from pulsar_retry_spark import (
-    QuarantineTable,
     doctor,
     failures,
     read_failures,
-    read_ledger,
     route_batches,
     split,
     write_failures,
@@ -68,7 +66,7 @@ def started(writer):
     return writer.start()
 
 
-def routed(sink, name, ledger=None, table=None):
+def routed(sink, name):
     """Run a stream of ten rows through a route, and return its reports."""
     reports = folder / f"{name}.txt"
     reports.touch()
@@ -86,8 +84,6 @@ def routed(sink, name, ledger=None, table=None):
         write_good=write,
         on_report=report,
         max_failed_ratio=0.5,
-        ledger=ledger,
-        table=table,
     )
     query = started(
         spark.readStream.schema("id int")
@@ -167,49 +163,6 @@ def stream():
 def stream_once():
     """Route a stream effectively once."""
     return routed(once | {"sink.id": "stream"}, "once")
-
-
-def numbers(path):
-    """Return what the records of a ledger say."""
-    names = ("query_id", "batch_id", "state", "rows_in", "good", "dead_lettered", "balanced")
-    return [[getattr(each, name) for name in names] for each in read_ledger(path)]
-
-
-@step
-def ledger():
-    """Keep the records of a stream and of a job."""
-    path = str(folder / "ledger")
-    routed(options, "kept", path)
-    write_failures(failed, options, ledger=path, total=spark.range(100), good=50)
-    return numbers(path)
-
-
-@step
-def ledger_elsewhere():
-    """Keep a record where only Hadoop can write."""
-    return write_failures(failed, options, ledger="s3a://bucket/ledger")
-
-
-@step
-def quarantine():
-    """Keep the rows of jobs and of a stream in tables, and bring some back."""
-    table = QuarantineTable(path=str(folder / "table"), writer="orders")
-    counts = [
-        write_failures(failed.where(condition), options, table=each, batch="a").quarantined
-        for each in (table, "connected")
-        for condition in ("true", "key < 10", "false")
-    ]
-    routed(options, "tabled", table=table)
-    rows = spark.read.parquet(table.path)
-    again = write_failures(rows, options, action="retry").by_action
-    numbers = (spark.table("connected").count(), rows.count())
-    return [counts, *map(int, numbers), again]  # Spark 3.5 counts with NumPy
-
-
-@step
-def quarantine_unnamed():
-    """Keep those of a stream whose id is not known."""
-    return routed(options, "unnamed", table=QuarantineTable(path=str(folder / "unnamed")))
 
 
 @step

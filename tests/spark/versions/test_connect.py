@@ -140,33 +140,6 @@ def test_a_stream_is_not_written_effectively_once(said):
     assert "PULSAR_SINK_NO_QUERY_ID" in text or SPARK < (4, 0), "there only the server's log says"
 
 
-def test_records_are_kept(said):
-    """The server's Python writes those of a stream, the client's those of a job."""
-    assert [
-        [None, 0, "done", 10, 5, {"even": 5}, True],
-        [None, None, "done", 100, 50, {"even": 50}, True],
-    ] == said["ledger"]
-
-
-def test_records_are_kept_on_this_machine_only(said):
-    """Without a JVM there is no Hadoop client to ask."""
-    kind, text = said["ledger_elsewhere"]
-    assert "ConfigError" == kind
-    assert "mount the folder" in text
-
-
-def test_rows_are_kept_in_tables(said):
-    """By path and in the catalog; a batch replaces its rows."""
-    assert [[50, 5, 0, 50, 5, 0], 0, 5, {"retry": 5}] == said["quarantine"]
-
-
-def test_a_stream_has_to_name_itself_for_a_table(said):
-    """Its rows could replace those of another one."""
-    kind, text = said["quarantine_unnamed"]
-    assert "StreamingQueryException" == kind
-    assert "writer=..." in text or SPARK < (4, 0), "there only the server's log says"
-
-
 def test_hidden_columns_have_to_be_asked_for(said):
     """A client can't look whether there is a column `_metadata`."""
     assert [False, True] == said["source"]

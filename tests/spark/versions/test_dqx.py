@@ -1,4 +1,4 @@
-"""What DQX calls invalid goes to a quarantine table and to the topics, as docs/spark.md has it."""
+"""What DQX calls invalid goes to the topics, as docs/spark.md has it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from pulsar_retry_spark import QuarantineTable, failures, write_failures
+from pulsar_retry_spark import failures, read_failures, write_failures
 
 engine = pytest.importorskip("databricks.labs.dqx.engine", reason="skipped, because DQX is missing")
 
@@ -30,7 +30,7 @@ CHECKS = [
 ]
 
 
-def test_invalid_rows(spark, letters, tmp_path):
+def test_invalid_rows(spark, letters):
     """Errors are reasons; rows that only have warnings are in both frames, and are good."""
     orders = spark.range(6).selectExpr("id", "nullif(id % 2, 0) AS amount")
     client = MagicMock()  # DQX asks it whether there is a workspace
@@ -41,12 +41,11 @@ def test_invalid_rows(spark, letters, tmp_path):
     assert 4 == invalid.count(), "one has only a warning"
     broken = invalid.where("size(_errors) > 0")
     bad = failures(broken.drop("_warnings", "_info"), reason="_errors", key="id", stage="dqx")
-    table = QuarantineTable(path=str(tmp_path / "kept"))
-    report = write_failures(bad, letters.options, table=table, batch="dqx")
+    report = write_failures(bad, letters.options)
 
     assert 3 == valid.count()
-    assert (3, {"amount-given": 3}) == (report.quarantined, report.by_reason)
-    (row, *_) = spark.read.parquet(table.path).where("key = '0'").collect()
+    assert (3, {"amount-given": 3}) == (report.rows, report.by_reason)
+    (row, *_) = read_failures(spark, letters.options).where("key = '0'").collect()
     assert '{"id":0,"amount":null}' == bytes(row.payload).decode()
     assert ["amount-given"] == row.rule
     assert "message" in row.details

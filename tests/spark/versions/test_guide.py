@@ -83,4 +83,5 @@ def test_the_guide_runs(spark, broker, tmp_path, monkeypatch):
         brought_back[("retry", "CAST_INVALID_INPUT")] = 1
         assert three == written(names["shipping"])
     assert {("retry", "currency-known"): 1} == written(names["returns"])
+    assert {("retry", "currency-known"): 1} == written(names["quality"])
     assert three | brought_back == written(names["options"])

@@ -1,4 +1,4 @@
-"""The id that shows duplicates is the same in SQL, in the sink and in a quarantine table."""
+"""The id that shows duplicates is the same in SQL and in the sink."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from pulsar_retry.native.loading import native_rows
 from pulsar_retry_spark.frames.columns import Columns
-from pulsar_retry_spark.frames.dedupe import identity
 from pulsar_retry_spark.frames.identity import with_dedupe_id
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.quarantine.rows import table_rows
 from pulsar_retry_spark.sink.columnar import RowContent
 from pulsar_retry_spark.sink.routing import Router
 
@@ -110,7 +108,7 @@ def test_ids_are_the_same_everywhere(spark, form):
     before = [F.col("own" if each == "dedupe_id" else each).alias(each) for each in names]
 
     def in_python(batches):
-        """Yield the ids of the row, of the sink's two ways to make messages, and of a table."""
+        """Yield the ids of the row, and of the sink's two ways to make messages."""
         options = SinkOptions.parse(SINK)
         router = Router(options, Columns.of(names, extra=False), options.targets, {}, lambda: 0)
         module = native_rows().module
@@ -123,11 +121,9 @@ def test_ids_are_the_same_everywhere(spark, form):
             if usual is not None and module is not None:
                 ids = RowContent(module, usual)._properties["DEDUPE_ID"]
                 quick = ids.cast(pa.string())
-            (table,) = table_rows(names, "error", identity)(iter([mine]))
-            kept = table.column(table.schema.get_field_index("dedupe_id"))
-            yield pa.RecordBatch.from_arrays([known, sent, quick, kept], ["a", "b", "c", "d"])
+            yield pa.RecordBatch.from_arrays([known, sent, quick], ["a", "b", "c"])
 
     rows = rows.select(*before, F.col("dedupe_id").alias("known"))
-    found = rows.mapInArrow(in_python, "a string, b string, c string, d string").collect()
+    found = rows.mapInArrow(in_python, "a string, b string, c string").collect()
     assert len(found) > 1
     assert [] == [row for row in found if len(set(row)) > 1]

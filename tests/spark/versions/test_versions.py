@@ -18,12 +18,10 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pulsar_retry_spark import (
     PulsarFailuresError,
     PulsarSourceError,
-    QuarantineTable,
     cast_failed,
     doctor,
     failures,
     read_failures,
-    read_ledger,
     route_batches,
     split,
     write_failures,
@@ -98,57 +96,6 @@ def test_route_batches(spark, orders, letters, tmp_path):
     writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
     assert [2] == [report.rows for report in reports]
     assert 2 == spark.read.parquet(str(tmp_path / "good" / "0")).count()
-
-
-@pytest.mark.feature("quarantine tables of Parquet, ORC")
-def test_quarantine_tables(spark, orders, letters, tmp_path):
-    """Of Parquet and ORC, by path and in the catalog; what is read from them is redriven."""
-    _, failed = judged(orders)
-    orc = QuarantineTable(path=str(tmp_path / "kept"), format="orc")
-    try:
-        for table in ("kept", orc):
-            for batch in ("a", "b", "a"):
-                report = write_failures(failed, letters.options, table=table, batch=batch)
-                assert (2, 2) == (report.rows, report.quarantined)
-        for kept in (spark.table("kept"), spark.read.orc(orc.path)):
-            assert 4 == kept.count()
-            again = write_failures(
-                kept.where("quarantine_batch = 'a'"), letters.options, action="retry"
-            )
-            assert {"retry": 2} == again.by_action
-    finally:
-        spark.sql("DROP TABLE IF EXISTS kept")
-
-
-@pytest.mark.feature("the ledger")
-def test_ledger(spark, orders, letters, tmp_path):
-    """Each row of a micro-batch is accounted for, in a local folder and through Hadoop."""
-    orders.repartition(1).write.json(str(tmp_path / "in"))
-    mounts = "fs.viewfs.mounttable.versions.link./d"
-    spark._jsc.hadoopConfiguration().set(mounts, tmp_path.as_uri())
-
-    def judged_and_dropped(batch):
-        good, failed = judged(batch)
-        return (
-            good.where("id != 1"),
-            failed,
-            good.where("id = 1").selectExpr("*", "'old' AS reason"),
-        )
-
-    for number, ledger in enumerate((str(tmp_path / "ledger"), "viewfs://versions/d/hadoop")):
-        routed = route_batches(judged_and_dropped, letters.options, ledger=ledger)
-        stream = spark.readStream.schema(orders.schema).json(str(tmp_path / "in"))
-        writer = stream.writeStream.foreachBatch(routed).trigger(availableNow=True)
-        writer.option("checkpointLocation", str(tmp_path / str(number))).start().awaitTermination()
-        (record,) = read_ledger(ledger)
-        assert (4, 1, {"old": 1}, 1) == (
-            record.rows_in,
-            record.good,
-            record.dropped,
-            record.retried,
-        )
-        assert record.balanced
-        assert record.query_id is not None
 
 
 @pytest.mark.feature("effectively once")

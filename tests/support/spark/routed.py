@@ -1,4 +1,4 @@
-"""A stream of files whose rows go all ways, and an independent count of where they are."""
+"""A stream of files whose rows go both ways, and an independent count of where they are."""
 
 from __future__ import annotations
 
@@ -12,24 +12,18 @@ import attrs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from pulsar_retry_spark import BatchRecord, failures, read_ledger, route_batches, split
+from pulsar_retry_spark import failures, route_batches, split
 from support.reading import SUBSCRIPTION
 from support.stored import stored
 
 #: What becomes of a row whose id ends with this digit; the others are good.
-RULES = {0: "again", 1: "broken", 2: "filtered", 3: "twice"}
+RULES = {0: "again", 1: "broken"}
 
 
-def judge(batch: DataFrame) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Return the good rows; those to retry (`again`) and dead ones (`broken`); the dropped ones."""
-    rules = {name: f"id % 10 != {digit}" for digit, name in RULES.items()}
-    good, rest = split(batch, rules)
-    failed = failures(
-        rest.where("reason IN ('again', 'broken')"),
-        key="id",
-        retryable=F.col("reason") == "again",
-    )
-    return good, failed, rest.where("reason IN ('filtered', 'twice')")
+def judge(batch: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Return the good rows; and those to retry (`again`), with the dead ones (`broken`)."""
+    good, rest = split(batch, {name: f"id % 10 != {digit}" for digit, name in RULES.items()})
+    return good, failures(rest, key="id", retryable=F.col("reason") == "again")
 
 
 @attrs.frozen
@@ -41,11 +35,6 @@ class Whereabouts:
     retried: int
     dead_lettered: dict[str, int]
 
-    @classmethod
-    def said(cls, record: BatchRecord) -> Whereabouts:
-        """Return what a record says."""
-        return cls(record.rows_in, record.good, record.retried, dict(record.dead_lettered))
-
 
 @attrs.frozen
 class Job:
@@ -54,11 +43,6 @@ class Job:
     spark: SparkSession
     options: dict[str, str]
     folder: Path
-
-    @property
-    def ledger(self) -> str:
-        """The folder of its records."""
-        return str(self.folder / "ledger")
 
     @property
     def retry(self) -> str:
@@ -79,7 +63,7 @@ class Job:
 
     def run(self, handler: Callable[..., Any] = judge, **arguments: Any) -> None:
         """Run the stream until it has done what there is."""
-        named: dict[str, Any] = {"write_good": self.write_good, "ledger": self.ledger}
+        named: dict[str, Any] = {"write_good": self.write_good}
         more = arguments.pop("options", {})
         options = None if more is None else self.options | more
         stream = self.spark.readStream.schema("id int").option("maxFilesPerTrigger", 1)
@@ -92,10 +76,6 @@ class Job:
     def write_good(self, good: DataFrame, number: int) -> None:
         """Write good rows so that a repeated micro-batch replaces them."""
         good.write.mode("overwrite").json(str(self.folder / "good" / str(number)))
-
-    def records(self, *, all_attempts: bool = False) -> list[BatchRecord]:
-        """Return the records."""
-        return read_ledger(self.ledger, all_attempts=all_attempts)
 
     def recount(self) -> Whereabouts:
         """Count the rows of all files and topics, without Spark."""

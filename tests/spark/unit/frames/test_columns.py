@@ -276,11 +276,3 @@ def test_a_struct_is_a_payload_if_there_is_a_schema():
     check("payload struct<a:int>", value__schema="topic")
     with pytest.raises(ConfigError, match="column 'payload' is struct<a:int>: expected binary or"):
         check("payload struct<a:int>")
-
-
-def test_a_table_has_no_versions_of_schemas() -> None:
-    """A column of the user's may have that name, and any type."""
-    names = ["payload", "schema_version", "quarantined_at", "quarantine_writer", "quarantine_batch"]
-    columns = Columns.of(names, extra=False)
-    assert not columns.has_schemas
-    assert ("schema_version",) == columns.ignored

@@ -1,1 +1,0 @@
-"""Tables that keep failed rows, beside the topics or instead of them."""

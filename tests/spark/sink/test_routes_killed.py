@@ -1,0 +1,173 @@
+"""Workers, brokers and drivers that are killed while `route_batches` writes: no row is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+
+import pytest
+
+from support.reading import SUBSCRIPTION, eventually
+from support.spark import chaos
+from support.spark.routed import Job, Whereabouts, judge
+from support.stored import stored
+
+ROWS = 100_000
+
+pytestmark = [
+    pytest.mark.usefixtures("closed_clients"),
+    pytest.mark.skipif(sys.platform != "linux", reason="looks for workers in /proc"),
+    pytest.mark.timeout(600),
+]
+
+four_attempts = pytest.mark.parametrize("spark", ["local[2,4]"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def small_batches(spark):
+    """Let rows come to Python in batches of 500."""
+    chaos.by_value()
+    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(key)
+    spark.conf.set(key, "500")
+    yield
+    spark.conf.set(key, before)
+
+
+@pytest.fixture
+def job(spark, options, tmp_path):
+    """Give a stream, with topics of its own."""
+    return Job(spark, options, tmp_path)
+
+
+def check(job):
+    """Check that each row is where it belongs; a failed row may be there twice, with one id."""
+    tenth = ROWS // 10
+    assert Whereabouts(ROWS, 8 * tenth, tenth, {"broken": tenth}) == job.recount()
+
+
+def each_in(frame, passing):
+    """Return *frame*, of which each batch goes through a function in a worker."""
+    return frame.mapInArrow(passing, frame.schema)
+
+
+@pytest.fixture
+def some_stored(job, admin, namespace):
+    """Return a function that tells whether some dead letters are stored."""
+
+    def some_stored() -> bool:
+        return job.dead in admin.topics(namespace) and admin.stats(job.dead)["msgInCounter"] > 1000
+
+    return some_stored
+
+
+@pytest.mark.nightly
+@four_attempts
+def test_workers_that_are_killed(job, some_stored):
+    """While rows are sent: some are there twice, with equal ids."""
+    job.put("1.json", range(ROWS))
+    go = job.folder / "go"
+    path = str(go)
+
+    def first():
+        chaos.await_file(path)
+        chaos.kill_other_workers()
+
+    def give_the_sign():
+        eventually(some_stored, within=200)
+        go.touch()
+
+    sign = threading.Thread(target=give_the_sign)
+
+    def handler(batch):
+        good, failed = judge(batch.repartition(2))
+        sign.start()
+        return good, each_in(failed, chaos.pause(15, first))
+
+    job.run(handler)
+    sign.join()
+
+    check(job)
+    assert job.letters() > ROWS // 5, "killed too late"
+
+
+@pytest.mark.nightly
+@four_attempts
+def test_a_broker_that_is_killed(spark, own_broker, tmp_path):
+    """And comes back: the task waits for it, or runs again."""
+    job = Job(
+        spark,
+        {
+            "service.url": own_broker.service_url,
+            "topic": f"persistent://public/default/{uuid.uuid4().hex}",
+            "subscription": SUBSCRIPTION,
+            "send.timeout_ms": "240000",
+            "client.operation_timeout_seconds": "120",
+        },
+        tmp_path,
+    )
+    job.put("1.json", range(ROWS))
+    reached, go = tmp_path / "reached", tmp_path / "go"
+    paths = str(reached), str(go)
+
+    def first():
+        import pathlib  # noqa: PLC0415 - this function runs in a worker
+
+        pathlib.Path(paths[0]).touch()
+        chaos.await_file(paths[1])
+
+    def restart():
+        eventually(reached.exists, within=200)
+        own_broker.kill()
+        go.touch()
+        own_broker.start()
+
+    def handler(batch):
+        good, failed = judge(batch.repartition(2))
+        killer.start()
+        return good, each_in(failed, chaos.pause(15, first))
+
+    killer = threading.Thread(target=restart)
+    job.run(handler)
+    killer.join()
+
+    check(job)
+
+
+PROGRAM = """
+import json, os
+from pathlib import Path
+from pulsar_retry_spark.local import local_session
+from support.spark.routed import Job
+
+with local_session() as spark:
+    Job(spark, json.loads(os.environ["OPTIONS"]), Path(os.environ["FOLDER"])).run()
+"""
+
+
+def test_a_driver_that_is_killed(job, some_stored):
+    """With kill -9: the next run does its micro-batch again."""
+    job.put("1.json", range(ROWS))
+    environment = os.environ | {
+        "FOLDER": str(job.folder),
+        "OPTIONS": json.dumps(job.options),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    command = [sys.executable, "-c", PROGRAM]
+
+    # It takes much longer than a busy machine needs to kill it.
+    slow = environment | {"OPTIONS": json.dumps(job.options | {"rate_limit": "500"})}
+    with subprocess.Popen(command, env=slow, start_new_session=True) as process:
+        eventually(some_stored, within=200)
+        assert process.poll() is None, "it was too fast to be killed"
+        os.killpg(process.pid, signal.SIGKILL)
+
+    subprocess.run(command, env=environment, check=True, timeout=400)
+
+    check(job)
+    assert len(stored(job.options["service.url"], job.dead)) > ROWS // 10, "it was killed too early"
