@@ -38,11 +38,11 @@ from pulsar_retry.policy.backoff import Backoff
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.client_log import logger_of
+from pulsar_retry.runtime import client_log, fork
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.exiting import closes, keep_until_exit
 from pulsar_retry.runtime.results import waiting_in_python
+from pulsar_retry.runtime.service_info import Provider, SharedProvider
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.worker import side_by_side
 from pulsar_retry.wire.names import Naming, NamingLike
@@ -79,6 +79,10 @@ class Client(pulsar.Client):
     _letter_client: pulsar.Client | None = None
     #: Seconds that pulsar-client waits for the answer to an operation.
     _operation_timeout: float = _SIGNATURE.parameters["operation_timeout_seconds"].default
+    #: What moves this client and those of `_new_client` to another cluster; None: nothing does.
+    _provider: SharedProvider | None = None
+    #: Stands for this client in the log of pulsar-client; None: it has nothing to do with it.
+    _log_use: object | None = None
     _hooks: Hooks | None = None
 
     @property
@@ -102,16 +106,31 @@ class Client(pulsar.Client):
     @as_original(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         arguments = _SIGNATURE.bind(self, *args, **kwargs).arguments
-        logger = arguments.get("logger")
-        if logger is None or isinstance(logger, logging.Logger):
-            arguments["logger"] = logger_of(logger)
-        super().__init__(**{k: v for k, v in arguments.items() if k != "self"})
+        self._log_use, logger = object(), arguments.get("logger")
+        try:
+            passed = logger is None or isinstance(logger, logging.Logger)
+            if passed and client_log.begin(self._log_use, logger):
+                arguments["logger"] = None
+            self._make(arguments)
+        except BaseException:
+            client_log.end(self._log_use)
+            raise
+
+    def _make(self, arguments: dict[str, Any]) -> None:
+        url, provider = arguments.pop("service_url"), None
+        if Provider is not None and isinstance(url, Provider):
+            provider = self._provider = SharedProvider(url)
+
+        def address() -> Any:
+            return url if provider is None else provider.member()
+
+        super().__init__(address(), **{k: v for k, v in arguments.items() if k != "self"})
         if (limit := arguments.get("operation_timeout_seconds")) is not None:
             self._operation_timeout = limit
         # Leave the logger out: there is only one in a process.
         alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}
         alike.update(io_threads=1, message_listener_threads=1)
-        self._new_client = lambda: waiting_in_python(pulsar.Client(**alike))
+        self._new_client = lambda: waiting_in_python(pulsar.Client(address(), **alike))
         self._letter_client = self._new_client()
         fork.guard(self._letter_client, "_client")
         self._begin()
@@ -126,7 +145,9 @@ class Client(pulsar.Client):
         raws = [self._client]
         if self._letter_client is not None:
             raws.append(self._letter_client._client)  # noqa: SLF001
-        self._finalizer = weakref.finalize(self, _shut_down, os.getpid(), raws, self._timer)
+        self._finalizer = weakref.finalize(
+            self, _shut_down, os.getpid(), raws, self._timer, self._provider, self._log_use
+        )
         self._finalizer.atexit = False  # at exit, `_close_all` closes the client properly
         _open_clients.add(self)
         fork.guard(self, "_client")
@@ -417,7 +438,10 @@ class Client(pulsar.Client):
         self._timer.close()
         keep_until_exit(self._client)
         both = [super().close, self._close_letter_client]
-        side_by_side(both, threads=threads, until=until)
+        try:
+            side_by_side(both, threads=threads, until=until)
+        finally:
+            client_log.end(self._log_use)
 
     def _close_letter_client(self) -> None:
         if self._letter_client is not None:
@@ -437,6 +461,7 @@ class Client(pulsar.Client):
         for consumer in list(self._consumers):
             if isinstance(consumer, Consumer):
                 consumer._give_up()  # noqa: SLF001
+        client_log.end(self._log_use)
 
     def __enter__(self) -> Self:
         return self
@@ -456,7 +481,13 @@ def timer_of(client: Client) -> Timer:
     return client._timer  # noqa: SLF001 - likewise
 
 
-def _shut_down(pid: int, raws: list[Any], timer: Timer) -> None:
+def _shut_down(
+    pid: int,
+    raws: list[Any],
+    timer: Timer,
+    provider: SharedProvider | None,
+    log_use: object | None,
+) -> None:
     """Shut down a client that was garbage-collected without being closed, and its letter client.
 
     Otherwise pulsar-client ends the process when a consumer with a waiting receive is destroyed.
@@ -470,6 +501,9 @@ def _shut_down(pid: int, raws: list[Any], timer: Timer) -> None:
         keep_until_exit(raw)
         with contextlib.suppress(pulsar.PulsarException):
             raw.shutdown()
+    if provider is not None:
+        provider.close()
+    client_log.end(log_use)
 
 
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()

@@ -3,19 +3,24 @@
 If pulsar-client gets a Python logger, it takes the interpreter's lock for each line, even for lines
 below the logger's level, and once more when one of its threads ends. An interpreter that is
 shutting down (before Python 3.14) kills such a thread, and C++ then aborts the process. Therefore
-pulsar-client writes its lines into a pipe, and a thread of this module reads them.
+pulsar-client writes its lines into a pipe, and a thread of this module reads them while there is a
+client.
+
+pulsar-client has one log for the whole process. The first client determines it, and its file stays
+open for ever. Without a reader, a full pipe would block pulsar-client. Therefore its file becomes
+another one: standard error while there is no client of this package, and a new pipe later.
 """
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import logging
 import os
 import re
 import threading
 from pathlib import Path
-from typing import IO
 
+import _pulsar
 import pulsar
 
 _LINE = re.compile(r"\S+ \S+ (DEBUG|INFO|WARN|ERROR) +\[\w+\] \S+ \| (.*)", re.DOTALL)
@@ -27,76 +32,141 @@ _LEVELS = {
 }
 #: Where an open file has its number as its name.
 _OPEN_FILES = "/dev/fd"
-#: The maximum number of seconds for reading the last lines at exit.
+_STANDARD_ERROR = 2
+#: The maximum number of seconds for reading the last lines.
 _PATIENCE = 1.0
 
-_lock = threading.Lock()
-_pipes: dict[logging.Logger, _Pipe] = {}
 
+class _ClientLog:
+    """The log of this process. Thread-safe."""
 
-class _Pipe:
-    """Passes lines to a logger until the process ends."""
+    def __init__(self, file: int | None = None) -> None:
+        """Make it; *file* is what pulsar-client has open already."""
+        self._file = file
+        self._users: set[object] = set()
+        self._pipe: tuple[int, int] | None = None
+        self._thread: threading.Thread | None = None
+        # The destructor of a client can interrupt a thread that holds the lock.
+        self._lock = threading.RLock()
 
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-        reader, self.writer = os.pipe()
-        # The reader stays open until the process ends, because pulsar-client may still write.
-        # closefd=False avoids a ResourceWarning.
-        self._lines: IO[str] = os.fdopen(reader, encoding="utf-8", errors="replace", closefd=False)
-        self.thread = threading.Thread(target=self._run, name="pulsar-client-log", daemon=True)
-        self.thread.start()
+    def begin(self, user: object, logger: logging.Logger) -> None:
+        with self._lock:
+            self._users.add(user)
+            if len(self._users) == 1:
+                self._open(logger)
 
-    def _run(self) -> None:
-        for line in self._lines:
-            if line == "\n":  # only written at exit
+    def end(self, user: object) -> None:
+        with self._lock:
+            if user not in self._users:
                 return
-            found = _LINE.fullmatch(line.rstrip("\n"))
-            level, text = (found[1], found[2]) if found else ("INFO", line.rstrip("\n"))
-            self._logger.log(_LEVELS[level][0], "%s", text)
+            self._users.discard(user)
+            if self._users or self._pipe is None or self._file is None:
+                return
+            self._leave(self._file)
+            (_, writer), self._pipe = self._pipe, None
+            thread, self._thread = self._thread, None
+            os.write(writer, b"\n")  # the last line, even if another process has the pipe open
+            os.close(writer)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_PATIENCE)
 
-    def drain(self) -> None:
-        """Wait until everything in the pipe has been logged."""
-        os.write(self.writer, b"\n")
-        self.thread.join(_PATIENCE)
+    def forked(self) -> _ClientLog:
+        """Return the log of a forked child, and leave the pipe to the parent. No lock is taken."""
+        if self._file is not None:
+            self._leave(self._file)
+        for each in self._pipe or ():
+            os.close(each)
+        return _ClientLog(self._file)
+
+    def _open(self, logger: logging.Logger) -> None:
+        self._pipe = reader, writer = os.pipe()
+        if self._file is None:
+            self._file = _opened(self._pipe, logger)
+        else:
+            os.dup2(writer, self._file, inheritable=False)
+        if self._file is None:  # pulsar-client has another log
+            os.close(reader)
+            os.close(writer)
+            self._pipe = None
+            return
+        self._thread = threading.Thread(
+            target=_pass_on, args=(reader, logger), name="pulsar-client-log", daemon=True
+        )
+        self._thread.start()
+
+    @staticmethod
+    def _leave(file: int) -> None:
+        try:
+            os.dup2(_STANDARD_ERROR, file, inheritable=False)
+        except OSError:  # this process has none
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, file, inheritable=False)
+            os.close(nowhere)
 
 
-def logger_of(logger: logging.Logger | None) -> pulsar.FileLogger | logging.Logger | None:
-    """Return a logger for pulsar-client that passes its lines to *logger*. Thread-safe.
+def _opened(pipe: tuple[int, int], logger: logging.Logger) -> int | None:
+    """Have pulsar-client open the pipe as its log; return its file, None if it has another log.
 
     Lines below the present level of *logger* are not written.
+    """
+    least = logger.getEffectiveLevel()
+    levels = [client for level, client in _LEVELS.values() if level >= least]
+    level = levels[0] if levels else pulsar.LoggerLevel.Error
+    configuration = _pulsar.ClientConfiguration()
+    configuration.set_file_logger(level, f"{_OPEN_FILES}/{pipe[1]}")
+    client = _pulsar.Client("pulsar://localhost", configuration)  # connects to nothing
+    del client, configuration  # their copy is closed now, if it is not the log
+    wanted = os.fstat(pipe[1])
+    for each in (int(path.name) for path in Path(_OPEN_FILES).iterdir()):
+        with contextlib.suppress(OSError):  # the file of the list itself
+            if each not in pipe and os.path.samestat(os.fstat(each), wanted):
+                return each
+    return None
+
+
+def _pass_on(reader: int, logger: logging.Logger) -> None:
+    """Read lines, and pass them to *logger*, until an empty line."""
+    # closefd=False: a forked child has this file object, too, but not the file.
+    with os.fdopen(reader, encoding="utf-8", errors="replace", closefd=False) as lines:
+        for line in lines:
+            if line == "\n":
+                break
+            found = _LINE.fullmatch(line.rstrip("\n"))
+            level, text = (found[1], found[2]) if found else ("INFO", line.rstrip("\n"))
+            logger.log(_LEVELS[level][0], "%s", text)
+    os.close(reader)
+
+
+_log = _ClientLog()
+
+
+def begin(user: object, logger: logging.Logger | None) -> bool:
+    """Pass pulsar-client's lines to *logger* until `end` is called with the same *user*.
+
+    If others have begun, the lines go to their logger.
 
     Args:
+        user: Anything that can be a key.
         logger: The application's logger; None: that of the name ``pulsar``.
 
     Returns:
-        The logger. On Windows, which cannot open a pipe by its number, *logger* itself: there,
-        pulsar-client writes to the console if the application has given it no logger.
+        Whether the lines are passed on. On Windows, which cannot open a pipe by its number, they
+        are not: there, pulsar-client itself needs *logger*, or else it writes to the console.
     """
     if not Path(_OPEN_FILES).exists():
-        return logger
-    logger = logger or logging.getLogger("pulsar")
-    least = logger.getEffectiveLevel()
-    levels = [client for level, client in _LEVELS.values() if level >= least]
-    with _lock:
-        pipe = _pipes.get(logger)
-        if pipe is None:
-            pipe = _pipes[logger] = _Pipe(logger)
-    level = levels[0] if levels else pulsar.LoggerLevel.Error
-    return pulsar.FileLogger(level, f"{_OPEN_FILES}/{pipe.writer}")
+        return False
+    _log.begin(user, logger or logging.getLogger("pulsar"))
+    return True
 
 
-@atexit.register
-def _drain() -> None:
-    # Functions registered at exit run in reverse. Modules that close clients import this one first.
-    for pipe in _pipes.values():
-        pipe.drain()
+def end(user: object) -> None:
+    """End what *user* has begun; the last user waits until all lines are passed on."""
+    _log.end(user)
 
 
 def _forget_inherited() -> None:
-    """Forget the parent's pipes in a forked child, because the parent reads them."""
-    global _lock  # noqa: PLW0603 - a thread of the parent may hold the old one
-    _lock = threading.Lock()
-    _pipes.clear()
+    global _log  # noqa: PLW0603 - a thread of the parent may hold its lock
+    _log = _log.forked()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from support.ending import end_of
@@ -59,3 +61,114 @@ def test_a_python_logger_aborts_no_program_at_its_end(end: str):
 
     assert code == 0
     assert "Python" not in said
+
+
+_LOGGER = """
+import gc, logging, threading
+import pulsar_retry as pr
+URL, LOGGER = "pulsar://127.0.0.1:1", logging.getLogger("pulsar-client")
+def threads():
+    return sum(each.name == "pulsar-client-log" for each in threading.enumerate())
+class Lines(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+"""
+_REFUSED = """
+try:
+    pr.Client(URL, logger=LOGGER, io_threads="many")
+except ValueError:
+    pass
+gc.collect()
+"""
+_ASYNCIO = """
+import asyncio, pulsar_retry.asyncio
+async def use():
+    async with pulsar_retry.asyncio.Client(URL, logger=LOGGER):
+        assert threads() == 1
+asyncio.run(use())
+"""
+_TWO = """
+first, second = pr.Client(URL, logger=LOGGER), pr.Client(URL, logger=LOGGER)
+first.close()
+assert threads() == 1
+second.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param("with pr.Client(URL, logger=LOGGER): assert threads() == 1", id="closed"),
+        pytest.param("with pr.Client(URL): assert threads() == 1", id="without a logger"),
+        pytest.param("pr.Client(URL, logger=LOGGER).shutdown()", id="shut down"),
+        pytest.param("pr.Client(URL, logger=LOGGER)", id="dropped"),
+        pytest.param(_REFUSED, id="never made"),
+        pytest.param(_ASYNCIO, id="asyncio"),
+        pytest.param(_TWO, id="two of one logger"),
+        pytest.param(_TWO.replace("LOGGER)\n", "logging.root)\n"), id="two of two loggers"),
+    ],
+)
+def test_the_last_client_ends_the_thread(use: str):
+    """As with pulsar-client, an application that has closed its clients has no thread of theirs."""
+    assert end_of(_LOGGER, f"{use}\nprint(threads())") == (0, "0")
+
+
+def test_a_later_client_s_lines_go_to_its_own_logger():
+    """Also after the thread of earlier ones has ended."""
+    code, said = end_of(
+        _LOGGER,
+        """
+for name in ("one", "two", "three"):
+    logger = logging.getLogger(name)
+    logger.addHandler(now := Lines())
+    logger.setLevel("INFO")
+    with pr.Client(URL, logger=logger): pass
+    print(any("Closing Pulsar client" in each for each in now.lines), end=" ")
+""",
+    )
+    assert (code, said) == (0, "True True True")
+
+
+def test_clients_that_are_not_ours_never_wait_for_a_reader():
+    """pulsar-client writes their lines to the same place as ours; they then go to stderr."""
+    code, said = end_of(
+        _LOGGER,
+        """
+LOGGER.setLevel("INFO")
+os.dup2(1, 2)
+pr.Client(URL, logger=LOGGER).close()
+for _ in range(1500):  # more than a pipe holds
+    pulsar.Client(URL).close()
+""",
+    )
+    assert code == 0
+    assert said.count("Closing Pulsar client") == 1500
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_has_a_log_of_its_own():
+    """Neither process waits for the other's thread, or reads the other's lines."""
+    code, said = end_of(
+        _LOGGER,
+        """
+LOGGER.addHandler(lines := Lines())
+LOGGER.setLevel("INFO")
+client = pr.Client(URL, logger=LOGGER)
+ready, done = os.pipe(), os.pipe()
+if os.fork() == 0:
+    lines.lines.clear()
+    with pr.Client(URL, logger=LOGGER): pass
+    os.write(ready[1], b"%d %d" % (threads(), len(lines.lines) > 0))
+    os.read(done[0], 1)  # until the parent has closed its client
+    os._exit(0)
+print(os.read(ready[0], 9).decode(), len(lines.lines), threads(), end=" ")
+client.close()
+print(threads(), len(lines.lines) > 0)
+os.write(done[1], b".")
+os.wait()
+""",
+    )
+    assert (code, said) == (0, "0 1 0 1 0 True")

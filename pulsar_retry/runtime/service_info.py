@@ -1,0 +1,101 @@
+"""Shares one provider of service information among a client and its clients of letters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+
+from pulsar_retry.runtime.fork import keep_for_ever
+
+#: The class of such providers; None before pulsar-client 3.13, which has none.
+Provider: Any = getattr(pulsar, "ServiceInfoProvider", None)
+
+
+class SharedProvider:
+    """Passes the updates of one provider to several clients. Thread-safe.
+
+    A provider usually keeps one callback only: the last one that it was given.
+    """
+
+    def __init__(self, provider: Any) -> None:
+        """Make it for an application's *provider*, which is used as if there were one client."""
+        self._provider = provider
+        self._latest: Any = None
+        self._is_initialized = False
+        self._members: list[_Member] = []
+        self._lock = threading.RLock()  # the destructor of a client can interrupt its holder
+
+    def member(self) -> Any:
+        """Return a provider for one more client."""
+        return _Member(self)
+
+    def close(self) -> None:
+        """Close the application's provider, if it is open. Updates then have no effect."""
+        with self._lock:
+            is_open, self._is_initialized = self._is_initialized, False
+            self._members.clear()
+        if is_open:
+            self._provider.close()
+
+    def initial(self) -> Any:
+        """Return the present information."""
+        with self._lock:
+            if self._latest is None:
+                self._latest = self._provider.initial_service_info()
+            return self._latest
+
+    def join(self, member: _Member) -> None:
+        """Pass updates to *member*, beginning with those since it asked for the information."""
+        with self._lock:
+            self._members.append(member)
+            is_first, self._is_initialized = not self._is_initialized, True
+            if member.known is not self._latest:
+                member.update(self._latest)
+        if is_first:
+            self._provider.initialize(self._update)
+
+    def leave(self, member: _Member) -> None:
+        """Pass no more updates to *member*; close the application's provider after the last one."""
+        with self._lock:
+            if member not in self._members:
+                return
+            self._members.remove(member)
+            is_last = not self._members
+        if is_last:
+            self.close()
+
+    def _update(self, info: Any) -> None:
+        with self._lock:
+            for each in list(self._members):
+                each.update(info)  # raises at the first one, if this is no service information
+            self._latest = info
+
+
+class _Member(Provider or object):  # type: ignore[misc]  # the class depends on the version
+    """The provider of one client.
+
+    pulsar-client releases it without the interpreter's lock, and would abort if that was the last
+    reference. So it is kept for ever, without what it refers to.
+    """
+
+    known: Any
+    update: Callable[[Any], None]
+
+    def __init__(self, shared: SharedProvider) -> None:
+        self._shared = shared
+        keep_for_ever(self)
+
+    def initial_service_info(self) -> Any:
+        self.known = self._shared.initial()
+        return self.known
+
+    def initialize(self, on_service_info_update: Callable[[Any], None]) -> None:
+        self.update = on_service_info_update
+        self._shared.join(self)
+
+    def close(self) -> None:
+        self._shared.leave(self)
+        self.__dict__.clear()
