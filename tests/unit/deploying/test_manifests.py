@@ -1,13 +1,10 @@
-"""Manifests, units and the compose file: valid, and in agreement with the code."""
+"""Manifests and the compose file: valid, and in agreement with the code."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import re
 import runpy
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,6 @@ from pulsar_retry.cli import push
 
 DOCKER = Path(__file__).parents[3] / "docker"
 KUBERNETES = DOCKER / "kubernetes"
-SYSTEMD = DOCKER / "systemd"
 COMPOSE = DOCKER / "image" / "compose.yaml"
 
 #: Seconds for closing, after what is in hand is settled.
@@ -34,8 +30,6 @@ DOCUMENTS = {
 DEPLOYMENTS = {
     each["metadata"]["name"]: each for each in DOCUMENTS.values() if each["kind"] == "Deployment"
 }
-#: Kinds that Kubernetes itself does not have.
-OTHERS = {"Kustomization"}
 
 
 def seconds(text: str) -> float:
@@ -48,9 +42,7 @@ def drain_of(kind: str) -> float:
     if kind == "push":
         (option,) = (each for each in push.serve.params if each.name == "drain_timeout")
         return seconds(str(option.default))
-    if kind == "worker":
-        return float(runpy.run_path(str(KUBERNETES / "worker.py"))["DRAIN_TIMEOUT"])
-    return 5.0
+    return float(runpy.run_path(str(KUBERNETES / "worker.py"))["DRAIN_TIMEOUT"])
 
 
 def pod(name: str) -> Any:
@@ -61,30 +53,12 @@ def pod(name: str) -> Any:
 @pytest.mark.parametrize("version", ["1.32", ""], ids=["1.32", "newest"])
 @pytest.mark.parametrize(
     "document",
-    [pytest.param(d, id=name) for name, d in DOCUMENTS.items() if d["kind"] not in OTHERS],
+    [pytest.param(document, id=name) for name, document in DOCUMENTS.items()],
 )
 def test_kubernetes_takes_it(document: Any, version: str) -> None:
     """By the schemas of its REST API, which refuse unknown fields."""
     validate = pytest.importorskip("kubernetes_validate")
     validate.validate(document, version or validate.latest_version(), strict=True)
-
-
-def test_kustomize_finds_everything() -> None:
-    """And each manifest is named there, if only as one to choose."""
-    text = (KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8")
-    assert {path.name for path in KUBERNETES.glob("*.yaml")} - {"kustomization.yaml"} == set(
-        re.findall(r"- (\w+\.yaml)", text)
-    )
-    if shutil.which("kubectl") is None:
-        pytest.skip("skipped, because there is no kubectl here")
-    built = subprocess.run(
-        [shutil.which("kubectl") or "", "kustomize", str(KUBERNETES)],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    images = set(re.findall(r"image: (.*)", built))
-    assert {f"pulsar-retry/pulsar-retry:{pr.__version__}"} == images
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
@@ -106,13 +80,12 @@ def test_probes_ask_for_pages_that_there_are(name: str) -> None:
     """At a port that the container has."""
     (container,) = pod(name)["containers"]
     ports = {each["name"] for each in container["ports"]}
-    pages = {"console": {"/style.css"}, "metrics": {"/metrics"}}.get(name, {"/livez", "/readyz"})
     asked = [container[f"{each}Probe"]["httpGet"] for each in ("startup", "liveness", "readiness")]
-    assert pages == {each["path"] for each in asked}
+    assert {"/livez", "/readyz"} == {each["path"] for each in asked}
     assert ports >= {each["port"] for each in asked}
 
 
-@pytest.mark.parametrize("name", ["worker", "push"])
+@pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_an_eviction_leaves_some(name: str) -> None:
     """The budget names the pods of the deployment, of which there are several."""
     budget = DOCUMENTS[f"{name}-PodDisruptionBudget"]["spec"]
@@ -123,15 +96,11 @@ def test_an_eviction_leaves_some(name: str) -> None:
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_there_is_time_to_drain(name: str) -> None:
-    """In Kubernetes, in compose and in systemd: more than the code takes by itself."""
+    """In Kubernetes and in compose: more than the code takes by itself."""
     least = drain_of(name) + CLOSING
     assert pod(name)["terminationGracePeriodSeconds"] >= least
     service = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"][name]
-    if name in {"worker", "push"}:
-        assert seconds(service["stop_grace_period"]) >= least
-    for unit in SYSTEMD.glob(f"pulsar-retry-{name}*.service"):
-        (found,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit.read_text("utf-8"), re.MULTILINE)
-        assert int(found) >= least
+    assert seconds(service["stop_grace_period"]) >= least
 
 
 def test_the_worker_drains_as_long_as_by_default() -> None:
@@ -141,7 +110,7 @@ def test_the_worker_drains_as_long_as_by_default() -> None:
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Return the arguments of the command in manifests, in the compose file and in units."""
+    """Return the arguments of the command in manifests and in the compose file."""
     services = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
     found = [
         (f"compose-{n}", each["command"])
@@ -152,11 +121,6 @@ def commands() -> list[tuple[str, list[str]]]:
     for name in DEPLOYMENTS:
         (container,) = pod(name)["containers"]
         found += [(name, container["args"])] if "args" in container else []
-    for unit in SYSTEMD.glob("*.service"):
-        started = re.findall(
-            r"^ExecStart=\S+/pulsar-retry (.*)$", unit.read_text("utf-8"), re.MULTILINE
-        )
-        found += [(unit.stem, line.split()) for line in started]
     return found
 
 
@@ -170,20 +134,3 @@ def test_the_command_takes_the_arguments(arguments: list[str]) -> None:
     if isinstance(command, click.Group):
         command, rest = command.commands[rest[0]], rest[1:]
     assert command.make_context(verb, list(rest))
-
-
-@pytest.mark.parametrize("unit", sorted(SYSTEMD.glob("*.service")), ids=lambda path: path.stem)
-def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
-    """The program is another one here, because it need not be installed."""
-    tool = shutil.which("systemd-analyze")
-    if tool is None:
-        pytest.skip("skipped, because there is no systemd here")
-    text = re.sub(
-        r"^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text("utf-8"), flags=re.MULTILINE
-    )
-    copied = tmp_path / unit.name.replace("@", "@x")
-    copied.write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [tool, "verify", "--man=no", str(copied)], capture_output=True, text=True, check=False
-    )
-    assert (0, "") == (done.returncode, done.stderr)
