@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable
 from typing import Any, Literal
@@ -10,8 +9,6 @@ from typing import Any, Literal
 import pulsar
 
 from pulsar_retry.consumer import client as consumer_client
-from pulsar_retry.consumer.arguments import DURABLE, OnExhausted, Ordering
-from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks
@@ -21,8 +18,6 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery
-from pulsar_retry.pull.durable.consumer import DurableConsumer
-from pulsar_retry.pull.durable.subscriber import DurableSubscriber
 from pulsar_retry.pull.options import (
     Options,
     Redelivery,
@@ -43,7 +38,6 @@ from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
 
 _BYTES = pulsar.schema.BytesSchema()
-_SUBSCRIBE = inspect.signature(consumer_client.Client.subscribe)
 _EARLIEST = pulsar.InitialPosition.Earliest
 _FLOW_CONTROL, _LEASE, _LANES, _BUDGET = FlowControl(), Lease(), Lanes(), RetryBudget()
 
@@ -54,14 +48,6 @@ class Client(consumer_client.Client):
     Accepts every argument of `pulsar.Client`, has all its methods, and works as a context manager.
     Thread-safe. A child process that is forked later cannot use the client (`ForkedError`).
     """
-
-    @consumer_client.as_original(consumer_client.Client.subscribe)
-    def subscribe(self, *args: Any, **kwargs: Any) -> Consumer:  # noqa: D102 - wrapped
-        if kwargs.get("ordering") != DURABLE:
-            return super().subscribe(*args, **kwargs)
-        bound = _SUBSCRIBE.bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        return DurableConsumer(self, bound.arguments)
 
     def subscriber(
         self,
@@ -79,8 +65,6 @@ class Client(consumer_client.Client):
         redelivery: Redelivery = "letters",
         lease: Lease = _LEASE,
         lanes: Lanes = _LANES,
-        ordering: Ordering | None = None,
-        on_exhausted: OnExhausted = "release",
         breaker: Breaker | None = None,
         retry_budget: RetryBudget | None = _BUDGET,
         prefetch: int = 200,
@@ -133,12 +117,6 @@ class Client(consumer_client.Client):
                 count, which is only in memory, and there a `Defer` uses up an attempt.
             lease: How long a handler may take.
             lanes: How an ordered subscription retries.
-            ordering: ``"durable"`` keeps the order of each key also when processes end, start, or
-                take over keys: a failed message and its successors wait in a topic of the
-                subscription. It needs one topic, messages with keys, and Key_Shared.
-            on_exhausted: With durable ordering, what happens when the attempts of a key's first
-                message are used up. ``"release"`` dead-letters it and goes on with the next one.
-                ``"park"`` holds the key until an operator releases it.
             breaker: When to stop receiving because too many messages fail. None: never.
             retry_budget: How many retries may fail, compared with what succeeds. Without a budget
                 left, messages are held. None: there is no limit.
@@ -183,8 +161,6 @@ class Client(consumer_client.Client):
                 redelivery=redelivery,
                 lease=lease,
                 lanes=lanes,
-                ordering=ordering,
-                on_exhausted=on_exhausted,
                 breaker=breaker,
                 retry_budget=retry_budget,
                 prefetch=prefetch,
@@ -207,7 +183,7 @@ class Client(consumer_client.Client):
 
     def _subscriber_of(self, options: Options) -> Subscriber:
         """Return a subscriber; `pulsar_retry.testing` changes its options."""
-        return (DurableSubscriber if options.ordering else Subscriber)(self, options)
+        return Subscriber(self, options)
 
     def pull(
         self,

@@ -18,12 +18,10 @@ from pulsar_retry.asyncio.bridge import Bridge, Pool
 from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.asyncio.consumer import Consumer
 from pulsar_retry.asyncio.delivery import Delivery
-from pulsar_retry.asyncio.durable import DurableConsumer
 from pulsar_retry.asyncio.producer import Producer
 from pulsar_retry.asyncio.reader import Reader
 from pulsar_retry.asyncio.subscriber import Subscriber
 from pulsar_retry.consumer.access import inbox_of
-from pulsar_retry.consumer.arguments import OnExhausted, Ordering
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer as ThreadedConsumer
 from pulsar_retry.consumer.inbox import Inbox
@@ -36,7 +34,6 @@ from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.pull.delivery import hand_back_all
-from pulsar_retry.pull.durable.consumer import DurableConsumer as ThreadedDurableConsumer
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.results import Opener
 from pulsar_retry.wire.names import Naming, NamingLike
@@ -173,8 +170,6 @@ class Client(Closing, pulsar.asyncio.Client):
         max_unacked_messages: int = DEFAULT_LIMIT,
         letter_encryption_key: str | None = None,
         plain_letters: bool = False,
-        ordering: Ordering | None = None,
-        on_exhausted: OnExhausted = "release",
         **newer: Never,
     ) -> Consumer:
         """Subscribe, as `pulsar.asyncio.Client.subscribe` does, with support for letters.
@@ -206,10 +201,6 @@ class Client(Closing, pulsar.asyncio.Client):
                 warning near it; 0: no warning.
             letter_encryption_key: The name of the key that encrypts letters.
             plain_letters: Publish the letters unencrypted, although messages are decrypted.
-            ordering: ``"durable"`` keeps later messages of a key back while one is retried, also
-                across processes. It needs one topic and Key_Shared.
-            on_exhausted: With durable ordering, what happens when the retries of a key's first
-                message are used up: ``"release"`` or ``"park"``.
             **newer: Arguments that only a newer pulsar-client has. They are passed on to it.
 
         Raises:
@@ -227,19 +218,13 @@ class Client(Closing, pulsar.asyncio.Client):
         if schema is None:
             arguments["schema"] = pulsar.schema.BytesSchema()
 
-        def subscribe() -> tuple[ThreadedConsumer, Inbox | None]:
+        def subscribe() -> tuple[ThreadedConsumer, Inbox]:
             consumer = self._inner.subscribe(**arguments)
-            if isinstance(consumer, ThreadedDurableConsumer):
-                return consumer, None
             return consumer, inbox_of(consumer, polls=receiver_queue_size != 0)
 
         limits = batch_limits(batch_receive_policy)
         inner, inbox = await self._pool.run(subscribe, dropped=lambda both: _close(both[0]))
-        if isinstance(inner, ThreadedDurableConsumer):
-            consumer: Consumer = DurableConsumer(inner, self._pool)
-        else:
-            assert inbox is not None  # noqa: S101 - it was made above
-            consumer = Consumer(inner, inbox, self._pool, limits)
+        consumer = Consumer(inner, inbox, self._pool, limits)
         self._consumers.add(consumer)
         return consumer
 

@@ -136,7 +136,11 @@ class Handing:
                 with contextlib.suppress(ConfigError):  # it is not a message
                     self._access.ask_back(whole_of(message))
             raise
-        await all_ended(started)
+        if futures := [each for each in started if isinstance(each, asyncio.Future)]:
+            await asyncio.wait(futures)
+        raise_failures(
+            [each.exception() if isinstance(each, asyncio.Future) else each for each in started]
+        )
 
     def _hand_on_in_thread(self, raw: Any, letter: Letter, ended: Ended) -> asyncio.Future[None]:
         """Hand on in another thread, because it can block while the producer is opened.
@@ -163,19 +167,6 @@ class Handing:
     def _end(self, ended: Ended, flight: Future[None]) -> None:
         self._free_permits.release()
         end(ended, flight)
-
-
-async def all_ended(started: Sequence[Ended | Exception]) -> None:
-    """Wait for the hand-offs of a list of messages that have *started*, or have failed already.
-
-    Raises:
-        BatchSettleError: some messages failed; the error has their errors. The others are settled.
-    """
-    if futures := [each for each in started if isinstance(each, asyncio.Future)]:
-        await asyncio.wait(futures)
-    raise_failures(
-        [each.exception() if isinstance(each, asyncio.Future) else each for each in started]
-    )
 
 
 def _end_span(letter: Letter | Request, error: BaseException) -> None:

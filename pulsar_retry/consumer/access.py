@@ -9,7 +9,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-import attrs
 import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
@@ -27,8 +26,7 @@ from pulsar_retry.runtime.raw import comes_again, message_of, raw_of
 from pulsar_retry.runtime.timer import TimerTarget
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
-from pulsar_retry.wire.names import LetterTopics
-from pulsar_retry.wire.properties import Origin, dead_letter_properties
+from pulsar_retry.wire.properties import Origin
 
 #: No additional properties.
 EMPTY: Mapping[str, str] = MappingProxyType({})
@@ -41,18 +39,9 @@ class SubscriberAccess:
     publishes first and acknowledges second.
     """
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        codec: Codec,
-        redact: Redact | None,
-        topics: LetterTopics | None = None,
-    ) -> None:
-        """Make it. *topics* replaces the topics of the consumer's letters."""
+    def __init__(self, consumer: Consumer, codec: Codec, redact: Redact | None) -> None:
         self._timer = consumer._timer
         self._plan = consumer._plan
-        if topics is not None:
-            self._plan = attrs.evolve(self._plan, topics=topics)
         self._schema = consumer._schema
         self._in_hand = consumer._in_hand
         self._settling = consumer._settling
@@ -209,53 +198,6 @@ class SubscriberAccess:
         )
         letter = with_span(letter, message, self._plan.subscription)
         return self._outbox.hand_on(raw, letter, keep=keep)
-
-    @property
-    def topics(self) -> LetterTopics | None:
-        """The topics of letters; None without retry letters."""
-        return self._plan.topics
-
-    def redacted(self, error: BaseException) -> str:
-        """Return the type of an error, and what of its text may leave the process."""
-        text: str | None = str(error)
-        if self._redact is not None:
-            text = self._redact("message", str(error))
-        return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-    def divert(
-        self,
-        message: Any,
-        topic: str,
-        custom: Mapping[str, str],
-        failed: tuple[RetryLater, Failure, int] | None,
-        *,
-        confirm: Callable[[Any], Any],
-    ) -> Future[None]:
-        """Publish a message to the stream of its lane, and acknowledge it when that is confirmed.
-
-        It is published again until that works.
-
-        Args:
-            message: The message.
-            topic: The full name of the stream.
-            custom: More properties: what the entry says about itself.
-            failed: If the message itself has failed: the retry, the failure, and how many attempts
-                have failed.
-            confirm: Returns what acknowledges the message instead of its raw consumer.
-        """
-        raw, facts = raw_of(message), facts_of(message)
-        if failed is None:
-            origin = facts.origin(self._plan.subscription)
-            properties = dead_letter_properties(facts.properties, origin, custom=custom)
-            letter = Letter(topic, properties, origin=origin, diverts=True)
-        else:
-            action, failure, failures = failed
-            raw, letter = self._retry_letter(
-                message, action, failure, failures=failures, custom=custom
-            )
-            letter = attrs.evolve(letter, topic=topic, delay=0.0)
-        letter = with_span(letter, message, self._plan.subscription)
-        return self._outbox.hand_on(raw, letter, keep=True, confirm=confirm)
 
     def dead(
         self,

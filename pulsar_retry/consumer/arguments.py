@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 import pulsar
@@ -20,12 +20,6 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.letter_producers import LetterProducerOptions, ProducerOptions
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName, first_topic
-
-#: Whether messages of a key stay in order also across processes.
-Ordering = Literal["durable"]
-DURABLE: Ordering = "durable"
-#: What happens to the first message of a held key when its attempts are used up.
-OnExhausted = Literal["release", "park"]
 
 #: The types on which the broker delays messages and counts redeliveries.
 SHARED_TYPES = frozenset({pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared})
@@ -214,19 +208,6 @@ def _nack_backoff(delay_ms: Any, backoff: Backoff | None) -> Backoff:
             "negative_ack_backoff", backoff, "a backoff such as Exponential(10, 600)"
         )
     return backoff
-
-
-def check_ordering(ordering: object, on_exhausted: object) -> None:
-    """Check that a consumer without durable lanes has no arguments of theirs.
-
-    Raises:
-        ConfigError: it has.
-    """
-    if ordering is not None:  # `pulsar_retry.Client` has looked for "durable" before
-        raise ConfigError.bad("ordering", ordering, f'"{DURABLE}" or None')
-    if on_exhausted != "release":
-        accepted = f'"release", because ordering is not "{DURABLE}"'
-        raise ConfigError.bad("on_exhausted", on_exhausted, accepted)
 
 
 def check_newer(arguments: Mapping[str, Any]) -> None:

@@ -18,10 +18,7 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer.arguments import (
-    OnExhausted,
-    Ordering,
     check_newer,
-    check_ordering,
     make_plan,
 )
 from pulsar_retry.consumer.batching import batch_limits
@@ -212,8 +209,6 @@ class Client(pulsar.Client):
         max_unacked_messages: int = DEFAULT_LIMIT,
         letter_encryption_key: str | None = None,
         plain_letters: bool = False,
-        ordering: Ordering | None = None,
-        on_exhausted: OnExhausted = "release",
         **newer: Never,
     ) -> Consumer:
         """Subscribe to a topic, as `pulsar.Client.subscribe` does, with support for letters.
@@ -307,12 +302,6 @@ class Client(pulsar.Client):
                 *crypto_key_reader* supplies the public key. If there are letters and a key reader,
                 either this argument or *plain_letters* is required.
             plain_letters: Publish the letters unencrypted, although messages are decrypted.
-            ordering: ``"durable"`` keeps later messages of a key back while one is retried, also
-                across processes (docs/durable-lanes.md). It includes *enable_retry*, and needs one
-                topic and Key_Shared.
-            on_exhausted: With durable ordering, what happens when the retries of a key's first
-                message are used up. ``"release"`` dead-letters it. ``"park"`` holds the key until
-                an operator releases it.
             **newer: Arguments of a newer pulsar-client that this signature does not list. They are
                 passed on for each topic.
 
@@ -325,7 +314,6 @@ class Client(pulsar.Client):
             pulsar.PulsarException: the broker refused a subscription, or the look-up of old-style
                 letter topics. Everything that was open is closed again.
         """
-        check_ordering(ordering, on_exhausted)
         plan = make_plan(
             topic=topic,
             subscription=subscription_name,

@@ -103,17 +103,8 @@ class Outbox:
         """Return how many letters are in flight, or wait to be published again."""
         return len(self.kept) + (len(self._hand_off.flights) if self._hand_off else 0)
 
-    def hand_on(
-        self,
-        raw: Any,
-        letter: Letter,
-        *,
-        keep: bool = False,
-        confirm: Callable[[Any], Any] = lambda source: source,
-    ) -> Future[None]:
+    def hand_on(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None]:
         """Publish *letter*, then acknowledge the raw message that it was made from.
-
-        *confirm* returns what acknowledges the message instead of its raw consumer.
 
         If the letter cannot be published, the message is redelivered. With *keep* the letter is
         published again instead, after longer and longer delays, until publishing succeeds or the
@@ -125,7 +116,6 @@ class Outbox:
         hand_off = self._open()
         source, was_letter, ended = self._start_hand_on(raw, raw)
         kept = self.kept.keep if keep else None
-        source = confirm(source)
         return hand_off.hand_on(raw, source, letter, was_letter=was_letter, ended=ended, keep=kept)
 
     def retry(

@@ -20,7 +20,6 @@ from pulsar_retry.policy.actions import (
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.wire.codecs import Codec, failure_kind, read_envelope
 from pulsar_retry.wire.envelope import EMPTY, Redact, texts_of
-from pulsar_retry.wire.lanes import LANE_ENTRY
 from pulsar_retry.wire.properties import (
     FAILURE_CRASHES,
     FAILURE_STAGE,
@@ -53,7 +52,6 @@ class Letter:
         origin: Where the message was delivered from; None: it was not looked up.
         payload: The payload that replaces that of the message; None: it stays.
         key: The partition key that replaces that of the message, empty for none; None: it stays.
-        diverts: Whether the message has not failed, and only waits for another one of its key.
     """
 
     topic: str
@@ -67,7 +65,6 @@ class Letter:
     origin: Origin | None = attrs.field(default=None, eq=False, repr=False)
     payload: bytes | None = attrs.field(default=None, repr=False)
     key: str | None = attrs.field(default=None, repr=False)
-    diverts: bool = attrs.field(default=False, eq=False, repr=False)
     published = None  # the message says it
 
 
@@ -166,7 +163,6 @@ class FailureDetails:
         if reason is not None:  # a redriven message starts again without these
             kept.pop(FAILURE_STAMP, None)
             kept.pop(FAILURE_CRASHES, None)
-            kept.pop(LANE_ENTRY, None)
         return kept, self.codec.write(envelope, redact=self.redact)
 
 
@@ -194,7 +190,6 @@ class DeadRequest:
     dead = True
     delay = 0.0
     span = None
-    diverts = False
 
     @property
     def published(self) -> float:

@@ -106,7 +106,6 @@ METRICS = (
     Spec("concurrency_limit", "gauge", "Messages that may be handled at a time, if that adapts."),
     Spec("retry_budget", "gauge", "Tokens of the retry budget; below 1, messages are held."),
     Spec("holding", "gauge", "Subscribers that hold messages until the retry budget suffices."),
-    Spec("lanes_held", "gauge", "Keys that durable lanes hold.", together="max"),
     Spec("lease_seconds", "gauge", "The current length of a lease.", together="max"),
     Spec(
         "abandoned_handlers",

@@ -70,10 +70,6 @@ class LetterFacts(Protocol):
         """The span of the hand-off."""
 
     @property
-    def diverts(self) -> bool:
-        """Whether the message has not failed, and only waits for another one of its key."""
-
-    @property
     def published(self) -> float | None:
         """When the message was published, in seconds since 1970; None: the message says it."""
 
@@ -167,7 +163,7 @@ class Watch:
     def is_plain(self, letter: LetterFacts) -> bool:
         """Tell whether `all_handed_on` can count *letter*."""
         hook = self._hooks.on_dead_letter if letter.dead else self._hooks.on_retry
-        return letter.span is None and hook is None and not letter.diverts
+        return letter.span is None and hook is None
 
     def all_handed_on(self, count: int, dead: Sequence[tuple[Any, LetterFacts]] = ()) -> None:
         """Count messages whose letters are published, and which are acknowledged.
@@ -199,9 +195,6 @@ class Watch:
         if letter.span is not None:
             letter.span.end()
         facts = {"error": letter.error, "letter_topic": letter.topic}
-        if letter.diverts:
-            self.counters.count("deliveries", counting.DIVERTED)
-            return
         if not letter.dead:
             self.counters.count("deliveries", counting.RETRIED)
             self.retried(raw, counting.LETTER, letter.delay, attempt=letter.attempt, **facts)

@@ -24,7 +24,6 @@ from pulsar_retry.ops import settings
 from pulsar_retry.ops.check_result import CheckResult
 from pulsar_retry.replay.redriving.source import SUBSCRIPTION, all_stats, durable_subscriptions
 from pulsar_retry.replay.subscription import Subscription
-from pulsar_retry.wire.lanes import LaneTopics
 from pulsar_retry.wire.names import Naming, TopicName
 
 #: The broker's default for the number of letters that it examines for a common delay. It is used
@@ -108,9 +107,7 @@ def _delays(target: Subscription, admin: AdminClient, _: Client) -> Iterator[Che
 
 
 def _quota(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    lanes = LaneTopics.of(target.topic, target.name)
-    topics = (*_topics(target), lanes.stream, lanes.log)
-    topics = tuple(each for each in topics if admin.topics.exists(each))
+    topics = tuple(each for each in _topics(target) if admin.topics.exists(each))
     policy = admin.topics.policy
     yield from settings.of_quota({each: policy(each, "backlogQuotaMap") for each in topics})
 
@@ -254,16 +251,10 @@ def _dead_letter_topic(
 
 
 def _expiry(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    lanes = LaneTopics.of(target.topic, target.name)
-    letters = (target.retry_letter_topic, target.dead_letter_topic, lanes.stream)
-    for topic in (*letters, lanes.log):
+    for topic in (target.retry_letter_topic, target.dead_letter_topic):
         if admin.topics.exists(topic) and (expiry := admin.topics.policy(topic, "messageTTL")):
             text = f"messages in {topic} expire after {expiry} s, read or not (messageTTL)"
-            if topic in letters:
-                yield CheckResult("expiry", "warning", text)
-            else:
-                text += ": then later messages of held keys overtake"
-                yield CheckResult("expiry", "error", text)
+            yield CheckResult("expiry", "warning", text)
 
 
 def _dialect(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:

@@ -11,7 +11,6 @@ from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
 from pulsar_retry.pull.workers.adaptive import Governor
-from pulsar_retry.pull.workers.callers import CallerCrew
 from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.pull.workers.threads import WorkerThread
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -194,16 +193,3 @@ class Crew:
         if self.governor is not None:
             handler = self.governor.timed(handler)
         return handler if spans is None else spans.traced(handler)
-
-
-def crew_of(
-    options: Options,
-    work_queue: WorkQueue,
-    settler: Settler,
-    clock: Clock,
-    lost: Callable[[], None],
-) -> Crew | CallerCrew:
-    """Return the workers of a subscriber, which run already, or what stands for its callers."""
-    if options.callers is not None:
-        return options.callers.crew(work_queue, settler)
-    return Crew(options, work_queue, settler, clock, lost=lost)

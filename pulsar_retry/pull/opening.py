@@ -93,7 +93,6 @@ def _opened(client: Client, options: Options) -> tuple[Consumer, pulsar.Consumer
 
 
 def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerType) -> Consumer:
-    retries = options.redelivery == "letters" and options.letter_topics is None
     return client.subscribe(
         options.topic,
         options.subscription,
@@ -104,7 +103,7 @@ def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerT
         initial_position=options.initial_position,
         batch_index_ack_enabled=True,
         dead_letter_policy=options.letters,
-        enable_retry=retries,
+        enable_retry=options.redelivery == "letters",
         naming=options.naming,
         delay_levels=options.delay_levels,
         letter_send_timeout=options.letter_send_timeout,
@@ -113,7 +112,6 @@ def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerT
         letter_encryption_key=options.letter_encryption_key,
         plain_letters=options.plain_letters,
         hooks=options.hooks,
-        **options.more,
     )
 
 

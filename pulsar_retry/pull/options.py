@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.arguments import DURABLE, OnExhausted, Ordering, letter_producers
+from pulsar_retry.consumer.arguments import letter_producers
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
@@ -26,11 +26,10 @@ from pulsar_retry.pull.rules.budget import RetryBudget
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
-from pulsar_retry.pull.workers.callers import Callers
 from pulsar_retry.pull.workers.returned import is_lazy
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
-from pulsar_retry.wire.names import LetterTopics, Naming
+from pulsar_retry.wire.names import Naming
 
 if TYPE_CHECKING:
     import asyncio
@@ -64,8 +63,6 @@ class Options:
     redelivery: Redelivery = "letters"
     lease: Lease = attrs.Factory(Lease)
     lanes: Lanes = attrs.Factory(Lanes)
-    ordering: Ordering | None = None
-    on_exhausted: OnExhausted = "release"
     breaker: Breaker | None = None
     retry_budget: RetryBudget | None = None
     prefetch: int = 200
@@ -86,11 +83,6 @@ class Options:
     #: the event loop of the workers enters.
     admission: AdmissionControl | None = None
     around: AbstractAsyncContextManager[object] | None = None
-    #: A consumer sets these two: who takes its messages, and further arguments of `subscribe`.
-    callers: Callers | None = None
-    more: Mapping[str, Any] = attrs.Factory(dict)
-    #: The letters' topics, if the topic is the stream of durable lanes, which has none of its own.
-    letter_topics: LetterTopics | None = None
     #: The event loop for ``async def`` handlers. If it is None, they get a loop of their own.
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -108,8 +100,7 @@ def checked_options(**arguments: Any) -> Options:
         ConfigError: an argument is invalid.
     """
     accepted, topic = "a name that is not blank", arguments["topic"]
-    is_listed = isinstance(topic, list) and topic
-    if not is_listed and arguments.get("ordering") != DURABLE:  # `_check_durable` says why
+    if not (isinstance(topic, list) and topic):
         not_blank("topic", topic, accepted)
     not_blank("subscription", arguments["subscription"], accepted)
     for name, kind, optional in _KINDS:
@@ -124,13 +115,6 @@ def checked_options(**arguments: Any) -> Options:
         arguments.update(_concurrency(arguments["concurrency"], most, arguments.get("workers")))
     one_of("redelivery", arguments.get("redelivery", "letters"), ("letters", "nack"))
     one_of("workers", arguments.get("workers", THREADS), (THREADS, PROCESSES))
-    one_of("on_exhausted", arguments.get("on_exhausted", "release"), ("release", "park"))
-    if (ordering := arguments.get("ordering")) is not None:
-        one_of("ordering", ordering, (DURABLE,))
-        arguments["consumer_type"] = _check_durable(arguments)
-    elif arguments.get("on_exhausted", "release") != "release":
-        accepted = f'"release", because ordering is not "{DURABLE}"'
-        raise ConfigError.bad("on_exhausted", arguments["on_exhausted"], accepted)
     policy = arguments.get("dead_letter_policy")
     arguments["dead_letter_policy"] = None if policy is None else DeadLetterPolicy.of(policy)
     arguments["naming"] = Naming.of(arguments.get("naming", Naming.PULSAR))
@@ -148,26 +132,6 @@ def checked_options(**arguments: Any) -> Options:
         retry=options.redelivery == "letters",
     )
     return options
-
-
-def _check_durable(arguments: dict[str, Any]) -> pulsar.ConsumerType:
-    """Check what durable lanes need, and return the consumer type.
-
-    Raises:
-        ConfigError: an argument does not fit.
-    """
-    because = f'because ordering is "{DURABLE}"'
-    topic, kind = arguments["topic"], arguments.get("consumer_type")
-    if not isinstance(topic, str) or topic.startswith("non-persistent://"):
-        why = "the stream, in which held keys wait, belongs to one topic"
-        if not isinstance(topic, str):
-            why += "; make a subscriber or a consumer for each topic"
-        raise ConfigError.bad("topic", topic, f"the name of one persistent topic, {because}: {why}")
-    if kind not in {None, pulsar.ConsumerType.KeyShared}:
-        raise ConfigError.bad("consumer_type", kind, f"Key_Shared or None, {because}")
-    if arguments.get("redelivery", "letters") != "letters":
-        raise ConfigError.bad("redelivery", arguments["redelivery"], f'"letters", {because}')
-    return pulsar.ConsumerType.KeyShared
 
 
 def _concurrency(value: Any, most: int | None, workers: Any) -> dict[str, Any]:

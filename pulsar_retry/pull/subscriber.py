@@ -7,7 +7,7 @@ import logging
 import threading
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import attrs
 import pulsar
@@ -20,7 +20,7 @@ from pulsar_retry.observe.watch import Watch, topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.closing import close_in_time
-from pulsar_retry.pull.crew import Crew, crew_of
+from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.engine.gauges import Gauges
 from pulsar_retry.pull.engine.holding import Holding
 from pulsar_retry.pull.engine.ordered import OrderedLanes
@@ -35,7 +35,6 @@ from pulsar_retry.pull.options import Options, effective
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, StopRequest, checked_mode
 from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.signals import Requests, awaiting_signals
-from pulsar_retry.pull.workers.callers import CallerCrew
 from pulsar_retry.runtime.exiting import closes
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class Subscriber:
         self._ending: Future[None] = Future()
         self._work_queue = WorkQueue(clock)
         self._settler: Settler | None = None
-        self._crew: Crew | CallerCrew | None = None
+        self._crew: Crew | None = None
         self._supervisor: Supervisor | None = None
         self._consumer: Consumer | None = None
         self._safe_breaker: ThreadSafeBreaker | None = None
@@ -337,7 +336,7 @@ class Subscriber:
         pause = _FIRST_PAUSE
         while self._stop is None:
             try:
-                return self._subscribe()
+                return open_subscription(self._client, self._options)
             except TRANSIENT as error:
                 text = (
                     "the subscription %r could not be opened, and will be tried again in %g s: %s"
@@ -356,15 +355,6 @@ class Subscriber:
             pause = min(2 * pause, _LONGEST_PAUSE)
         return None
 
-    def _subscribe(self) -> Opened:
-        return open_subscription(self._client, self._options)
-
-    def _lanes_of(self, access: SubscriberAccess, kind: pulsar.ConsumerType) -> OrderedLanes:
-        return OrderedLanes(self._options.lanes, self._work_queue, access, kind, self._clock)
-
-    def _settler_of(self, *arguments: Any, **named: Any) -> Settler:
-        return Settler(*arguments, **named)
-
     def _facts(self) -> dict[str, str]:
         options = self._options
         return {"topic": topic_label(options.topic), "subscription": options.subscription}
@@ -372,8 +362,10 @@ class Subscriber:
     def _serve(self, opened: Opened) -> None:
         consumer, kind, keeps = opened
         options, work_queue, clock = self._options, self._work_queue, self._clock
-        access = SubscriberAccess(consumer, options.codec, options.redact, options.letter_topics)
-        lanes = self._lanes_of(access, kind) if is_ordered(kind) else None
+        access = SubscriberAccess(consumer, options.codec, options.redact)
+        lanes = None
+        if is_ordered(kind):
+            lanes = OrderedLanes(options.lanes, work_queue, access, kind, clock)
         safe_breaker = None
         if options.breaker is not None:
             safe_breaker = ThreadSafeBreaker(options.breaker, work_queue.notify, clock)
@@ -384,7 +376,7 @@ class Subscriber:
         self._consumer, self._safe_breaker = consumer, safe_breaker
         if options.admission is not None:
             options.admission.attach(work_queue.notify)
-        settler = self._settler_of(
+        settler = Settler(
             work_queue,
             consumer,
             self._policy,
@@ -415,7 +407,7 @@ class Subscriber:
             settler.policy = self._policy
             self._settler = settler
         lost = lambda: self._ask("abandon", 0)  # noqa: E731
-        crew = self._crew = crew_of(options, work_queue, settler, clock, lost)
+        crew = self._crew = Crew(options, work_queue, settler, clock, lost=lost)
         self._supervisor = Supervisor(
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )

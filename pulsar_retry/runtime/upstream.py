@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         _facts: Any
         _letter: bool
         _position: Any
-        _retries: int
         _settled: Any
 else:
     Message = pulsar.Message

@@ -356,8 +356,7 @@ def attempt_of(message: WireMessage) -> int:
     It is 1 + the reconsume count + the broker's redelivery count. The reconsume count is stored in
     the message, so it is durable. The redelivery count is only in the broker's memory: it restarts
     when the topic is unloaded, the broker restarts, or the subscription's last consumer leaves. On
-    Exclusive and Failover subscriptions it is always 0. A consumer with ``ordering="durable"`` adds
-    the retries in the stream, which the log of the lanes counts.
+    Exclusive and Failover subscriptions it is always 0.
 
     Raises:
         ConfigError: *message* is not a message.
@@ -366,8 +365,7 @@ def attempt_of(message: WireMessage) -> int:
         properties, redeliveries = message.properties(), message.redelivery_count()
     except AttributeError:
         raise ConfigError.bad("message", message, _A_MESSAGE) from None
-    in_place: int = getattr(message, "_retries", 0)  # set by `Callers`
-    return 1 + reconsume_times(properties) + redeliveries + in_place
+    return 1 + reconsume_times(properties) + redeliveries
 
 
 def delivery_attempt(message: WireMessage, dead_letter_policy: object | None) -> int | None:

@@ -56,18 +56,6 @@ def consume(client: pr.Client) -> bytes:
     return message.data()
 
 
-def consume_in_order(client: pr.Client) -> pr.Consumer:
-    """The same, with the order of each key."""
-    kind = pulsar.ConsumerType.KeyShared
-    return client.subscribe("orders", "billing", kind, ordering="durable", on_exhausted="park")
-
-
-async def await_in_order(client: pr.asyncio.Client) -> pr.asyncio.Consumer:
-    """The same, on an event loop."""
-    kind = pulsar.ConsumerType.KeyShared
-    return await client.subscribe("orders", "bills", kind, ordering="durable", on_exhausted="park")
-
-
 def work(client: pr.Client) -> int:
     """Let a subscriber do the same."""
     subscriber = client.subscriber(
@@ -78,8 +66,6 @@ def work(client: pr.Client) -> int:
         workers="processes",
         redelivery="letters",
         retry_budget=pr.RetryBudget(ratio=0.2),
-        ordering="durable",
-        on_exhausted="park",
         concurrency="auto",
     )
     subscriber.start().stop(mode="drain")

@@ -17,8 +17,6 @@ PROGRAM = (Path(__file__).parent / "program.py").read_text(encoding="utf-8")
 MISTAKES = (
     ('workers="processes"', 'workers="proceses"'),
     ('redelivery="letters"', 'redelivery="letter"'),
-    ('"billing", kind, ordering="durable"', '"billing", kind, ordering="durably"'),
-    ('"bills", kind, ordering="durable"', '"bills", kind, ordering="durably"'),
     ('concurrency="auto"', 'concurrency="automatic"'),
     ("pr.RetryBudget(ratio=0.2)", "0.2"),
     ('jitter="full"', 'jitter="ful"'),

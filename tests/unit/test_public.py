@@ -159,8 +159,6 @@ def test_what_subscribe_adds_is_keyword_only_with_a_default() -> None:
         "hooks",
         "letter_encryption_key",
         "plain_letters",
-        "ordering",
-        "on_exhausted",
     } == set(added)
     assert {inspect.Parameter.KEYWORD_ONLY} == {each.kind for each in added.values()}
     assert inspect.Parameter.empty not in [each.default for each in added.values()]

@@ -9,26 +9,18 @@ from typing import Any
 from pulsar_retry.errors import BatchSettleError
 
 
-def begin_each(
-    messages: Sequence[Any], settle: Callable[[Any], Future[None]]
-) -> list[Future[None] | Exception]:
-    """Begin to settle all *messages*; return a future, or the error, for each of them."""
-    begun: list[Future[None] | Exception] = []
-    for message in messages:
-        try:
-            begun.append(settle(message))
-        except Exception as error:  # noqa: BLE001 - the other messages must still be settled
-            begun.append(error)
-    return begun
-
-
 def settle_each(messages: Sequence[Any], settle: Callable[[Any], Future[None]]) -> None:
     """Settle all *messages* at the same time and wait for them.
 
     Raises:
         BatchSettleError: some messages failed; the error has their errors. The others are settled.
     """
-    begun = begin_each(messages, settle)
+    begun: list[Future[None] | Exception] = []
+    for message in messages:
+        try:
+            begun.append(settle(message))
+        except Exception as error:  # noqa: BLE001 - the other messages must still be settled
+            begun.append(error)
     raise_failures([each.exception() if isinstance(each, Future) else each for each in begun])
 
 

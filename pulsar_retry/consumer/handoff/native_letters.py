@@ -15,14 +15,13 @@ from pulsar_retry.letters.letter import DeadRequest, Request
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.native.loading import native
 from pulsar_retry.wire.codecs import OF_A_FAILURE, OWN_ROOM
-from pulsar_retry.wire.lanes import LANE_ENTRY
 from pulsar_retry.wire.names import logical
 
 #: A producer, and the longest delay that its topic has accepted.
 OpenProducer = tuple[NativeProducer, float]
 
 #: Properties that only Python removes from a letter, besides ``FAILURE_…``.
-NOT_KEPT = (*OF_A_FAILURE, LANE_ENTRY)
+NOT_KEPT = tuple(OF_A_FAILURE)
 
 #: No count is greater: Java reads an int.
 _MAX_COUNT = 2**31 - 1

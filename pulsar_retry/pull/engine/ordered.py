@@ -35,9 +35,6 @@ class OrderedLanes:
     """Makes the messages of a key ready one after the other. Thread-safe.
 
     The receiving thread calls `tick` to make parked messages ready when they are due.
-
-    Attributes:
-        ticket: Called for each message that is received, for its entry.
     """
 
     def __init__(
@@ -47,26 +44,11 @@ class OrderedLanes:
         access: SubscriberAccess,
         consumer_type: pulsar.ConsumerType,
         clock: Clock = SYSTEM,
-        *,
-        leaves: bool = True,
     ) -> None:
-        """Make them.
-
-        Args:
-            lanes: The limits.
-            work_queue: Where messages become ready.
-            access: Asks for messages that were left with the broker.
-            consumer_type: The type of the subscription.
-            clock: The clock.
-            leaves: Whether messages can be left with the broker, which then may deliver them to
-                another consumer, behind later ones.
-        """
-        self.ticket: Callable[[], int] = lambda: 0
+        """Make them; *access* asks for messages that were left with the broker."""
         self._now = clock.monotonic
         self._by_key = consumer_type == pulsar.ConsumerType.KeyShared
-        self._table: LaneTable[Work] = LaneTable(
-            lanes, self._place if self._by_key and leaves else None
-        )
+        self._table: LaneTable[Work] = LaneTable(lanes, self._place if self._by_key else None)
         self._work_queue = work_queue
         self._access = access
         self._lock = threading.Lock()
@@ -95,7 +77,7 @@ class OrderedLanes:
         if key is None:
             self._work_queue.offer(Work(message, size, None))
             return True
-        entry = LaneEntry(key, era=self._era, ticket=self.ticket())
+        entry = LaneEntry(key, era=self._era)
         with self._lock:
             now, is_kept, comes_again = self._table.offer(
                 key, Work(message, size, entry), self._now()
@@ -128,17 +110,6 @@ class OrderedLanes:
         self._go_on(step)
         if not step.now:
             self._work_queue.notify()
-
-    def hasten(self, key: str) -> None:
-        """Have the first message of a lane handled at once, if it is parked."""
-        with self._lock:
-            self._table.hasten(key)
-        self._work_queue.notify()
-
-    def includes(self, key: str) -> bool:
-        """Tell whether a message of a lane is in hand, or was left with the broker."""
-        with self._lock:
-            return key in self._table
 
     def tick(self, *, receives: bool = True) -> tuple[list[Work], float]:
         """Make due messages ready; return messages that overflow, and the seconds to wait.

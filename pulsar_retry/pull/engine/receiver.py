@@ -465,5 +465,5 @@ class Receiver:
         kept, self._kept = self._kept, []
         if self._holding is not None:
             kept += self._holding.take_down()
-        works = [*kept, *self._work_queue.unstarted(), *self._settler.take_down()]
+        works = [*kept, *self._work_queue.unstarted()]
         return works if self._lanes is None else [*works, *self._lanes.clear(works)]

@@ -441,10 +441,6 @@ class Settler:
         self._work_queue.settled(work)
         self._next(work)
 
-    def take_down(self) -> list[Work]:
-        """Remove and return messages that wait here; a plain settler keeps none."""
-        return []
-
     def come_back(self, work: Work, trouble: BaseException) -> None:
         """Have a message redelivered, or handled again in its lane: it could not be settled."""
         lanes, entry = self._lanes, work.entry

@@ -12,7 +12,6 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -30,20 +29,12 @@ class LaneEntry:
         retries: How often the message was retried in place.
         comes_again: Whether it was left with the broker before, and was asked for.
         era: The era in which it was received (`OrderedLanes.begin_anew`).
-        ticket: What has to be read before it may be handled (`OrderedLanes.ticket`).
-        is_known: Whether it is known what the log says about it.
-        diverted: Completed when it is in the stream of its key, if it has failed (`TopicSettler`).
-        failed: Why it has failed, if its publication to the stream is to be repeated (`Diverter`).
     """
 
     key: str
     retries: int = 0
     comes_again: bool = False
     era: int = 0
-    ticket: int = 0
-    is_known: bool = False
-    diverted: Future[None] | None = None
-    failed: Any = None
 
 
 class Work(NamedTuple):
@@ -179,8 +170,6 @@ class WorkQueue:
         low: When fewer messages than this are ready, more are received, before a worker is idle. 0
             switches this off.
         hold: Keeps a message that is ready, and tells whether it does. None: all messages begin.
-        divert: Takes a message of a lane that is ready, and tells whether it does; it then calls
-            `begin` for it or settles it. None: all messages begin.
         top_up: Receives more. A worker that sees too few messages ready calls it, with the number
             of messages that it takes at once; it does not block.
     """
@@ -195,7 +184,6 @@ class WorkQueue:
         self.closed = False
         self.low = 0
         self.hold: Callable[[Work], bool] | None = None
-        self.divert: Callable[[Work], bool] | None = None
         self.top_up: Callable[..., None] = lambda taken=0: self.notify()  # noqa: ARG005
         self._changed = clock.lock()  # held until something has changed
         self._changed.acquire()
@@ -252,11 +240,6 @@ class WorkQueue:
                 self.idle.pop()()
 
     def offer(self, item: Item) -> None:
-        """Make one message ready, unless it is diverted or held; this wakes no worker."""
-        if self.divert is None or not self.divert(Work.of(item)):
-            self.begin(item)
-
-    def begin(self, item: Item) -> None:
         """Make one message ready, unless it is held; this wakes no worker."""
         hold = self.hold  # another thread may end it
         if hold is not None:

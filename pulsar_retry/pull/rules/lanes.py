@@ -142,14 +142,6 @@ class LaneTable(Generic[Item]):
     def __len__(self) -> int:
         return len(self._lanes)
 
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._lanes
-
-    def hasten(self, key: Hashable) -> None:
-        """Make the first message of a key due, if it is parked."""
-        if (lane := self._parked.get(key)) is not None:
-            lane.until = 0.0
-
     def offer(self, key: Hashable, item: Item, now: float) -> Offer[Item]:
         """Take in a message, or leave it with the broker."""
         lane = self._lanes.get(key)

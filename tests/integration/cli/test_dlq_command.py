@@ -386,8 +386,6 @@ def test_doctor_sees_what_policies_delete_and_refuse(dead, run, namespace) -> No
     rest.json("POST", f"namespaces/{namespace}/backlogQuota", quota)
     rest.json("POST", f"namespaces/{namespace}/subscriptionExpirationTime", 60)
     rest.json("POST", f"namespaces/{namespace}/messageTTL", 3600)
-    log = f"{dead.topic}-{SUBSCRIPTION}-LANES-LOG"
-    dead.cluster.admin().subscriptions.create(log, "pulsar-retry", at="earliest")
     delays = {"active": True, "tickTime": 5000, "maxDeliveryDelayInMillis": 60_000}
     rest.json("POST", f"namespaces/{namespace}/delayedDelivery", delays)
 
@@ -399,7 +397,7 @@ def test_doctor_sees_what_policies_delete_and_refuse(dead, run, namespace) -> No
     eventually(lambda: "the broker refuses delays above 1m" in told())
     output = told()
     assert "the broker deletes unacknowledged messages (backlog quota)" in output
-    assert f"messages in {log} expire after 3600 s" in output
+    assert f"messages in {dead.retry} expire after 3600 s" in output
     assert "that nobody uses for 60 min are deleted" in output
     assert "up to a tick of 5s early or late" in output
 

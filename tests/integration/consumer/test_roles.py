@@ -81,9 +81,9 @@ def test_a_subscriber_that_loses_its_rights(guarded):
 
 
 def test_an_error_names_the_topic(guarded, caplog):
-    """A subscription with durable lanes has four topics; the role may use one more each time."""
+    """A consumer with retries subscribes to two topics; the role may use one more each time."""
     topic = uuid.uuid4().hex
-    names = [f"{topic}-s-LANES-LOG", topic, f"{topic}-s-RETRY", f"{topic}-s-LANES"]
+    names = [f"{topic}-s-RETRY", topic]
     with (
         connect(guarded, guarded.admin_token) as administrator,
         connect(guarded, guarded.token("orders")) as client,
@@ -92,9 +92,9 @@ def test_an_error_names_the_topic(guarded, caplog):
             administrator.create_producer(name)
         for name in names:
             with pytest.raises(pulsar.AuthorizationError) as raised:
-                client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared, ordering="durable")
+                client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared, enable_retry=True)
             (note,) = raised.value.__notes__
             assert note.endswith(name)
             assert any(note in each for each in caplog.messages)
             grant(guarded, name, "orders", ["produce", "consume"])
-        client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared, ordering="durable")
+        client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared, enable_retry=True)

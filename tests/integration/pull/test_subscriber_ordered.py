@@ -8,11 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pulsar
 import pytest
 
 import pulsar_retry as pr
 from support.pull.handling import Notes, fails
+from support.pull.ordered import Book, Crowd, key_of
+from support.pull.ordered import publish as publish_load
 from support.reading import SUBSCRIPTION, eventually
 
 KEY_SHARED = pulsar.ConsumerType.KeyShared
@@ -317,3 +320,50 @@ def test_two_subscribers_share_the_keys(client, topic, start, publish_keyed):
             numbers = [int(each[1:]) for each in notes.seen if each[:1] == key]
             assert list(range(10)) == numbers
     assert client.subscriber(topic, SUBSCRIPTION, Notes()).stop() is None
+
+
+def test_another_process_goes_on(start, publish):
+    """What is parked when a subscriber ends comes to the next one in order; its count is new."""
+    stuck = Notes(fails)
+    after = Notes(lambda message: fails(message) if message.data() == b"0" else None)
+    policy = pr.RetryPolicy(max_attempts=1000, backoff=pr.Fixed(0.1))
+    for number in range(3):
+        publish(b"%d" % number, partition_key="k")
+    first = start(stuck, consumer_type=KEY_SHARED, retry_policy=policy)
+    eventually(lambda: stuck.attempts.get(b"0", 0) >= 3)
+    start(after, consumer_type=KEY_SHARED, retry_policy=attrs.evolve(policy, max_attempts=3))
+    publish(b"3", partition_key="k")
+    first.stop("hand_back")
+    eventually(lambda: len(after.seen) == 6)
+    assert [b"0", b"0", b"0", b"1", b"2", b"3"] == after.seen
+    assert {b"0"} == set(stuck.seen)
+
+
+def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
+    """Processes are killed, join and leave, and a partition is unloaded, while keys fail."""
+    messages, keys = 6_000, 100
+    admin.create_partitioned_topic(topic, 3)
+
+    def unload() -> None:
+        admin.unload(f"{topic}-partition-1")  # one connection alone
+
+    crowd, book = Crowd(broker.service_url, topic, tmp_path, (14, 20), unload), Book(tmp_path)
+    faults = crowd.faults()
+    client.subscribe(topic, SUBSCRIPTION, KEY_SHARED).close()  # from now on it keeps messages
+    try:
+        crowd.join()
+        crowd.join()
+        load = threading.Thread(target=publish_load, args=(client, topic, messages, keys, 500))
+        load.start()
+        for at in range(1, 6):
+            eventually(lambda at=at: book.look() >= at * 900)
+            if not crowd.is_at_work(book, messages):
+                break
+            next(faults)()
+        load.join()
+        eventually(lambda: book.look() >= messages)
+    finally:
+        crowd.end()
+    assert {key for key, _ in book.successes} == {key_of(number) for number in range(keys)}
+    assert not book.inversions()
+    assert book.failures > 0

