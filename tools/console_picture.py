@@ -24,7 +24,6 @@ import pulsar
 import pulsar_retry as pr
 from pulsar_retry.admin.position import Position
 from pulsar_retry.console.store.database import Database
-from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.letters import IndexedLetter, LetterIndex
 from pulsar_retry.testing.broker import find_broker, running_broker
 
@@ -118,7 +117,6 @@ def pretend(store: Path, url: str) -> None:
     fresh = [attrs.evolve(new, published=now - chance.random() * HOUR) for _ in range(19)]
     with contextlib.closing(Database(store)) as database:
         LetterIndex(database).add(DLQ, [], [*arrived, *fresh])
-        History(database).mark("v2.4.1", now - 2.6 * HOUR)
 
 
 @contextlib.contextmanager

@@ -99,7 +99,7 @@ class Console:
             *(self.records, self.watcher, self._views),
         )
         forms = Forms(
-            *(self.cluster, self.lookup, self.jobs, self.history),
+            *(self.cluster, self.lookup, self.jobs),
             *(self.records, self.changes, self._views),
         )
         routes = [
@@ -120,7 +120,6 @@ class Console:
             Route("/act/confirm", self._reading_form(forms.confirm), methods=_POST),
             Route("/job/cancel", self._reading_form(forms.cancel), methods=_POST),
             Route("/job/resume", self._reading_form(forms.resume), methods=_POST),
-            Route("/marks", self._reading_form(forms.mark), methods=_POST),
             Route("/snapshot", self._reading_form(forms.snapshot), methods=_POST),
             Route("/events", self._events),
             Route("/login", self._login_page),
@@ -265,8 +264,7 @@ class Console:
 
         async def take(request: Request) -> Response:
             form = await _form(request)
-            by_token = request.scope.get("by_token")
-            if not by_token and not self.access.is_our_form(dict(form).get("form_token", "")):
+            if not self.access.is_our_form(dict(form).get("form_token", "")):
                 raise HTTPException(
                     403,
                     "This form does not come from this console, or is older than its last start.",

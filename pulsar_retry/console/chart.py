@@ -82,23 +82,20 @@ class Bars:
         width: The width of the drawing.
         top: The number that the full height stands for.
         total: The sum of the numbers.
-        marks: The places of events, with their names.
     """
 
     bars: tuple[ChartBar, ...]
     width: int
     top: int
     total: int
-    marks: tuple[tuple[float, str], ...] = ()
 
 
-def bars(counts: Sequence[int], width: int, marks: Sequence[tuple[float, str]] = ()) -> Bars:
+def bars(counts: Sequence[int], width: int) -> Bars:
     """Return bars for *counts*.
 
     Args:
         counts: The numbers, the oldest first.
         width: The width of the drawing; its height is 100.
-        marks: Events: the part of the time that has passed at each, from 0 to 1, and its name.
     """
     top, step = max(counts, default=0), width / max(1, len(counts))
     drawn = []
@@ -106,5 +103,4 @@ def bars(counts: Sequence[int], width: int, marks: Sequence[tuple[float, str]] =
         # A single letter is visible beside thousands.
         height = max(2.0, count / top * 100) if count else 0.0
         drawn.append(ChartBar(number * step, 100 - height, max(1.0, step - 2), height, count))
-    placed = tuple((round(part * width, 1), name) for part, name in marks if 0 <= part <= 1)
-    return Bars(tuple(drawn), width, top, sum(counts), placed)
+    return Bars(tuple(drawn), width, top, sum(counts))

@@ -1,4 +1,4 @@
-"""The forms that change something, each after a dry run, and the marks of deployments."""
+"""The forms that change something, each after a dry run."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Sequence
 import attrs
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.login.access import User
 from pulsar_retry.console.lookup import LetterLookup
 from pulsar_retry.console.orders import DONE, Order
-from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.console.views import Views, link
-from pulsar_retry.console.watch import JOBS, TOPICS, Changes
+from pulsar_retry.console.watch import JOBS, Changes
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.snapshots.snapshot import Snapshot
@@ -24,7 +23,6 @@ from pulsar_retry.replay.subscription import Subscription
 
 #: The fields of a form, of which a name may occur several times.
 Form = Sequence[tuple[str, str]]
-_MOST_NAME = 100
 
 
 @attrs.frozen
@@ -34,7 +32,6 @@ class Forms:
     cluster: Cluster
     lookup: LetterLookup
     jobs: Jobs
-    history: History
     records: Records
     changes: Changes
     views: Views
@@ -82,18 +79,6 @@ class Forms:
         self.records.add(_user(request).name, "resume job", job.order.source, job.order.verb)
         self.changes.tell(JOBS)
         return _to(link("/job", id=job.id))
-
-    def mark(self, request: Request, form: Form) -> Response:
-        """Store a deployment."""
-        name = _one(form, "mark").strip()[:_MOST_NAME]
-        if not name:
-            raise ConfigError("mark: expected a name, such as a version")
-        mark = self.history.mark(name)
-        self.records.add(_user(request).name, "mark a deployment", detail=name)
-        self.changes.tell(TOPICS)
-        if request.scope.get("by_token"):
-            return JSONResponse({"at": mark.at, "mark": mark.name})
-        return _to("/")
 
     def snapshot(self, request: Request, form: Form) -> Response:
         """Keep what a subscription has not acknowledged."""

@@ -16,7 +16,7 @@ from pulsar_retry.console.filtering import Query
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.lookup import LetterLookup
 from pulsar_retry.console.payload import FORMS, displayed, payload_of
-from pulsar_retry.console.store.history import Arrived, History
+from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.console.views import Views, link
 from pulsar_retry.console.watch import JOBS, TOPICS, Watcher
@@ -47,21 +47,6 @@ _WIDTH = 960
 
 
 @attrs.frozen
-class Change:
-    """A group since the last deployment.
-
-    Attributes:
-        group: The group, with the letters that arrived since then.
-        before: How many arrived in the same time before.
-        is_new: Whether none was seen before.
-    """
-
-    group: Arrived
-    before: int
-    is_new: bool
-
-
-@attrs.frozen
 class Pages:
     """The pages, and the objects that they show. Thread-safe."""
 
@@ -76,7 +61,7 @@ class Pages:
     # -- overview ---------------------------------------------------------------------------------
 
     def overview(self, request: Request) -> Response:
-        """Show all topics, and what has changed."""
+        """Show all topics, and what fails most."""
         asked = request.query_params.get("namespace", "")
         namespaces = (asked,) if asked else self.lookup.namespaces
         topics = {each: list(self.lookup.topics(each)) for each in namespaces}
@@ -85,7 +70,6 @@ class Pages:
         names = [each.topic for each in dead]
         now = time.time()
         span, (seconds, _) = self._span(request)
-        mark = next(iter(self.history.marks()), None)
         return self.views.page(
             "overview.html",
             request,
@@ -100,8 +84,6 @@ class Pages:
             lines={each.topic: self._line(each, now - seconds, 120, 28) for each in all_topics},
             top=self.history.top(names, now - seconds, now + 1, _TOP),
             before=self._arrived(names, now - 2 * seconds, now - seconds),
-            mark=mark,
-            changes=[] if mark is None else self._changes(names, mark.at, now),
             findings=[each for each in self.watcher.findings if not asked or asked in each.topic],
             checked_at=self.watcher.checked_at,
             problem=self.watcher.problem,
@@ -113,20 +95,6 @@ class Pages:
         samples = self.history.depths(topic.topic, since, (now - since) / width)
         return chart([*samples, (now, topic.backlog)], width, height)
 
-    def _changes(self, topics: Sequence[str], since: float, now: float) -> list[Change]:
-        long = now - since
-        earlier = {
-            (each.topic, *each.where.items()): each.count
-            for each in self.history.top(topics, since - long, since, 1000)
-        }
-        found = []
-        for each in self.history.top(topics, since, now + 1, 1000):
-            before = earlier.get((each.topic, *each.where.items()), 0)
-            is_new = each.first_seen >= since
-            if is_new or each.count > 2 * before:
-                found.append(Change(each, before, is_new))
-        return sorted(found, key=lambda each: (not each.is_new, -each.group.count))[:_TOP]
-
     def _arrived(self, topics: Sequence[str], since: float, until: float) -> int:
         return sum(self.history.arrivals(topics, since, until, 1))
 
@@ -134,9 +102,7 @@ class Pages:
         now = time.time()
         _, (seconds, count) = self._span(request)
         since = now - seconds
-        counts = self.history.arrivals(topics, since, now + 1, count, group)
-        marks = [((each.at - since) / seconds, each.name) for each in self.history.marks(since)]
-        return bars(counts, _WIDTH, marks)
+        return bars(self.history.arrivals(topics, since, now + 1, count, group), _WIDTH)
 
     @staticmethod
     def _span(request: Request) -> tuple[str, tuple[float, int]]:

@@ -61,7 +61,7 @@ class Served:
 
     def post(self, path: str, **form: Any) -> httpx2.Response:
         """Send a form, as one of its pages does."""
-        found = re.search('name="form_token" value="([^"]+)"', self.get("/"))
+        found = re.search('name="form_token" value="([^"]+)"', self.get("/login"))
         assert found
         origin = {"origin": self.url.rstrip("/")}
         return self.client.post(path, data={"form_token": found[1], **form}, headers=origin)

@@ -18,46 +18,44 @@ from pulsar_retry.errors import ConfigError
 #: The name that keeps everything in memory, until the process ends.
 MEMORY = ":memory:"
 
-#: The steps from an empty file to the current tables. A step is never changed: a new one is added.
-_STEPS = (
-    """
-    CREATE TABLE topics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-    CREATE TABLE depths (
-        topic INTEGER NOT NULL, at REAL NOT NULL, backlog INTEGER NOT NULL,
-        PRIMARY KEY (topic, at)
-    ) WITHOUT ROWID;
-    CREATE TABLE groups (
-        id INTEGER PRIMARY KEY, topic INTEGER NOT NULL, reason TEXT NOT NULL, error TEXT NOT NULL,
-        fingerprint TEXT NOT NULL, message TEXT NOT NULL, first_seen REAL NOT NULL,
-        UNIQUE (topic, reason, error, fingerprint)
-    );
-    CREATE TABLE arrivals (
-        grp INTEGER NOT NULL, bucket INTEGER NOT NULL, count INTEGER NOT NULL,
-        PRIMARY KEY (grp, bucket)
-    ) WITHOUT ROWID;
-    CREATE INDEX arrivals_by_time ON arrivals (bucket, grp, count);
-    CREATE TABLE letters (
-        topic INTEGER NOT NULL, part INTEGER NOT NULL, ledger INTEGER NOT NULL,
-        entry INTEGER NOT NULL, batch INTEGER NOT NULL, grp INTEGER NOT NULL,
-        at REAL NOT NULL, attempt INTEGER, redrives INTEGER NOT NULL, key TEXT, preview TEXT,
-        PRIMARY KEY (topic, part, ledger, entry, batch)
-    ) WITHOUT ROWID;
-    CREATE INDEX letters_by_group ON letters (topic, grp, at);
-    CREATE TABLE followed (
-        partition TEXT PRIMARY KEY, ledger INTEGER NOT NULL, entry INTEGER NOT NULL,
-        is_whole INTEGER NOT NULL, done INTEGER NOT NULL, total INTEGER NOT NULL
-    );
-    CREATE TABLE jobs (
-        id TEXT PRIMARY KEY, began REAL NOT NULL, verb TEXT NOT NULL, source TEXT NOT NULL,
-        dry_run INTEGER NOT NULL, facts TEXT NOT NULL
-    );
-    CREATE TABLE actions (
-        id INTEGER PRIMARY KEY, at REAL NOT NULL, by TEXT NOT NULL, verb TEXT NOT NULL,
-        target TEXT NOT NULL, detail TEXT NOT NULL
-    );
-    CREATE TABLE marks (id INTEGER PRIMARY KEY, at REAL NOT NULL, name TEXT NOT NULL);
-    """,
-)
+#: The version of the tables in a file; an empty file has 0.
+_VERSION = 1
+_TABLES = """
+CREATE TABLE topics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE depths (
+    topic INTEGER NOT NULL, at REAL NOT NULL, backlog INTEGER NOT NULL,
+    PRIMARY KEY (topic, at)
+) WITHOUT ROWID;
+CREATE TABLE groups (
+    id INTEGER PRIMARY KEY, topic INTEGER NOT NULL, reason TEXT NOT NULL, error TEXT NOT NULL,
+    fingerprint TEXT NOT NULL, message TEXT NOT NULL, first_seen REAL NOT NULL,
+    UNIQUE (topic, reason, error, fingerprint)
+);
+CREATE TABLE arrivals (
+    grp INTEGER NOT NULL, bucket INTEGER NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (grp, bucket)
+) WITHOUT ROWID;
+CREATE INDEX arrivals_by_time ON arrivals (bucket, grp, count);
+CREATE TABLE letters (
+    topic INTEGER NOT NULL, part INTEGER NOT NULL, ledger INTEGER NOT NULL,
+    entry INTEGER NOT NULL, batch INTEGER NOT NULL, grp INTEGER NOT NULL,
+    at REAL NOT NULL, attempt INTEGER, redrives INTEGER NOT NULL, key TEXT, preview TEXT,
+    PRIMARY KEY (topic, part, ledger, entry, batch)
+) WITHOUT ROWID;
+CREATE INDEX letters_by_group ON letters (topic, grp, at);
+CREATE TABLE followed (
+    partition TEXT PRIMARY KEY, ledger INTEGER NOT NULL, entry INTEGER NOT NULL,
+    is_whole INTEGER NOT NULL, done INTEGER NOT NULL, total INTEGER NOT NULL
+);
+CREATE TABLE jobs (
+    id TEXT PRIMARY KEY, began REAL NOT NULL, verb TEXT NOT NULL, source TEXT NOT NULL,
+    dry_run INTEGER NOT NULL, facts TEXT NOT NULL
+);
+CREATE TABLE actions (
+    id INTEGER PRIMARY KEY, at REAL NOT NULL, by TEXT NOT NULL, verb TEXT NOT NULL,
+    target TEXT NOT NULL, detail TEXT NOT NULL
+);
+"""
 
 
 def default_path(service_url: str, environment: Mapping[str, str] = os.environ) -> Path:
@@ -114,7 +112,7 @@ class Database:
             self._writer = self._connect()
             if not self._in_memory:
                 self._writer.execute("PRAGMA journal_mode = WAL")
-            self._migrate()
+            self._prepare()
         except (OSError, sqlite3.Error) as error:
             self.close()
             why = f"{type(error).__name__}: {error}"
@@ -175,15 +173,15 @@ class Database:
             self._open.append(connection)
         return connection
 
-    def _migrate(self) -> None:
+    def _prepare(self) -> None:
         (version,) = self._writer.execute("PRAGMA user_version").fetchone()
-        if version > len(_STEPS):
+        if version > _VERSION:
             raise ConfigError.bad(
                 "store",
                 self.path,
-                f"a file of version {len(_STEPS)} or older; this one has version {version}, of a "
-                "later release",
+                f"a file of version {_VERSION}; this one has version {version}, of a later release",
             )
-        for number, step in enumerate(_STEPS[version:], version + 1):
-            script = f"BEGIN IMMEDIATE; {step}; PRAGMA user_version = {number}; COMMIT;"
-            self._writer.executescript(script)
+        if not version:
+            self._writer.executescript(
+                f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {_VERSION}; COMMIT;"
+            )

@@ -1,8 +1,7 @@
-"""The numbers over time: backlogs, arrivals by group, and deploy marks."""
+"""The numbers over time: backlogs, and arrivals by group."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,20 +16,6 @@ Sample = tuple[float, int]
 BUCKET = 300
 #: An unchanged backlog is stored again after so many seconds.
 _REPEAT = 300.0
-_MOST_MARKS = 200
-
-
-@attrs.frozen
-class Mark:
-    """A deployment.
-
-    Attributes:
-        at: When, in seconds since 1970.
-        name: Its name, such as a version.
-    """
-
-    at: float
-    name: str
 
 
 @attrs.frozen(kw_only=True)
@@ -72,7 +57,7 @@ class Arrived(FailureGroup):
 
 
 class History:
-    """Backlogs, arrivals and marks. Thread-safe."""
+    """Backlogs and arrivals. Thread-safe."""
 
     def __init__(self, database: Database, keep: float = 30 * 86_400.0) -> None:
         """Use *database*, and keep what is younger than *keep* seconds."""
@@ -162,27 +147,6 @@ class History:
                 (since // BUCKET * BUCKET, until, *topics, most),
             )
             return [Arrived(**dict(each)) for each in rows]
-
-    # -- marks ------------------------------------------------------------------------------------
-
-    def mark(self, name: str, at: float | None = None) -> Mark:
-        """Store a deployment, by default of now."""
-        mark = Mark(time.time() if at is None else at, name)
-        with self._database.writing() as writer:
-            writer.execute("INSERT INTO marks (at, name) VALUES (?, ?)", (mark.at, mark.name))
-            writer.execute(
-                "DELETE FROM marks WHERE id NOT IN (SELECT id FROM marks ORDER BY at DESC LIMIT ?)",
-                (_MOST_MARKS,),
-            )
-        return mark
-
-    def marks(self, since: float = 0.0) -> list[Mark]:
-        """Return the deployments, the latest first."""
-        with self._database.reading() as reader:
-            rows = reader.execute(
-                "SELECT at, name FROM marks WHERE at >= ? ORDER BY at DESC", (since,)
-            )
-            return [Mark(**dict(each)) for each in rows]
 
     # -- keeping ----------------------------------------------------------------------------------
 

@@ -206,7 +206,7 @@ def test_loopback_is_served(browser, host) -> None:
 
 
 ORDERS = [
-    *("/act/look", "/act/confirm", "/job/cancel", "/job/resume", "/marks", "/snapshot"),
+    *("/act/look", "/act/confirm", "/job/cancel", "/job/resume", "/snapshot"),
     *("/login", "/logout"),
 ]
 
@@ -413,7 +413,7 @@ def test_viewers_read_and_change_nothing(database) -> None:
     page = client.get(f"/topic?name={DLQ}").text
     assert "/act?" not in page
     assert "Export" in page
-    form = {"form_token": access.form_token, "name": DLQ, "mark": "v1"}
+    form = {"form_token": access.form_token, "name": DLQ}
     for order in set(ORDERS) - {"/login", "/logout"}:
         answer = client.post(order, data=form, headers={"origin": "http://dlq.example"})
         assert 403 == answer.status_code, order
@@ -421,16 +421,13 @@ def test_viewers_read_and_change_nothing(database) -> None:
     assert "/act?" in client.get(f"/topic?name={DLQ}").text
 
 
-def test_a_program_marks_a_deployment_with_a_token(locked) -> None:
-    """Without a form; a cookie is not enough for that, and viewers may not."""
+def test_a_form_needs_a_session(locked) -> None:
+    """One of our pages that was open when the session ended."""
+    for order in set(ORDERS) - {"/login"}:
+        answer = locked.post(order, headers={"origin": "http://dlq.example"})
+        assert 401 == answer.status_code, order
     program = {"authorization": f"Bearer {TOKEN}"}
-    answer = locked.post("/marks", data={"mark": "v2.4.1"}, headers=program)
-    assert (200, "v2.4.1") == (answer.status_code, answer.json()["mark"])
-    assert "v2.4.1" in locked.get("/", headers=program).text
-    log_in(locked, TOKEN)
-    assert 403 == locked.post("/marks", data={"mark": "x"}).status_code
-    wrong = {"authorization": "Bearer x"}
-    assert 401 == locked.post("/marks", data={"mark": "x"}, headers=wrong).status_code
+    assert 403 == locked.post("/act/look", data={"name": DLQ}, headers=program).status_code
 
 
 def test_a_full_disk_is_told_and_lets_users_in(database) -> None:
@@ -444,10 +441,10 @@ def test_a_full_disk_is_told_and_lets_users_in(database) -> None:
     for _ in range(100):
         made.records.add("ada", "export", detail="x" * 3000)
     assert 303 == log_in(client, TOKEN).status_code
-    program = {"authorization": f"Bearer {TOKEN}"}
-    marked = [client.post("/marks", data={"mark": "x" * 100}, headers=program) for _ in range(60)]
-    assert 503 == marked[-1].status_code
-    assert "database or disk is full" in marked[-1].text
+    form = {"form_token": made.access.form_token, "name": DLQ, "why": "x" * 30_000}
+    looked = client.post("/act/look", data=form, headers={"origin": "http://dlq.example"})
+    assert 503 == looked.status_code
+    assert "database or disk is full" in looked.text
 
 
 def test_a_job_keeps_the_largest_groups() -> None:

@@ -1,1 +1,0 @@
-"""Who may use the console, and as what."""
