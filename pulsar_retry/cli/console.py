@@ -6,14 +6,13 @@ import contextlib
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import click
 
 from pulsar_retry._extras import need
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.options import FILE, text_of_file
-from pulsar_retry.errors import ConfigError, PulsarRetryError
+from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 
@@ -50,46 +49,14 @@ Examples:
 @click.option(
     "--access-token-file",
     type=FILE,
-    help="A file with the token of operators. Required if other machines can reach the console, "
-    "unless there is --oidc-issuer.",
+    help="A file with the token to log in with. Required if other machines can reach the console, "
+    "unless there is --user-header.",
 )
 @click.option(
-    "--viewer-token-file",
-    type=FILE,
-    help="A file with the token of viewers, who may change nothing.",
-)
-@click.option(
-    "--oidc-issuer",
-    metavar="URL",
-    help="The OpenID Connect provider where users log in. Register the console there with the "
-    "redirect URI https://HOST/login/oidc/callback.",
-)
-@click.option("--oidc-client-id", metavar="ID", help="The console's client id there.")
-@click.option(
-    "--oidc-client-secret-file",
-    type=FILE,
-    help="A file with the console's secret there.  [default: none, a public client]",
-)
-@click.option(
-    "--oidc-claim",
-    default="groups",
-    show_default=True,
+    "--user-header",
     metavar="NAME",
-    help="The claim that decides about roles, such as groups or email.",
-)
-@click.option(
-    "--oidc-operator",
-    "oidc_operators",
-    multiple=True,
-    metavar="VALUE",
-    help="A value of the claim that operators have. Repeatable.",
-)
-@click.option(
-    "--oidc-viewer",
-    "oidc_viewers",
-    multiple=True,
-    metavar="VALUE",
-    help="A value that viewers have; * for everybody who can log in. Repeatable.",
+    help="The header in which a proxy says who the user is, such as X-Forwarded-User; for the "
+    "audit log. The console believes it, so it listens on loopback only.",
 )
 @click.option(
     "--allow-host",
@@ -130,14 +97,13 @@ def command(
     host: str,
     port: int,
     access_token_file: Path | None,
-    viewer_token_file: Path | None,
+    user_header: str | None,
     allow_hosts: tuple[str, ...],
     every: float,
     store: str | None,
     keep: str,
     no_audit: bool,
     as_json: bool,
-    **oidc: Any,
 ) -> None:
     """Serve pages that show dead-letter and retry topics, their letters, and why they are dead.
 
@@ -146,19 +112,18 @@ def command(
     flight; it can be resumed when the console runs again.
     """
     try:
-        need("console", "the console", "authlib", "jinja2", "requests", "starlette", "uvicorn")
+        need("console", "the console", "jinja2", "starlette", "uvicorn")
     except ModuleNotFoundError as error:
         raise PulsarRetryError(str(error)) from None
     from pulsar_retry.console.assembling import ConsoleOptions, opened  # noqa: PLC0415 - likewise
-    from pulsar_retry.console.login.access import Access  # noqa: PLC0415 - an extra
+    from pulsar_retry.console.login import Access  # noqa: PLC0415 - an extra
     from pulsar_retry.console.serving import serve_console  # noqa: PLC0415 - likewise
 
     access = Access(
         host,
         token=text_of_file("access_token_file", access_token_file),
-        viewer_token=text_of_file("viewer_token_file", viewer_token_file),
+        user_header=user_header,
         allow_hosts=allow_hosts,
-        by_oidc=oidc["oidc_issuer"] is not None,
     )
     options = ConsoleOptions(
         namespaces=namespaces,
@@ -167,38 +132,11 @@ def command(
         keep=seconds_of_text("--keep", keep),
         audits=not no_audit,
     )
-    with opened(cluster, access, options, login=_login(**oidc)) as console:
+    with opened(cluster, access, options) as console:
         # `kill` and service managers must stop it as cleanly as Ctrl-C does.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             serve_console(console, host, port, lambda url: _ready(url, as_json=as_json))
-
-
-def _login(
-    *,
-    oidc_issuer: str | None,
-    oidc_client_id: str | None,
-    oidc_client_secret_file: Path | None,
-    oidc_claim: str,
-    oidc_operators: tuple[str, ...],
-    oidc_viewers: tuple[str, ...],
-) -> Any:
-    if oidc_issuer is None:
-        return None
-    if not oidc_client_id:
-        raise ConfigError("oidc_client_id: expected the console's client id at the provider")
-    from pulsar_retry.console.login.oidc import OidcLogin, OidcSettings  # noqa: PLC0415 - an extra
-
-    return OidcLogin(
-        OidcSettings(
-            issuer=oidc_issuer,
-            client_id=oidc_client_id,
-            client_secret=text_of_file("oidc_client_secret_file", oidc_client_secret_file),
-            claim=oidc_claim,
-            operators=oidc_operators,
-            viewers=oidc_viewers,
-        )
-    )
 
 
 def _ready(url: str, *, as_json: bool) -> None:

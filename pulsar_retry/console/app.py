@@ -24,9 +24,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pulsar_retry._throttle import TooManyTriesError
 from pulsar_retry.console.forms import Form, Forms
 from pulsar_retry.console.jobs import Jobs
-from pulsar_retry.console.login.access import COOKIE, Access
-from pulsar_retry.console.login.gate import AccessMiddleware, address_of, retry_after
-from pulsar_retry.console.login.oidc import CALLBACK, STATE_COOKIE, OidcError, OidcLogin
+from pulsar_retry.console.login import (
+    COOKIE,
+    Access,
+    AccessMiddleware,
+    address_of,
+    retry_after,
+    user_of_token,
+)
 from pulsar_retry.console.lookup import BusyError, LetterLookup
 from pulsar_retry.console.pages import Pages
 from pulsar_retry.console.store.history import History
@@ -70,7 +75,6 @@ class Console:
         watcher: Watches topics.
         changes: Knows what has changed.
         access: Decides about access.
-        oidc: Logs users in at a provider; None if there is none.
         is_ending: Whether the server is told to end: pages stop listening then.
     """
 
@@ -82,14 +86,11 @@ class Console:
     watcher: Watcher
     changes: Changes
     access: Access
-    oidc: OidcLogin | None = None
     is_ending: Callable[[], bool] = bool
     _listeners: int = attrs.field(default=0, init=False)
     _views: Views = attrs.field(
         init=False,
-        default=attrs.Factory(
-            lambda self: Views(self.access, oidc=self.oidc is not None), takes_self=True
-        ),
+        default=attrs.Factory(lambda self: Views(self.access), takes_self=True),
     )
 
     def app(self) -> Starlette:
@@ -124,8 +125,6 @@ class Console:
             Route("/events", self._events),
             Route("/login", self._login_page),
             Route("/login", self._reading_form(self._log_in), methods=_POST),
-            Route("/login/oidc", self._begin_login),
-            Route(CALLBACK, self._end_login),
             Route("/logout", self._reading_form(self._log_out), methods=_POST),
             Route("/style.css", _file("style.css", "text/css; charset=utf-8")),
             Route("/console.js", _file("console.js", "text/javascript; charset=utf-8")),
@@ -192,63 +191,18 @@ class Console:
         try:
             session = self.access.log_in(dict(form).get("token", ""), address)
         except TooManyTriesError as error:
-            return self._too_many(request, error)
+            fault = f"There were {error}."
+            page = self._views.page("login.html", request, status=429, fault=fault)
+            page.headers.update(retry_after(error))
+            return page
         if session is None:
             self.records.add(f"somebody from {address}", "log in", detail="wrong token")
             return self._views.page("login.html", request, status=403, fault="The token is wrong.")
         answer = RedirectResponse("/", 303)
-        return self._with_session(answer, session, request.headers.get("origin", ""))
-
-    def _too_many(self, request: Request, error: TooManyTriesError) -> Response:
-        page = self._views.page("login.html", request, status=429, fault=f"There were {error}.")
-        page.headers.update(retry_after(error))
-        return page
-
-    def _begin_login(self, request: Request) -> Response:
-        if self.oidc is None:
-            raise HTTPException(404)
-        try:  # each one asks the provider, and there is room for a number of them
-            self.access.begin_login(address_of(request.scope))
-        except TooManyTriesError as error:
-            return self._too_many(request, error)
-        # The provider compares this with what the console is registered with.
-        url, state = self.oidc.begin(f"{_scheme(request)}://{request.headers['host']}{CALLBACK}")
-        answer = RedirectResponse(url, 303)
-        # The provider's page sends the user back, so the cookie cannot be strict.
-        answer.set_cookie(
-            *(STATE_COOKIE, state, 600),
-            httponly=True,
-            samesite="lax",
-            path="/login",
-            secure=_scheme(request) == "https",
-        )
-        return answer
-
-    def _end_login(self, request: Request) -> Response:
-        if self.oidc is None:
-            raise HTTPException(404)
-        state = request.query_params.get("state", "")
-        address = address_of(request.scope)
-        try:
-            user = self.oidc.end(str(request.url), state, request.cookies.get(STATE_COOKIE))
-        except OidcError as error:
-            if self.access.records_failure(address):
-                self.records.add(f"somebody from {address}", "log in", detail=str(error)[:300])
-            return self._views.page("login.html", request, status=403, fault=str(error))
-        self.access.end_login(address)
-        # A page of ours that leads on: after a redirect from elsewhere, the browser would not send
-        # a strict cookie.
-        answer = self._views.page("welcome.html", request)
-        answer.delete_cookie(STATE_COOKIE, path="/login")
-        return self._with_session(answer, self.access.admit(user), _scheme(request))
-
-    def _with_session(self, answer: Response, session: str, origin: str) -> Response:
         # Behind a proxy with TLS, only the browser knows the scheme.
-        secure = origin.startswith("https")
+        secure = request.headers.get("origin", "").startswith("https")
         answer.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=secure)
-        user = self.access.user(session, None)
-        if user is not None:
-            self.records.add(user.name, "log in", detail=user.role)
+        self.records.add(user_of_token(address), "log in")
         return answer
 
     def _log_out(self, request: Request, _form: Form) -> Response:
@@ -289,12 +243,6 @@ class _StampMiddleware:
         await self._app(scope, receive, send)
 
 
-def _scheme(request: Request) -> str:
-    """Return the scheme that the browser uses: behind a proxy, as the proxy says."""
-    forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip()
-    return forwarded if forwarded in {"http", "https"} else request.url.scheme
-
-
 async def _form(request: Request) -> Form:
     body = b""
     async for chunk in request.stream():
@@ -311,7 +259,6 @@ async def _form(request: Request) -> Form:
 _STATUS = (
     (ConfigError, 400),
     (BusyError, 503),
-    (OidcError, 502),
     (AdminForbiddenError, 403),
     (AdminNotFoundError, 404),
     (AdminError, 502),

@@ -11,8 +11,7 @@ import attrs
 from pulsar_retry.console.app import Console
 from pulsar_retry.console.indexing import Indexer
 from pulsar_retry.console.jobs import Jobs
-from pulsar_retry.console.login.access import Access
-from pulsar_retry.console.login.oidc import OidcLogin
+from pulsar_retry.console.login import Access
 from pulsar_retry.console.lookup import LetterLookup
 from pulsar_retry.console.store.database import MEMORY, Database, default_path
 from pulsar_retry.console.store.history import History
@@ -55,9 +54,7 @@ class ConsoleOptions:
 
 
 @contextlib.contextmanager
-def opened(
-    cluster: Cluster, access: Access, options: ConsoleOptions, *, login: OidcLogin | None = None
-) -> Iterator[Console]:
+def opened(cluster: Cluster, access: Access, options: ConsoleOptions) -> Iterator[Console]:
     """Yield a console, whose store is closed at the end.
 
     Raises:
@@ -66,7 +63,7 @@ def opened(
     """
     database = _database(cluster, options.store)
     with contextlib.closing(database):
-        yield assembled(cluster, access, options, database, login=login)
+        yield assembled(cluster, access, options, database)
 
 
 def assembled(
@@ -74,8 +71,6 @@ def assembled(
     access: Access,
     options: ConsoleOptions,
     database: Database,
-    *,
-    login: OidcLogin | None = None,
 ) -> Console:
     """Return a console with this store; nothing is asked yet."""
     changes = Changes()
@@ -105,7 +100,6 @@ def assembled(
         watcher=watcher,
         changes=changes,
         access=access,
-        oidc=login,
     )
 
 

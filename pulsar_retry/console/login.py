@@ -1,17 +1,21 @@
-"""Access to the console: host names, tokens, roles, sessions, and a check of forms."""
+"""Access to the console: host names, a token or a proxy's header, sessions, and checks of forms."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import math
+import re
 import secrets
 import threading
 import time
 import urllib.parse
 from collections.abc import Sequence
-from typing import Literal
 
-import attrs
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsar_retry._throttle import Throttle, TooManyTriesError
 from pulsar_retry.errors import ConfigError
@@ -23,27 +27,9 @@ _SHORTEST = 16
 #: How long a session lasts, in seconds, and how many sessions there may be.
 _SESSION_SECONDS, _MOST_SESSIONS = 12 * 3600.0, 1000
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-
-
-Role = Literal["viewer", "operator"]
-
-
-@attrs.frozen
-class User:
-    """Somebody who uses the console.
-
-    Attributes:
-        name: Who, for the audit log.
-        role: ``viewer`` may read. ``operator`` may also change letters and subscriptions.
-    """
-
-    name: str
-    role: Role
-
-    @property
-    def operates(self) -> bool:
-        """Whether the user may change something."""
-        return self.role == "operator"
+_HEADER = re.compile("[A-Za-z0-9-]+")
+#: The longest name of a user, in characters.
+_MOST_NAME = 200
 
 
 def is_loopback(host: str) -> bool:
@@ -63,11 +49,15 @@ def host_of(header: str) -> str:
 
 
 class Access:
-    """Decides whose requests the console serves. Thread-safe.
+    """Decides whose requests the console serves. Whoever is served may do everything. Thread-safe.
 
     On loopback, requests must have a loopback host name. This prevents DNS rebinding, in which the
-    name of an attacker's page resolves to this machine. Beyond loopback, every request needs a
+    name of an attacker's page resolves to this machine. Beyond loopback, every request needs the
     token.
+
+    Attributes:
+        user_header: The header in which a proxy says who the user is; None if there is none.
+        form_token: The token in every form; a foreign page cannot read it.
     """
 
     def __init__(
@@ -75,61 +65,57 @@ class Access:
         host: str,
         *,
         token: str | None = None,
-        viewer_token: str | None = None,
+        user_header: str | None = None,
         allow_hosts: Sequence[str] = (),
-        by_oidc: bool = False,
     ) -> None:
         """Make the access rules of a console.
 
         Args:
             host: The address that it listens on.
-            token: The token to log in with as an operator. Without any token and without OIDC,
-                nobody logs in, and everybody who reaches the console is an operator.
-            viewer_token: The token to log in with as a viewer.
+            token: The token to log in with. With neither a token nor a header, nobody logs in, and
+                everybody who reaches the console is served.
+            user_header: The name of the header. It is believed, so only the proxy may reach the
+                console.
             allow_hosts: Names by which it is reached through a proxy.
-            by_oidc: Whether users log in at an OIDC provider.
 
         Raises:
-            ConfigError: a token is required and missing, or it is too short, or both are the same.
+            ConfigError: a token is required and missing, or it is too short; or there is a header,
+                and also a token, or a host that other machines reach.
         """
         local = is_loopback(host)
-        if token is None and not by_oidc and (allow_hosts or not local):
+        if user_header is not None:
+            if not _HEADER.fullmatch(user_header):
+                raise ConfigError.bad("user_header", user_header, "the name of a header")
+            if token is not None:
+                raise ConfigError("user_header: expected no access_token_file beside it")
+            if not local:
+                raise ConfigError(
+                    "user_header: expected a host on loopback, such as 127.0.0.1, because whoever "
+                    "reaches the console can send the header"
+                )
+        elif token is None and (allow_hosts or not local):
             raise ConfigError(
                 "access_token_file: expected a file that holds a token, because other machines may "
                 "reach the console"
             )
-        tokens: tuple[tuple[str, str | None, Role], ...] = (
-            ("access_token_file", token, "operator"),
-            ("viewer_token_file", viewer_token, "viewer"),
-        )
-        for name, each, _ in tokens:
-            if each is not None and len(each) < _SHORTEST:
-                raise ConfigError(f"{name}: expected a token of {_SHORTEST} characters or more")
-        if token is None and viewer_token is not None and not by_oidc:
-            raise ConfigError("viewer_token_file: expected access_token_file, too")
-        if token is not None and token == viewer_token:
-            raise ConfigError("viewer_token_file: expected another token than the operators'")
-        self._tokens = [(each.encode(), role) for _, each, role in tokens if each is not None]
-        self._by_oidc = by_oidc
+        if token is not None and len(token) < _SHORTEST:
+            raise ConfigError(
+                f"access_token_file: expected a token of {_SHORTEST} characters or more"
+            )
+        self._token = None if token is None else token.encode()
         self._hosts: frozenset[str] | None = None
         if local or allow_hosts:
             self._hosts = _LOOPBACK | {host.lower()} | {host_of(each) for each in allow_hosts}
-        #: The token in every form; a foreign page cannot read it.
+        self.user_header = user_header
         self.form_token = secrets.token_urlsafe(32)
-        self._sessions: dict[str, tuple[float, User]] = {}
+        self._sessions: dict[str, tuple[float, str]] = {}
         self._lock = threading.Lock()
-        self._throttle, self._failures = Throttle(), Throttle()
-        self._begun = Throttle(what="logins that did not end")
+        self._throttle = Throttle()
 
     @property
     def needs_login(self) -> bool:
-        """Whether a login is required."""
-        return bool(self._tokens) or self._by_oidc
-
-    @property
-    def has_tokens(self) -> bool:
-        """Whether one can log in with a token."""
-        return bool(self._tokens)
+        """Whether users log in with a token."""
+        return self._token is not None
 
     def knows_host(self, headers: Sequence[str]) -> bool:
         """Tell whether a request's ``Host`` headers name this console."""
@@ -157,14 +143,29 @@ class Access:
         """Tell whether a form has the token of our forms."""
         return _equal(form_token, self.form_token.encode())
 
-    def user(self, cookie: str | None, authorization: str | None, address: str = "") -> User | None:
+    def named(self, values: Sequence[str]) -> str | None:
+        """Return the user that a proxy names.
+
+        Args:
+            values: The values of the request's headers with the name `user_header`.
+
+        Returns:
+            The user, for the audit log; None unless exactly one is named.
+        """
+        if len(values) != 1:
+            return None
+        # A server reads headers as Latin-1, and proxies send UTF-8.
+        name = values[0].encode("latin-1", "replace").decode("utf-8", "replace").strip()
+        return name[:_MOST_NAME] or None
+
+    def user(self, cookie: str | None, authorization: str | None, address: str = "") -> str | None:
         """Return who sends a request, by its session or its token; None if nobody is known.
 
         Raises:
             TooManyTriesError: the client *address* has sent too many wrong tokens.
         """
-        if not self.needs_login:
-            return User(operator_name(), "operator")
+        if self._token is None:
+            return operator_name()
         with self._lock:
             ends, user = self._sessions.get(cookie or "", (0.0, None))
         if user is not None and time.monotonic() < ends:
@@ -178,23 +179,8 @@ class Access:
         Raises:
             TooManyTriesError: the client *address* has sent too many wrong tokens.
         """
-        user = self._bearer(token, address)
-        return None if user is None else self.admit(user)
-
-    def begin_login(self, address: str) -> None:
-        """Count a login at the provider, until `end_login`.
-
-        Raises:
-            TooManyTriesError: the client *address* has begun too many that did not end.
-        """
-        self._begun.take(address)
-
-    def end_login(self, address: str) -> None:
-        """Uncount a login that has succeeded."""
-        self._begun.give_back(address)
-
-    def admit(self, user: User) -> str:
-        """Return the cookie of a new session of a user whose identity was checked."""
+        if (user := self._bearer(token, address)) is None:
+            return None
         session, now = secrets.token_urlsafe(32), time.monotonic()
         with self._lock:
             live = [(each, known) for each, known in self._sessions.items() if known[0] > now]
@@ -202,32 +188,114 @@ class Access:
             self._sessions[session] = (now + _SESSION_SECONDS, user)
         return session
 
-    def records_failure(self, address: str) -> bool:
-        """Tell whether a login that failed at the provider is to be recorded: not too many are."""
-        try:
-            self._failures.take(address)
-        except TooManyTriesError:
-            return False
-        return True
-
     def log_out(self, cookie: str | None) -> None:
         """End a session."""
         with self._lock:
             self._sessions.pop(cookie or "", None)
 
-    def _bearer(self, given: str, address: str) -> User | None:
-        """Return the user of a token; None if the token is wrong."""
-        if not self._tokens:
+    def _bearer(self, given: str, address: str) -> str | None:
+        """Return the name for a user with this token; None if the token is wrong."""
+        if self._token is None:
             return None
         self._throttle.take(address)
-        # All are compared, so that the time does not depend on which one is right.
-        roles = [role for token, role in self._tokens if _equal(given.strip(), token)]
-        if not roles:
+        if not _equal(given.strip(), self._token):
             return None
         self._throttle.give_back(address)
-        return User(f"{roles[0]} token from {address or 'unknown'}", roles[0])
+        return user_of_token(address)
+
+
+def user_of_token(address: str) -> str:
+    """Return the name of a user who has the token, for the audit log."""
+    return f"token from {address or 'unknown'}"
 
 
 def _equal(given: str, wanted: bytes) -> bool:
     """Compare in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), wanted)
+
+
+#: Pages load only our own style sheet, script and icon, and cannot be shown in a frame.
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
+        "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # With "no-referrer", browsers also hide the origin of our own forms.
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+#: Paths that need no login.
+_OPEN = frozenset({"/login", "/style.css", "/console.js", "/icon.svg"})
+_READING = frozenset({"GET", "HEAD"})
+
+
+def address_of(scope: Scope) -> str:
+    """Return the IP address of a request's client; behind a proxy it is that of the proxy."""
+    return str((scope.get("client") or ("",))[0])
+
+
+def retry_after(error: TooManyTriesError) -> dict[str, str]:
+    """Return the header that says when to try again."""
+    return {"Retry-After": str(math.ceil(error.wait))}
+
+
+class AccessMiddleware:
+    """Middleware that refuses what `Access` refuses, before the request is routed."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request, or pass it on."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # there are no web sockets
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        return self._foreign(scope, headers) or self._stranger(scope, headers)
+
+    def _foreign(self, scope: Scope, headers: Headers) -> Response | None:
+        """Refuse a request with another host name, and a form of another site."""
+        if not self._access.knows_host(headers.getlist("host")):
+            return PlainTextResponse("This host name is not served here.\n", 421)
+        own = self._access.is_own(
+            headers["host"], headers.get("origin"), headers.get("sec-fetch-site")
+        )
+        if scope["method"] not in _READING and not own:
+            return PlainTextResponse("This form was sent from another site.\n", 403)
+        return None
+
+    def _stranger(self, scope: Scope, headers: Headers) -> Response | None:
+        """Refuse a request of somebody who is not known."""
+        path, header = scope["path"], self._access.user_header
+        if header is not None:
+            scope["user"] = self._access.named(headers.getlist(header))
+            if scope["user"] is None and path not in _OPEN:
+                return PlainTextResponse(f"The proxy has not said who you are ({header}).\n", 401)
+            return None
+        cookie = HTTPConnection(scope).cookies.get(COOKIE)
+        authorization = None if path in _OPEN else headers.get("authorization")
+        try:
+            scope["user"] = self._access.user(cookie, authorization, address_of(scope))
+        except TooManyTriesError as error:
+            return PlainTextResponse(f"{error}\n", 429, headers=retry_after(error))
+        if scope["user"] is None and path not in _OPEN:
+            if scope["method"] in _READING:
+                return RedirectResponse("/login", 303)
+            return PlainTextResponse("Log in first.\n", 401)
+        return None

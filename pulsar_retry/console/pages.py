@@ -207,8 +207,7 @@ class Pages:
         topic = self.lookup.checked(request.query_params.get("name", ""))
         query = Query(request.query_params.multi_items())
         where = query.where()
-        user = request.scope["user"]
-        self.records.add(user.name, "export", topic, query.text())
+        self.records.add(request.scope["user"], "export", topic, query.text())
         is_csv = request.query_params.get("format") == "csv"
         name = f"{topic.rpartition('/')[2]}.{'csv' if is_csv else 'jsonl'}"
         safe = "".join(each if each.isalnum() or each in "-._" else "_" for each in name)

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from pulsar_retry.console.login.access import Access
+from pulsar_retry.console.login import Access
 from pulsar_retry.console.orders import DONE, usual_name
 from pulsar_retry.ops.formatting import clean, short, words_of_age
 from pulsar_retry.policy.durations import text_of
@@ -26,7 +26,7 @@ FILES = Path(__file__).parent / "pages"
 class Views:
     """Renders the pages. Thread-safe."""
 
-    def __init__(self, access: Access, *, oidc: bool = False) -> None:
+    def __init__(self, access: Access) -> None:
         self._environment = Environment(
             loader=FileSystemLoader(FILES),
             autoescape=True,
@@ -52,7 +52,6 @@ class Views:
         self._environment.globals |= {
             "link": link,
             "access": access,
-            "oidc": oidc,
             "verbs_done": DONE,
         }
 

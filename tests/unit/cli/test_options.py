@@ -128,6 +128,7 @@ def test_a_file_of_nobody() -> None:
         ["dlq", "nonsense"],
         ["console", "--host", "0.0.0.0"],  # noqa: S104 - refused
         ["console", "--allow-host", "dlq.example"],
+        ["console", "--host", "0.0.0.0", "--user-header", "X-User"],  # noqa: S104 - refused
         ["console", "--namespace", "public"],
         ["console", "--access-token-file", "/nowhere"],
         ["console", "--port", "65536"],

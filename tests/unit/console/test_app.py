@@ -16,7 +16,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.console import lookup
 from pulsar_retry.console.app import Console
 from pulsar_retry.console.assembling import ConsoleOptions, assembled
-from pulsar_retry.console.login.access import COOKIE, Access
+from pulsar_retry.console.login import COOKIE, Access
 from pulsar_retry.console.lookup import Contents, LetterLookup
 from pulsar_retry.console.orders import OrderOutcome
 from pulsar_retry.console.store.database import MEMORY, Database
@@ -28,7 +28,6 @@ from pulsar_retry.replay import Cluster, Filter, Redriven
 from pulsar_retry.replay.redriving.report import Group
 
 TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
-VIEWERS = "battery staple horse"
 DLQ = "persistent://public/default/orders-billing-DLQ"
 RETRY = "persistent://public/default/orders-billing-RETRY"
 URL = "http://127.0.0.1:8070"
@@ -404,21 +403,25 @@ def test_a_payload_in_each_form(browser, local, payload, form, text) -> None:
     assert text in answer.text
 
 
-def test_viewers_read_and_change_nothing(database) -> None:
-    """Whatever they send; and they do not see the buttons."""
-    access = Access("10.0.0.1", token=TOKEN, viewer_token=VIEWERS)
-    app = console(access, database).app()
-    client = TestClient(app, base_url="http://dlq.example", follow_redirects=False)
-    assert 303 == log_in(client, VIEWERS).status_code
-    page = client.get(f"/topic?name={DLQ}").text
-    assert "/act?" not in page
-    assert "Export" in page
-    form = {"form_token": access.form_token, "name": DLQ}
-    for order in set(ORDERS) - {"/login", "/logout"}:
-        answer = client.post(order, data=form, headers={"origin": "http://dlq.example"})
-        assert 403 == answer.status_code, order
-    assert 303 == log_in(client, TOKEN).status_code
-    assert "/act?" in client.get(f"/topic?name={DLQ}").text
+def test_a_proxy_says_who_the_user_is(database) -> None:
+    """Its header is in the log of the console's use; without it nobody is served."""
+    access = Access("127.0.0.1", user_header="X-Forwarded-User", allow_hosts=["dlq.example"])
+    made = console(access, database)
+    browser = TestClient(made.app(), base_url="https://dlq.example", follow_redirects=False)
+    for page in ("/", "/jobs", f"/letter?name={DLQ}&id=1:2", "/nowhere"):
+        answer = browser.get(page)
+        assert 401 == answer.status_code
+        assert "orders" not in answer.text
+    ada = {"x-forwarded-user": "ada"}
+    assert '<span class="who">ada</span>' in browser.get("/", headers=ada).text
+    form = {"form_token": access.form_token, "plan": "x"}
+    ours = {"origin": "https://dlq.example"}
+    assert 401 == browser.post("/act/confirm", data=form, headers=ours).status_code
+    assert 403 == browser.post("/act/confirm", data=form, headers=ada).status_code
+    assert 400 == browser.post("/act/confirm", data=form, headers=ada | ours).status_code
+    made.lookup.exported = lambda *_, **__: iter(())
+    assert 200 == browser.get(f"/export?name={DLQ}", headers=ada).status_code
+    assert [("ada", "export")] == [(each.by, each.verb) for each in made.records.actions(9)]
 
 
 def test_a_form_needs_a_session(locked) -> None:

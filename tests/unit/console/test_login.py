@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from pulsar_retry.console.login.access import Access, host_of, is_loopback
+from pulsar_retry.console.login import Access, host_of, is_loopback
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.replay.operator_name import operator_name
 
 TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
 
@@ -88,7 +89,7 @@ def test_sessions_end_by_themselves(monkeypatch) -> None:
     session = access.log_in(TOKEN)
     assert access.user(session, None)
     now = time.monotonic()
-    monkeypatch.setattr("pulsar_retry.console.login.access.time.monotonic", lambda: now + 13 * 3600)
+    monkeypatch.setattr("pulsar_retry.console.login.time.monotonic", lambda: now + 13 * 3600)
     assert not access.user(session, None)
 
 
@@ -103,18 +104,43 @@ def test_forms_of_other_pages_are_not_ours(origin) -> None:
     assert not access.is_own("localhost:81", "http://localhost:81", "same-site")
 
 
-def test_a_token_says_what_its_user_may() -> None:
-    """There is one for operators, and one for viewers."""
-    access = Access("127.0.0.1", token=TOKEN, viewer_token=TOKEN[::-1])
-    roles = {}
-    for token in (TOKEN, TOKEN[::-1]):
-        user = access.user(access.log_in(token), None)
-        assert user is not None
-        roles[token] = user.operates
-    assert [True, False] == list(roles.values())
-    for wrong in ({"viewer_token": TOKEN}, {"token": TOKEN, "viewer_token": TOKEN}):
-        with pytest.raises(ConfigError, match="viewer_token_file"):
-            Access("127.0.0.1", **wrong)
-    nobody = Access("127.0.0.1").user(None, None)
-    assert nobody is not None
-    assert nobody.operates
+def test_a_user_is_named_for_the_audit_log() -> None:
+    """By the account on this machine, or by the address that has sent the token."""
+    assert operator_name() == Access("127.0.0.1").user(None, None)
+    access = Access("127.0.0.1", token=TOKEN)
+    assert "token from 10.0.0.7" == access.user(access.log_in(TOKEN, "10.0.0.7"), None)
+    assert "token from 10.0.0.8" == access.user(None, f"Bearer {TOKEN}", "10.0.0.8")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"host": "0.0.0.0"},  # noqa: S104 - refused
+        {"host": "console.example", "allow_hosts": ["dlq.example"]},
+        {"token": TOKEN},
+        {"user_header": "X-User: ada"},
+        {"user_header": ""},
+    ],
+    ids=str,
+)
+def test_a_header_is_believed_on_loopback_only(wrong) -> None:
+    """Whoever reaches the console can send it, and there is one way to be known."""
+    with pytest.raises(ConfigError, match="user_header"):
+        Access(**{"host": "127.0.0.1", "user_header": "X-Forwarded-User"} | wrong)
+    assert not Access("::1", user_header="Remote-User", allow_hosts=["dlq.example"]).needs_login
+
+
+@pytest.mark.parametrize(
+    ("values", "user"),
+    [
+        ([" ada "], "ada"),
+        (["Zoë".encode().decode("latin-1")], "Zoë"),
+        (["x" * 5000], "x" * 200),
+        ([""], None),
+        ([], None),
+        (["ada", "bob"], None),
+    ],
+)
+def test_a_proxy_names_one_user(values, user) -> None:
+    """A header of the client beside that of the proxy names nobody."""
+    assert user == Access("127.0.0.1", user_header="X-Forwarded-User").named(values)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pulsar_retry.console.assembling import ConsoleOptions, assembled
-from pulsar_retry.console.login.access import Access
+from pulsar_retry.console.login import Access
 from pulsar_retry.console.store.database import MEMORY, Database
 from pulsar_retry.console.watch import Watcher
 from pulsar_retry.errors import AdminError
