@@ -72,7 +72,6 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.pull.rules.lanes import Lanes
     from pulsar_retry.pull.rules.lease import Lease
     from pulsar_retry.pull.subscriber import Subscriber
-    from pulsar_retry.wire.codecs import Codec
     from pulsar_retry.wire.dead_letter import DeadLetter
     from pulsar_retry.wire.envelope import Attempt, Envelope
     from pulsar_retry.wire.names import Naming
@@ -97,7 +96,6 @@ __all__ = [
     "BatchSettleError",
     "Breaker",
     "Client",
-    "Codec",
     "ConfigError",
     "Consumer",
     "ConsumerClosedError",

@@ -62,7 +62,6 @@ NAMES: dict[str, tuple[str, ...]] = {
         "pull.rules.lanes": "Lanes",
         "pull.rules.lease": "Lease",
         "pull.subscriber": "Subscriber",
-        "wire.codecs": "Codec",
         "wire.dead_letter": "DeadLetter",
         "wire.envelope": "Attempt Envelope",
         "wire.names": "Naming",

@@ -33,7 +33,6 @@ from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
 from pulsar_retry.pull.subscriber import Subscriber
-from pulsar_retry.wire.codecs import Codec, CodecLike
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
 
@@ -71,7 +70,7 @@ class Client(consumer_client.Client):
         schema: pulsar.schema.Schema = _BYTES,
         initial_position: pulsar.InitialPosition = _EARLIEST,
         naming: NamingLike = Naming.PULSAR,
-        codec: CodecLike = Codec.PULSAR,
+        pubsub_attributes: bool = False,
         redact: Redact | None = None,
         delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS,
         consumer_name: str | None = None,
@@ -125,8 +124,8 @@ class Client(consumer_client.Client):
             schema: The topic's schema.
             initial_position: Where a new subscription starts.
             naming: The rules for the names of letters' topics that no policy names.
-            codec: The system whose readers can understand the failure properties of letters, in
-                addition to this package.
+            pubsub_attributes: Whether letters also have the attributes that Pub/Sub adds to dead
+                letters: ``CloudPubSubDeadLetterSource…``. They are always read.
             redact: A function that is called with ``reason``, ``message`` or ``traceback``, and the
                 text of it, before a letter takes the text out of the process. It returns the text
                 to publish, or None.
@@ -167,7 +166,7 @@ class Client(consumer_client.Client):
                 schema=schema,
                 initial_position=initial_position,
                 naming=naming,
-                codec=codec,
+                pubsub_attributes=pubsub_attributes,
                 redact=redact,
                 delay_levels=delay_levels,
                 consumer_name=consumer_name,

@@ -31,7 +31,6 @@ from pulsar_retry.policy.retry import RetryPolicy, policy_of_texts
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.budget import RetryBudget
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.names import Naming
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ _NAMES = {
     "secret": "--hmac-secret-file",
     "wrapped=False": "--unwrapped",
 }
-_CODEC = click.Choice([each.value for each in Codec])
 
 
 @click.group(short_help="Deliver a subscription to an HTTP endpoint.", epilog=CONNECTION)
@@ -135,11 +133,9 @@ _serve_options = with_options(
     click.option("--retry-letter-topic", metavar="TOPIC", help="The retry topic."),
     naming_option("retry and dead-letter topics"),
     click.option(
-        "--codec",
-        type=_CODEC,
-        default="pulsar",
-        show_default=True,
-        help="The system whose tools read the letters.",
+        "--pubsub-attributes",
+        is_flag=True,
+        help="Letters also have the attributes of Pub/Sub's dead letters.",
     ),
     click.option(
         "--breaker", is_flag=True, help="While most requests fail, pause, and dead-letter nothing."
@@ -221,7 +217,7 @@ class _Options:
     dead_letter_topic: str | None
     retry_letter_topic: str | None
     naming: str
-    codec: str
+    pubsub_attributes: bool
     breaker: bool
     retry_budget: bool
     adaptive: bool
@@ -326,7 +322,7 @@ def _dispatcher(client: Any, options: _Options, endpoint: str, signers: list[Any
         subscription_name=options.subscription_name,
         consumer_type=pulsar.ConsumerType.KeyShared if options.ordered else None,
         naming=Naming(options.naming),
-        codec=Codec(options.codec),
+        pubsub_attributes=options.pubsub_attributes,
         breaker=Breaker() if options.breaker else None,
         retry_budget=RetryBudget() if options.retry_budget else None,
         concurrency="auto" if options.adaptive else None,

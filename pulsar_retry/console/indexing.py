@@ -22,7 +22,7 @@ from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import LetterInPlace, Unreadable, read_after, read_letters
 from pulsar_retry.replay.redriving.judge import key_of
 from pulsar_retry.replay.redriving.source import durable_subscriptions, usual_subscription
-from pulsar_retry.wire.codecs import read_envelope
+from pulsar_retry.wire.envelope import read_envelope
 from pulsar_retry.wire.properties import redrive_count
 
 #: The letters of one transaction, and of one topic.

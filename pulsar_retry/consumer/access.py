@@ -24,7 +24,6 @@ from pulsar_retry.policy.outcomes import Failure
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.raw import comes_again, message_of, raw_of
 from pulsar_retry.runtime.timer import TimerTarget
-from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.properties import Origin
 
@@ -39,7 +38,9 @@ class SubscriberAccess:
     publishes first and acknowledges second.
     """
 
-    def __init__(self, consumer: Consumer, codec: Codec, redact: Redact | None) -> None:
+    def __init__(
+        self, consumer: Consumer, redact: Redact | None = None, *, pubsub_attributes: bool = False
+    ) -> None:
         self._timer = consumer._timer
         self._plan = consumer._plan
         self._schema = consumer._schema
@@ -54,7 +55,7 @@ class SubscriberAccess:
         #: flowing. See `Receiving.flowing`. It returns pulsar-client's raw messages (see `whole`).
         self.flowing = consumer._receiving.flowing
         fork.guard(self, "_timer")
-        self._codec = codec
+        self._pubsub_attributes = pubsub_attributes
         self._redact = redact
 
     def is_letter(self, message: Any) -> bool:
@@ -267,7 +268,7 @@ class SubscriberAccess:
             failures,
             failure.when,
             facts_of(message).sent,
-            codec=self._codec,
+            pubsub_attributes=self._pubsub_attributes,
             redact=self._redact,
         )
 

@@ -29,7 +29,7 @@ from pulsar_retry.letters.stamps import made_at
 from pulsar_retry.native.loading import native
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.upstream import has_null_value
-from pulsar_retry.wire.codecs import READ
+from pulsar_retry.wire.envelope import READ
 from pulsar_retry.wire.properties import (
     DELAY,
     DELAY_TIME,

@@ -218,7 +218,7 @@ class Outbox:
     def _may_be_native(self, message: Any, raw: Any, details: FailureDetails) -> bool:
         return (
             self._native_letters is not None
-            and details.codec.is_own
+            and not details.pubsub_attributes
             and may_be_native(message, raw)
         )
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pulsar_retry.letters.identity import of_message
-from pulsar_retry.wire.codecs import read_published
+from pulsar_retry.wire.envelope import read_published
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import REAL_TOPIC, Origin, message_id_text, origin_message_id
 

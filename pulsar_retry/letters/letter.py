@@ -18,8 +18,14 @@ from pulsar_retry.policy.actions import (
     decide_reconsume,
 )
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
-from pulsar_retry.wire.codecs import Codec, failure_kind, read_envelope
-from pulsar_retry.wire.envelope import EMPTY, Redact, texts_of
+from pulsar_retry.wire.envelope import (
+    EMPTY,
+    Redact,
+    failure_kind,
+    read_envelope,
+    texts_of,
+    without_envelope,
+)
 from pulsar_retry.wire.properties import (
     FAILURE_CRASHES,
     FAILURE_STAGE,
@@ -113,7 +119,7 @@ class FailureDetails:
         when: When it failed.
         published: When the message was published.
         stage: Where it failed.
-        codec: The codec of the letter.
+        pubsub_attributes: Whether the letter has the attributes of Pub/Sub's dead letters, too.
         redact: Removes text that must not leave the process; None: nothing is removed.
     """
 
@@ -122,13 +128,13 @@ class FailureDetails:
     when: datetime
     published: datetime
     stage: str = "handler"
-    codec: Codec = Codec.PULSAR
+    pubsub_attributes: bool = False
     redact: Redact | None = None
 
     def first(self, reason: str | None) -> tuple[dict[str, str], FailedAttempt | None]:
         """Return what `on` writes of a message's first failure; see `DeadRequest`.
 
-        Of a later failure, C++ adds the history. The codec must be one of this package's own.
+        Of a later failure, C++ adds the history. Not with Pub/Sub's attributes.
         """
         texts = texts_of(self.error, stage=self.stage, reason=reason)
         kind = failure_kind(texts) if self.redact is None else None
@@ -136,7 +142,7 @@ class FailureDetails:
             envelope = EMPTY.after_texts(
                 texts, self.attempt, self.when, origin=None, published=self.published
             )
-            return self.codec.write(envelope, redact=self.redact), None
+            return envelope.to_properties(redact=self.redact), None
         when, published = self.when.timestamp(), self.published.timestamp()
         return kind.properties, (self.attempt, when, published, kind.entry)
 
@@ -159,11 +165,13 @@ class FailureDetails:
             stage=self.stage,
             reason=reason,
         )
-        kept = self.codec.strip(carried)
+        kept = without_envelope(carried, pubsub=self.pubsub_attributes)
         if reason is not None:  # a redriven message starts again without these
             kept.pop(FAILURE_STAMP, None)
             kept.pop(FAILURE_CRASHES, None)
-        return kept, self.codec.write(envelope, redact=self.redact)
+        return kept, envelope.to_properties(
+            pubsub_attributes=self.pubsub_attributes, redact=self.redact
+        )
 
 
 @attrs.frozen(eq=False)

@@ -130,7 +130,7 @@ struct Earlier {
     }
 };
 
-// What differs between failures of one kind. `pulsar_retry.wire.codecs` has the rule; this is a
+// What differs between failures of one kind. `pulsar_retry.wire.envelope` has the rule; this is a
 // copy, and a test compares the two.
 struct Attempt {
     long long number = 0;

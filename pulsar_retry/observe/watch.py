@@ -14,7 +14,7 @@ from pulsar_retry.observe import counting
 from pulsar_retry.observe.counting import BOOK, Counters
 from pulsar_retry.observe.hooks import NONE, Hooks, SettleEvent
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED
-from pulsar_retry.wire.codecs import read_published
+from pulsar_retry.wire.envelope import read_published
 from pulsar_retry.wire.names import TopicName, logical
 from pulsar_retry.wire.properties import (
     REAL_TOPIC,

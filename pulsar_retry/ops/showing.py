@@ -12,9 +12,8 @@ from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import LetterCodecs, LetterInPlace
 from pulsar_retry.replay.redriving.judge import is_meant, key_of
 from pulsar_retry.runtime.upstream import has_null_value
-from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.dead_letter import DeadLetter
-from pulsar_retry.wire.envelope import Envelope
+from pulsar_retry.wire.envelope import Envelope, read_envelope
 from pulsar_retry.wire.payloads.readable import value_as_json
 
 

@@ -27,7 +27,6 @@ from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
 from pulsar_retry.pull.workers.returned import is_lazy
-from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming
 
@@ -69,7 +68,7 @@ class Options:
     schema: Any = attrs.Factory(pulsar.schema.BytesSchema)
     initial_position: pulsar.InitialPosition = pulsar.InitialPosition.Earliest
     naming: Naming = Naming.PULSAR
-    codec: Codec = Codec.PULSAR
+    pubsub_attributes: bool = False
     redact: Redact | None = None
     delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS
     consumer_name: str | None = None
@@ -118,7 +117,6 @@ def checked_options(**arguments: Any) -> Options:
     policy = arguments.get("dead_letter_policy")
     arguments["dead_letter_policy"] = None if policy is None else DeadLetterPolicy.of(policy)
     arguments["naming"] = Naming.of(arguments.get("naming", Naming.PULSAR))
-    arguments["codec"] = Codec.of(arguments.get("codec", Codec.PULSAR))
     if (redact := arguments.get("redact")) is not None and not callable(redact):
         raise ConfigError.bad("redact", redact, "a function of a name and a text, or None")
     checked_hooks(arguments.get("hooks"))

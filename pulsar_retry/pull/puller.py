@@ -179,7 +179,7 @@ class Puller:
     def _opened(self) -> Settler:
         if self._settler is None:
             consumer = open_subscription(self._client, self._options).consumer
-            self._access = SubscriberAccess(consumer, self._options.codec, self._options.redact)
+            self._access = SubscriberAccess(consumer, self._options.redact)
             self._settler = Settler(
                 WorkQueue(),
                 consumer,

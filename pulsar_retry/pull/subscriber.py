@@ -362,7 +362,9 @@ class Subscriber:
     def _serve(self, opened: Opened) -> None:
         consumer, kind, keeps = opened
         options, work_queue, clock = self._options, self._work_queue, self._clock
-        access = SubscriberAccess(consumer, options.codec, options.redact)
+        access = SubscriberAccess(
+            consumer, options.redact, pubsub_attributes=options.pubsub_attributes
+        )
         lanes = None
         if is_ordered(kind):
             lanes = OrderedLanes(options.lanes, work_queue, access, kind, clock)

@@ -16,7 +16,7 @@ import attrs
 from pulsar_retry._version import __version__
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.upstream import has_null_value
-from pulsar_retry.wire.codecs import Codec, read_envelope
+from pulsar_retry.wire.envelope import PUBSUB_ATTRIBUTES, read_envelope
 from pulsar_retry.wire.properties import (
     FAILURE,
     FAILURE_PUBLISH_TIME,
@@ -99,7 +99,7 @@ class Pushed:
     Attributes:
         data: The payload; None for a null value.
         attributes: The properties that its producer has set. A dead letter of another subscription
-            also has those that name its source, as in Pub/Sub or Spring.
+            also has those that name its source, as in Pub/Sub.
         message_id: The id with which it was first published.
         published_ms: When it was first published, in milliseconds since 1970.
         ordering_key: The ordering key, or else the partition key; empty if it has neither.
@@ -116,12 +116,12 @@ class Pushed:
     attempt: int = 1
 
     @classmethod
-    def of(cls, message: Any, codec: Codec = Codec.PULSAR) -> Pushed:
+    def of(cls, message: Any, *, has_pubsub: bool = False) -> Pushed:
         """Read a `pulsar.Message`.
 
         Args:
             message: The message.
-            codec: The codec of the subscription's own letters.
+            has_pubsub: Whether the subscription's own letters have Pub/Sub's attributes.
 
         Raises:
             UnicodeDecodeError: its properties are not valid UTF-8.
@@ -140,17 +140,19 @@ class Pushed:
         # Most messages are not letters, so the properties of letters need not be read.
         if _OF_LETTERS.isdisjoint(properties) and FAILURE not in "\n".join(properties):
             return pushed
-        return pushed._as_first_published(properties, codec)
+        return pushed._as_first_published(properties, has_pubsub=has_pubsub)
 
-    def _as_first_published(self, properties: Mapping[str, str], codec: Codec) -> Pushed:
+    def _as_first_published(self, properties: Mapping[str, str], *, has_pubsub: bool) -> Pushed:
         """Return the message as it was first published, according to its letter's *properties*."""
         first = read_envelope(properties).published if FAILURE_PUBLISH_TIME in properties else None
         return attrs.evolve(
             self,
             attributes={
                 name: value
-                for name, value in codec.strip(properties).items()
-                if name not in RESERVED_PROPERTIES and not name.startswith(FAILURE)
+                for name, value in properties.items()
+                if name not in RESERVED_PROPERTIES
+                and not name.startswith(FAILURE)
+                and not (has_pubsub and name in PUBSUB_ATTRIBUTES)
             },
             message_id=origin_message_id(properties) or self.message_id,
             published_ms=(

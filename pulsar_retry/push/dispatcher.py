@@ -51,7 +51,6 @@ from pulsar_retry.push.pacing.pacer import Pace, Pacer
 from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, LATENCY_LIMIT, Window
 from pulsar_retry.push.pusher import Form, Pusher, Signer
 from pulsar_retry.runtime.exiting import closes
-from pulsar_retry.wire.codecs import Codec, CodecLike
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
 
@@ -114,7 +113,7 @@ class Dispatcher:
         prefetch: int = 100,
         initial_position: pulsar.InitialPosition = _EARLIEST,
         naming: NamingLike = Naming.PULSAR,
-        codec: CodecLike = Codec.PULSAR,
+        pubsub_attributes: bool = False,
         redact: Redact | None = None,
         consumer_name: str | None = None,
         letter_send_timeout: Duration = 30.0,
@@ -180,7 +179,7 @@ class Dispatcher:
                 hand.
             initial_position: Where a new subscription starts.
             naming: See `Client.subscriber`.
-            codec: See `Client.subscriber`.
+            pubsub_attributes: See `Client.subscriber`.
             redact: See `Client.subscriber`.
             consumer_name: The consumer's name.
             letter_send_timeout: Seconds after which a letter without a receipt has failed.
@@ -237,7 +236,7 @@ class Dispatcher:
             prefetch=prefetch,
             initial_position=initial_position,
             naming=naming,
-            codec=codec,
+            pubsub_attributes=pubsub_attributes,
             redact=redact,
             consumer_name=consumer_name,
             letter_send_timeout=letter_send_timeout,
@@ -257,7 +256,7 @@ class Dispatcher:
             tells_attempt=dead_letter_policy is not None,
             audience=audience,
             signers=signers,
-            codec=options.codec,
+            pubsub_attributes=pubsub_attributes,
         )
         self._pacer = Pacer(window, adapts=concurrency == AUTO)
         self._tally = PushMetrics(Watch.of(topic, subscription).counters)

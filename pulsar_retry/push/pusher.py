@@ -25,7 +25,6 @@ from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.http.poster import Poster
 from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import MEASURED, Pacer
-from pulsar_retry.wire.codecs import Codec
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -49,7 +48,7 @@ class Form:
         tells_attempt: Whether ``deliveryAttempt`` is sent.
         audience: The audience of tokens; None means the URL of the endpoint.
         signers: The signers of requests.
-        codec: The codec of letters.
+        pubsub_attributes: Whether letters have the attributes of Pub/Sub's dead letters.
     """
 
     subscription: str
@@ -59,7 +58,7 @@ class Form:
     tells_attempt: bool = False
     audience: str | None = None
     signers: tuple[Signer, ...] = ()
-    codec: Codec = Codec.PULSAR
+    pubsub_attributes: bool = False
 
 
 class Pusher:
@@ -154,7 +153,8 @@ class Pusher:
 
     def _request(self, message: Any, poster: Poster) -> tuple[bytes, list[Header], list[Header]]:
         """Return the body, the headers, and the headers with signatures."""
-        form, pushed = self._form, Pushed.of(message, self._form.codec)
+        form = self._form
+        pushed = Pushed.of(message, has_pubsub=form.pubsub_attributes)
         attempt = pushed.attempt + self._retries_in_place()
         headers = common_headers(pushed, attempt)
         if form.wrapped:

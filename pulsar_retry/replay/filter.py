@@ -8,7 +8,7 @@ from datetime import datetime
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.wire.codecs import read_envelope
+from pulsar_retry.wire.envelope import read_envelope
 
 
 def _texts(value: str | Sequence[str]) -> tuple[str, ...]:

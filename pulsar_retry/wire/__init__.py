@@ -1,6 +1,5 @@
 """The wire format: topic names and message properties, as in Java, Go and TDMQ. Pure."""
 
-from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.dead_letter import DeadLetter
 from pulsar_retry.wire.envelope import Attempt, Envelope
 from pulsar_retry.wire.names import Naming
@@ -8,7 +7,6 @@ from pulsar_retry.wire.properties import RetryProperties, attempt_of, delivery_a
 
 __all__ = [
     "Attempt",
-    "Codec",
     "DeadLetter",
     "Envelope",
     "Naming",

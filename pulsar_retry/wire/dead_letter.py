@@ -7,8 +7,7 @@ from typing import Protocol
 
 import attrs
 
-from pulsar_retry.wire.codecs import READ, read_envelope
-from pulsar_retry.wire.envelope import Envelope
+from pulsar_retry.wire.envelope import READ, Envelope, read_envelope
 from pulsar_retry.wire.properties import (
     DELAY,
     REDRIVE_COUNT,
@@ -38,9 +37,9 @@ class DeadMessage(WireMessage, Protocol):
 class DeadLetter:
     """A dead letter: what failed, and for which message.
 
-    It reads letters of this package in every `Codec`, of the Java, Go and TDMQ clients, of
-    pulsar-client's own dead-letter policy, of Pub/Sub and of Spring. A value that is missing or
-    unreadable is None; nothing raises.
+    It reads letters of this package, of the Java, Go and TDMQ clients, of pulsar-client's own
+    dead-letter policy, and of Pub/Sub. A value that is missing or unreadable is None; nothing
+    raises.
 
     Attributes:
         failure: The failure, and the origin of the message.

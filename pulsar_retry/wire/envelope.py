@@ -1,21 +1,25 @@
 """The failure envelope: how a letter describes the failure that caused it. Pure.
 
-A codec writes it (`pulsar_retry.wire.codecs`), and applies all size limits.
+It is written as properties ``FAILURE_…`` and, if that is wanted, also as the attributes of
+Pub/Sub's dead letters. Reading looks up each value under all its names; unreadable values count as
+absent. The payload of a letter is always that of its message.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
 import attrs
 
-from pulsar_retry.errors import PulsarRetryError, shown
-from pulsar_retry.wire.names import logical
+from pulsar_retry.errors import ConfigError, PulsarRetryError, shown
+from pulsar_retry.wire import properties as wire
+from pulsar_retry.wire.names import TopicName, logical
 from pulsar_retry.wire.properties import Origin
 from pulsar_retry.wire.stack import formatted, place_of
 
@@ -31,6 +35,81 @@ _MAX_HISTORY = 50
 _MAX_TEXT = 65_536
 
 _REDACTED = ("reason", "message", "traceback")
+
+#: The maximum size of an envelope's properties in bytes, including their names.
+MAX_ENVELOPE = 8192
+
+#: The maximum size of each value in bytes. The traceback gets the rest of the space.
+_ROOM = {
+    "reason": 512,
+    "stage": 64,
+    "error": 256,
+    "fingerprint": 64,
+    "message": 2048,
+    "attempt": 32,
+    "history": 2048,
+    "subscription": 512,
+    "project": 512,
+}
+
+#: The maximum bytes of a class or a fingerprint in an entry of the history.
+_ENTRY_ROOM = 128
+
+#: More bytes than the number, the times and the history of a first failure have, except the end of
+#: the history's entry.
+_ATTEMPT_ROOM = 160
+
+_OURS = {
+    "reason": wire.FAILURE_REASON,
+    "stage": wire.FAILURE_STAGE,
+    "error": wire.FAILURE_ERROR,
+    "fingerprint": wire.FAILURE_FINGERPRINT,
+    "attempt": wire.FAILURE_ATTEMPT,
+    "when": wire.FAILURE_TIME,
+    "published": wire.FAILURE_PUBLISH_TIME,
+    "message": wire.FAILURE_MESSAGE,
+    "history": wire.FAILURE_HISTORY,
+    "traceback": wire.FAILURE_TRACEBACK,
+}
+
+#: From Pub/Sub's "Handle message failures": the attributes of a forwarded message.
+_PUBSUB = {
+    "attempt": "CloudPubSubDeadLetterSourceDeliveryCount",
+    "subscription": "CloudPubSubDeadLetterSourceSubscription",
+    "project": "CloudPubSubDeadLetterSourceSubscriptionProject",
+    "published": "CloudPubSubDeadLetterSourceTopicPublishTime",
+}
+PUBSUB_ATTRIBUTES = frozenset(_PUBSUB.values())
+
+#: All names that are written, without and with Pub/Sub's attributes.
+_WRITTEN = frozenset(_OURS.values())
+_WRITTEN_FOR_PUBSUB = _WRITTEN | PUBSUB_ATTRIBUTES
+
+#: Names that are read, but not written. In Pub/Sub only export subscriptions have the message.
+_READ_ONLY = {
+    "topic": wire.REAL_TOPIC,
+    "subscription": wire.REAL_SUBSCRIPTION,
+    "attempt": wire.RECONSUMETIMES,
+    "message": "CloudPubSubDeadLetterSourceDeliveryErrorMessage",
+}
+
+#: The names of each value that are read; the first one that is present counts.
+_KNOWN = {
+    value: [table[value] for table in (_OURS, _READ_ONLY, _PUBSUB) if value in table]
+    for value in {**_OURS, **_READ_ONLY, **_PUBSUB}
+}
+
+#: The values that failures of one kind share.
+_SHARED = ("reason", "stage", "error", "fingerprint", "message")
+
+#: The space for all values under this package's own names.
+OWN_ROOM = MAX_ENVELOPE - sum(map(len, _OURS.values()))
+
+#: All properties that are read here; other properties belong to the message itself.
+READ = frozenset(name for names in _KNOWN.values() for name in names)
+
+#: Those of them that only a message has that has failed before.
+OF_A_FAILURE = READ - {wire.REAL_TOPIC, wire.REAL_SUBSCRIPTION, wire.RECONSUMETIMES}
 
 
 @attrs.frozen
@@ -171,6 +250,45 @@ class Envelope:
             texts[name] = left if isinstance(left, str) else None
         return attrs.evolve(self, **texts)  # type: ignore[arg-type]  # all of them are texts
 
+    def to_properties(
+        self, *, pubsub_attributes: bool = False, redact: Redact | None = None
+    ) -> dict[str, str]:
+        """Return the properties of the envelope: 8 KiB at most, and valid UTF-8.
+
+        They are added to a letter's other properties, from which `without_envelope` has removed an
+        older envelope. Every letter has the origin of its message anyway, so the result does not
+        contain it.
+
+        Args:
+            pubsub_attributes: Whether the attributes of Pub/Sub's dead letters are written, too:
+                ``CloudPubSubDeadLetterSource…``. The tenant takes the place of the project.
+            redact: A function that is called with the name and the text of the reason, the message
+                and the traceback, before they are shortened. It returns the text to publish, or
+                None to leave it out.
+        """
+        it = self if redact is None else self.redacted(redact)
+        properties, room = _said(it.reason, it.stage, it.error, it.fingerprint, it.message)
+        properties = properties.copy()
+        if pubsub_attributes:
+            for name, text in _pubsub_attributes(it).items():
+                properties[name] = text
+                room -= len(name) + _size(text)
+        if it.attempt is not None:
+            properties[wire.FAILURE_ATTEMPT] = text = _head(str(it.attempt), _ROOM["attempt"])
+            room -= len(text)
+        if (when := _iso(it.when)) is not None:
+            properties[wire.FAILURE_TIME] = when
+            room -= len(when)
+        if (published := _iso(it.published)) is not None:
+            properties[wire.FAILURE_PUBLISH_TIME] = published
+            room -= len(published)
+        if it.history:
+            properties[wire.FAILURE_HISTORY] = text = _history(it, _ROOM["history"])
+            room -= _size(text)
+        if it.traceback:
+            properties[wire.FAILURE_TRACEBACK] = _tail(it.traceback, room)
+        return properties
+
 
 #: The envelope of a message that has not failed yet.
 EMPTY = Envelope()
@@ -226,3 +344,191 @@ def _kind(error: BaseException) -> str | None:
 @lru_cache(256)
 def _hash(*parts: str) -> str:
     return hashlib.blake2b("\n".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def without_envelope(properties: Mapping[str, str], *, pubsub: bool) -> dict[str, str]:
+    """Return *properties* without those that `Envelope.to_properties` may write."""
+    written = _WRITTEN_FOR_PUBSUB if pubsub else _WRITTEN
+    return {name: text for name, text in properties.items() if name not in written}
+
+
+class FailureKind(NamedTuple):
+    """What first failures of one kind share. C++ adds what tells one of them from another.
+
+    Attributes:
+        properties: The properties that say what has failed. They must not be changed.
+        entry: The end of its entry in the history.
+    """
+
+    properties: dict[str, str]
+    entry: str
+
+
+@lru_cache(256)  # most failures of a subscription say one of a few things
+def failure_kind(texts: FailureTexts) -> FailureKind | None:
+    """Return what `Envelope.to_properties` writes of a first failure, except its number and times.
+
+    None if the traceback may have to be cut.
+    """
+    it = texts
+    properties, room = _said(it.reason, it.stage, it.error, it.fingerprint, it.message)
+    entry = _kind_json(it.error, it.fingerprint)
+    if it.traceback:
+        traceback = _tail(it.traceback, room)
+        if _size(traceback) + _size(entry) + _ATTEMPT_ROOM > room:
+            return None
+        properties = {**properties, wire.FAILURE_TRACEBACK: traceback}
+    return FailureKind(properties, entry)
+
+
+@lru_cache(256)  # as above
+def _said(*texts: str | None) -> tuple[dict[str, str], int]:
+    """Return the properties for what failures of one kind share, and the space that is left."""
+    properties = {
+        _OURS[value]: _head(text, _ROOM[value])
+        for value, text in zip(_SHARED, texts, strict=True)
+        if text
+    }
+    return properties, OWN_ROOM - sum(map(_size, properties.values()))
+
+
+def _pubsub_attributes(envelope: Envelope) -> dict[str, str]:
+    texts = {
+        "attempt": None if envelope.attempt is None else str(envelope.attempt),
+        "subscription": envelope.subscription,
+        "project": _tenant(envelope.topic),
+    }
+    attributes = {_PUBSUB[name]: _head(text, _ROOM[name]) for name, text in texts.items() if text}
+    if (published := _iso(envelope.published, "+00:00")) is not None:
+        attributes[_PUBSUB["published"]] = published
+    return attributes
+
+
+def _tenant(topic: str | None) -> str | None:
+    try:
+        return topic and TopicName.parse(topic).tenant
+    except ConfigError:
+        return None
+
+
+@lru_cache(64)  # a letter has the same time several times
+def _iso(when: datetime | None, utc: str = "Z") -> str | None:
+    if when is None:
+        return None
+    if when.tzinfo is not UTC:
+        when = when.astimezone(UTC)
+    return when.isoformat(timespec="milliseconds")[: -len("+00:00")] + utc
+
+
+#: `json.dumps` would make an encoder for each call.
+_as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _history(envelope: Envelope, size: int) -> str:
+    """Return the latest attempts that fit, as a JSON array with the latest one last."""
+    kept: list[str] = []
+    for each in reversed(envelope.history):
+        when = _iso(each.when)
+        moment = "null" if when is None else f'"{when}"'
+        text = f"[{each.number},{moment},{_kind_json(each.error, each.fingerprint)}]"
+        size -= _size(text) + 1
+        if size < 1:
+            break
+        kept.append(text)
+    return f"[{','.join(reversed(kept))}]"
+
+
+@lru_cache(256)
+def _kind_json(error: str | None, fingerprint: str | None) -> str:
+    """Return the last two values of an entry of the history, as JSON."""
+    return ",".join(_as_json(each and _head(each, _ENTRY_ROOM)) for each in (error, fingerprint))
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _head(text: str, size: int) -> str:
+    if text.isascii():
+        return text[:size]
+    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+
+
+def _tail(text: str, size: int) -> str:
+    """Return the end of the text, which is the most useful part of a traceback."""
+    if len(text) <= size and text.isascii():
+        return text
+    data = text.encode("utf-8", "replace")
+    if len(data) <= size:
+        return data.decode()
+    cut = "…"
+    return cut + data[len(data) - size + len(cut.encode()) :].decode("utf-8", "ignore")
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def read_envelope(properties: Mapping[str, str]) -> Envelope:
+    """Return the envelope that is in *properties*, from any writer. It never raises.
+
+    If there are several counts of attempts, the highest one is used.
+    """
+    if READ.isdisjoint(properties):  # as usual at the first failure
+        return Envelope(message_id=wire.origin_message_id(properties))
+
+    def text(value: str) -> str | None:
+        return next((properties[name] for name in _KNOWN[value] if properties.get(name)), None)
+
+    counts = (wire.count_of(properties.get(name)) or 0 for name in _KNOWN["attempt"])
+    return Envelope(
+        topic=text("topic"),
+        subscription=text("subscription"),
+        message_id=wire.origin_message_id(properties),
+        published=read_published(properties),
+        reason=text("reason"),
+        stage=text("stage"),
+        error=text("error"),
+        message=text("message"),
+        traceback=text("traceback"),
+        fingerprint=text("fingerprint"),
+        attempt=max(counts) or None,
+        when=_first_time(properties, _KNOWN["when"]),
+        history=tuple(_read_history(text("history"))),
+    )
+
+
+def read_published(properties: Mapping[str, str]) -> datetime | None:
+    """Return when a message was first published, as `read_envelope` does, but much faster."""
+    return _first_time(properties, _KNOWN["published"])
+
+
+def _first_time(properties: Mapping[str, str], names: list[str]) -> datetime | None:
+    for name in names:
+        if name in properties and (when := _time(properties[name])) is not None:
+            return when
+    return None
+
+
+def _time(text: str | None) -> datetime | None:
+    """Parse ISO 8601; UTC if there is no zone."""
+    try:
+        if text is None:
+            return None
+        when = datetime.fromisoformat(text)
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _read_history(text: str | None) -> Iterator[Attempt]:
+    try:
+        entries = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return
+    for entry in entries if isinstance(entries, list) else ():
+        match entry:
+            case [int(number), str() | None as when, str() | None as error, str() | None as place]:
+                yield Attempt(int(number), _time(when), error, place)

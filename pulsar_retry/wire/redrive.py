@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.wire.codecs import READ
+from pulsar_retry.wire.envelope import READ
 from pulsar_retry.wire.names import Naming, TopicName, logical
 from pulsar_retry.wire.properties import (
     DEDUPE_ID,
@@ -32,7 +32,7 @@ from pulsar_retry.wire.properties import (
 
 #: The delay, the stamp and the crashes of the last attempt. A redrive always removes them.
 _NEVER_KEPT = frozenset({DELAY_TIME, DELAY, FAILURE_STAMP, FAILURE_CRASHES})
-#: Properties about failures, in any codec.
+#: Properties about failures, of any writer.
 _FAILURES = READ - SYSTEM_PROPERTIES
 _SUFFIX = re.compile(r"-(DLQ|dlq)$")
 #: V5 clients of Pulsar 5 name every topic so, also one that has not become a scalable topic.

@@ -14,7 +14,7 @@ from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.letters.letter import DeadRequest, Request
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.native.loading import native
-from pulsar_retry.wire.codecs import OF_A_FAILURE, OWN_ROOM
+from pulsar_retry.wire.envelope import OF_A_FAILURE, OWN_ROOM
 from pulsar_retry.wire.names import logical
 
 #: A producer, and the longest delay that its topic has accepted.

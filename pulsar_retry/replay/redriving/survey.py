@@ -28,7 +28,7 @@ from pulsar_retry.replay.redriving.report import (
     first_of_each,
 )
 from pulsar_retry.replay.redriving.source import Checkpoint
-from pulsar_retry.wire.codecs import read_envelope
+from pulsar_retry.wire.envelope import read_envelope
 from pulsar_retry.wire.properties import REDRIVE_ID
 
 #: Seconds between two reports of progress.

@@ -49,7 +49,7 @@ from pulsar_retry.wire.archive import (
     due_ms,
     republished,
 )
-from pulsar_retry.wire.codecs import read_envelope
+from pulsar_retry.wire.envelope import read_envelope
 from pulsar_retry.wire.names import TopicName, kind_of, logical
 from pulsar_retry.wire.properties import message_id_text
 

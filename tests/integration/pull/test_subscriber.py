@@ -182,7 +182,7 @@ def test_dead_letters_for_pubsubs_readers(start, publish, dead_letters):
     def fail(_message: Any) -> None:
         raise ValueError("password: tea")
 
-    start(Notes(fail), codec="pubsub", redact=lambda _name, text: text.replace("tea", "…"))
+    start(Notes(fail), pubsub_attributes=True, redact=lambda _name, text: text.replace("tea", "…"))
     publish(b"order")
     (dead,) = dead_letters(1)
     properties = dead.properties()
@@ -225,7 +225,7 @@ class TestNacks:
             redelivery="nack",
             retry_policy=pr.RetryPolicy.pubsub(0.1, 0.2),
             dead_letter_policy=pr.DeadLetterPolicy.pubsub(),
-            codec="pubsub",
+            pubsub_attributes=True,
         )
         publish(b"order")
         (dead,) = dead_letters(1)

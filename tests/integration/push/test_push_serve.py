@@ -288,7 +288,7 @@ def test_signed(serve, publish, receiver, tmp_path):
 def test_dead_letters_for_others(serve, publish, receiver, dead_letters):
     """The options that no policy has reach the letters, too."""
     receiver.act = lambda _request: answer(500)
-    policy = ("--max-delivery-attempts", "5", "--codec", "pubsub")
+    policy = ("--max-delivery-attempts", "5", "--pubsub-attributes")
     serve(*policy, "--breaker", "--latency-limit", "inf")
     publish(b"tea")
     (letter,) = dead_letters(1)

@@ -380,15 +380,10 @@ def test_a_subscription_is_a_source(dead) -> None:
         {"REAL_TOPIC": "{topic}-partition-0", "ORIGIN_MESSAGE_ID": "(7,8,0,-1)"},
         {"REAL_TOPIC": "{topic}", "REAL_SUBSCRIPTION": "billing", "ORIGIN_MESSAGE_IDY_TIME": "7:8"},
         {"RETRY_TOPIC": "{topic}-billing-RETRY", "DELAY": "3", "RECONSUMETIMES": "17"},
-        {
-            "kafka_dlt-original-topic": "orders",
-            "exception-thrown-cause": "boom",
-            "kafka_dlt-exception-fqcn": "java.lang.IllegalState",
-        },
         {"CloudPubSubDeadLetterSourceDeliveryCount": "5"},
         {},
     ],
-    ids=["cpp", "cpp-partition", "java", "tdmq", "spring", "pubsub", "bare"],
+    ids=["cpp", "cpp-partition", "java", "tdmq", "pubsub", "bare"],
 )
 def test_letters_of_any_client_come_back(dead, letter) -> None:
     """What they do not say is in the name of the topic; what tells of the failure is left out."""

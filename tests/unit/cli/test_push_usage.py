@@ -31,7 +31,6 @@ REFUSED = [
     (["--max-delivery-attempts", "3"], "--max-delivery-attempts 3"),
     (["--backoff", "sometimes"], "--backoff 'sometimes'"),
     (["--retry-letter-topic", "r"], "--retry-letter-topic 'r'"),
-    (["--codec", "morse"], "'morse'"),
     (["--write-metadata"], "--write-metadata: expected --unwrapped too"),
     (["--attribute-header", "x", "--unwrapped"], "expected --write-metadata too"),
     (["--paused"], "--paused: expected --control-token-file too"),

@@ -26,7 +26,7 @@ from pulsar_retry.native.loading import native
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, RetryLater
 from pulsar_retry.policy.backoff import Fixed
 from pulsar_retry.policy.levels import DelayLevels
-from pulsar_retry.wire.codecs import OWN_ROOM
+from pulsar_retry.wire.envelope import OWN_ROOM
 from pulsar_retry.wire.names import LetterTopics, Naming, logical
 from pulsar_retry.wire.properties import FAILURE, Origin
 

@@ -14,7 +14,6 @@ from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
 from pulsar_retry.testing import MemoryBroker
-from pulsar_retry.wire.codecs import Codec
 
 
 class Clock:
@@ -205,7 +204,7 @@ def test_copies_that_fail_at_the_same_moment() -> None:
         WorkQueue(),
         consumer,
         pr.RetryPolicy(),
-        SubscriberAccess(consumer, Codec.PULSAR, None),
+        SubscriberAccess(consumer),
         redelivery="letters",
         lanes=None,
         safe_breaker=None,

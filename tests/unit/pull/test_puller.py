@@ -12,7 +12,6 @@ from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.worker import Worker
 from pulsar_retry.testing import MemoryBroker
-from pulsar_retry.wire.codecs import Codec
 
 
 @pytest.mark.parametrize("lease", [pr.Lease(), pr.Lease(extend=True, maximum=30, minimum=20)])
@@ -121,7 +120,7 @@ def test_what_is_let_go_uses_up_no_attempt(memory: MemoryBroker) -> None:
     """A subscriber gives up what it has fetched when the subscription may have been moved."""
     consumer = memory.client().subscribe("orders", "billing", pulsar.ConsumerType.Shared)
     memory.send("orders", b"order")
-    access = SubscriberAccess(consumer, Codec.PULSAR, None)
+    access = SubscriberAccess(consumer)
     for number in range(3):
         message = consumer.receive(5000)
         assert (number, 0) == (message.redelivery_count(), access.redeliveries(message))

@@ -24,7 +24,6 @@ from pulsar_retry.push.body import (
 )
 from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
-from pulsar_retry.wire.codecs import Codec
 
 NAME = "projects/myproject/subscriptions/mysubscription"
 SEED = {
@@ -120,7 +119,7 @@ def test_what_the_own_letters_say_in_another_spelling():
     letter = _pulsar.MessageBuilder().content(b"x").property("RECONSUMETIMES", "1")
     for name, value in SOURCE.items():
         letter.property(name, value)
-    assert {} == Pushed.of(letter.build(), Codec.PUBSUB).attributes
+    assert {} == Pushed.of(letter.build(), has_pubsub=True).attributes
 
 
 texts = st.text(max_size=40)

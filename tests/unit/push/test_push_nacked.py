@@ -16,7 +16,6 @@ from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.excerpt import MOST, excerpt, secrets_of
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.poster import Answer, Poster
-from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Envelope, fingerprint_of
 from pulsar_retry.wire.properties import Origin
 from support.push.receiving import Receiver, Request, Say
@@ -48,7 +47,7 @@ def letter(error: PushNacked) -> dict[str, str]:
     envelope = Envelope().after(
         error, attempt=1, when=NOW, origin=Origin("t", "s", "1:2:-1"), reason="retries-exhausted"
     )
-    return Codec.PULSAR.write(envelope)
+    return envelope.to_properties()
 
 
 def test_each_kind_of_failure_has_a_fingerprint():

@@ -1,9 +1,8 @@
-"""The codecs: every letter is bounded, encodable, and reads back, whoever wrote it."""
+"""Envelopes as properties: bounded, encodable, and read back, whoever wrote them."""
 
 from __future__ import annotations
 
 import json
-import re
 from datetime import UTC, datetime, timedelta
 
 import attrs
@@ -13,13 +12,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.wire.codecs import MAX_ENVELOPE, READ, read_envelope, read_published
+from pulsar_retry.wire.envelope import (
+    MAX_ENVELOPE,
+    READ,
+    read_envelope,
+    read_published,
+    without_envelope,
+)
 from pulsar_retry.wire.properties import Origin, letter_properties
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, 123000, tzinfo=UTC)
 ORIGIN = Origin("persistent://shop/eu/orders", "12:34:-1", "billing")
 
-CODECS = st.sampled_from(pr.Codec)
 SHORT = st.text(min_size=1, max_size=20)
 #: Anything that Python takes for text, and more of it than there is room for.
 LONG = st.builds(
@@ -52,7 +56,7 @@ def envelopes(text: st.SearchStrategy[str], most: int) -> st.SearchStrategy[pr.E
 
 
 def carried(envelope: pr.Envelope) -> dict[str, str]:
-    """Return what a letter says of an origin whatever the codec is."""
+    """Return what a letter says of an origin whatever else it says."""
     names = {"REAL_TOPIC": envelope.topic, "REAL_SUBSCRIPTION": envelope.subscription}
     return {name: text for name, text in names.items() if text is not None}
 
@@ -62,26 +66,30 @@ def size_of(properties: dict[str, str]) -> int:
     return sum(len(name) + len(text.encode()) for name, text in properties.items())
 
 
-@given(CODECS, envelopes(SHORT, 5))
-def test_what_is_written_reads_back(codec: pr.Codec, envelope: pr.Envelope) -> None:
-    """To the last millisecond, in every codec."""
-    assert envelope == read_envelope(carried(envelope) | codec.write(envelope))
+@given(st.booleans(), envelopes(SHORT, 5))
+def test_what_is_written_reads_back(pubsub: bool, envelope: pr.Envelope) -> None:
+    """To the last millisecond, with or without Pub/Sub's attributes."""
+    assert envelope == read_envelope(
+        carried(envelope) | envelope.to_properties(pubsub_attributes=pubsub)
+    )
 
 
-@given(CODECS, envelopes(LONG, 60))
-def test_an_envelope_is_bounded_and_encodable(codec: pr.Codec, envelope: pr.Envelope) -> None:
+@given(st.booleans(), envelopes(LONG, 60))
+def test_an_envelope_is_bounded_and_encodable(pubsub: bool, envelope: pr.Envelope) -> None:
     """8 KiB with its names, and UTF-8, whatever there is to tell."""
-    properties = codec.write(envelope)
+    properties = envelope.to_properties(pubsub_attributes=pubsub)
     assert size_of(properties) <= MAX_ENVELOPE
     assert all(name.isascii() for name in properties)
 
 
-@given(CODECS, envelopes(LONG, 60))
-def test_what_was_cut_is_not_cut_again(codec: pr.Codec, envelope: pr.Envelope) -> None:
+@given(st.booleans(), envelopes(LONG, 60))
+def test_what_was_cut_is_not_cut_again(pubsub: bool, envelope: pr.Envelope) -> None:
     """An envelope that was read is written as it was."""
     envelope = attrs.evolve(envelope, topic="persistent://shop/eu/orders", subscription="billing")
-    properties = codec.write(envelope)
-    assert properties == codec.write(read_envelope(carried(envelope) | properties))
+    properties = envelope.to_properties(pubsub_attributes=pubsub)
+    assert properties == read_envelope(carried(envelope) | properties).to_properties(
+        pubsub_attributes=pubsub
+    )
 
 
 def test_there_is_room_for_what_matters() -> None:
@@ -98,8 +106,8 @@ def test_there_is_room_for_what_matters() -> None:
         when=NOW,
         published=NOW,
     )
-    for codec in pr.Codec:
-        properties = codec.write(envelope)
+    for pubsub in (False, True):
+        properties = envelope.to_properties(pubsub_attributes=pubsub)
         read = read_envelope(properties)
         assert size_of(properties) > MAX_ENVELOPE - 100
         assert len(read.message or "") >= 682
@@ -122,35 +130,36 @@ PROPERTIES = st.dictionaries(
 )
 
 
-@given(CODECS, PROPERTIES)
-@example(pr.Codec.PULSAR, {"FAILURE_HISTORY": "[" * 100_000})
-@example(pr.Codec.PULSAR, {"FAILURE_HISTORY": f"[[{'9' * 5000},null,null,null]]"})
-@example(pr.Codec.PULSAR, {"FAILURE_TIME": "9" * 18})
-@example(pr.Codec.PULSAR, {"FAILURE_TIME": "0001-01-01T00:00:00+23:59"})
-@example(pr.Codec.SPRING, {"kafka_dlt-original-timestamp": "\0\0\1\x8b"})
-def test_garbage_never_raises(codec: pr.Codec, properties: dict[str, str]) -> None:
+@given(st.booleans(), PROPERTIES)
+@example(pubsub=False, properties={"FAILURE_HISTORY": "[" * 100_000})
+@example(pubsub=False, properties={"FAILURE_HISTORY": f"[[{'9' * 5000},null,null,null]]"})
+@example(pubsub=False, properties={"FAILURE_TIME": "9" * 18})
+@example(pubsub=False, properties={"FAILURE_TIME": "0001-01-01T00:00:00+23:59"})
+def test_garbage_never_raises(pubsub: bool, properties: dict[str, str]) -> None:
     """What is read of it, too, can be written into the next letter."""
     letter = pr.DeadLetter.read(properties, b"tea")
-    assert size_of(codec.write(letter.failure)) <= MAX_ENVELOPE
+    assert size_of(letter.failure.to_properties(pubsub_attributes=pubsub)) <= MAX_ENVELOPE
     following = letter.failure.after(ValueError(), attempt=1, when=NOW, origin=ORIGIN)
-    assert size_of(codec.write(following)) <= MAX_ENVELOPE
+    assert size_of(following.to_properties(pubsub_attributes=pubsub)) <= MAX_ENVELOPE
 
 
-@given(CODECS, st.text("0123456789", min_size=12, max_size=12))
-def test_a_secret_leaves_in_no_spelling(codec: pr.Codec, secret: str) -> None:
+@given(st.booleans(), st.text("0123456789", min_size=12, max_size=12))
+def test_a_secret_leaves_in_no_spelling(pubsub: bool, secret: str) -> None:
     """Redaction comes before every text is written, however often."""
     error = ValueError(f"card {secret}")
     envelope = pr.Envelope().after(
         error, attempt=1, when=NOW, origin=ORIGIN, reason=f"card {secret}"
     )
-    properties = codec.write(envelope, redact=lambda _, text: text.replace(secret, "…"))
+    properties = envelope.to_properties(
+        pubsub_attributes=pubsub, redact=lambda _, text: text.replace(secret, "…")
+    )
     assert "card …" == properties["FAILURE_MESSAGE"]
     assert not [name for name, text in properties.items() if secret in text]
 
 
 def test_an_envelope_goes_with_its_letters() -> None:
     """Over retries into the dead letter: the history grows, the origin stays, nothing is stale."""
-    codec, properties, origin = pr.Codec.PUBSUB, {"colour": "red"}, ORIGIN
+    pubsub, properties, origin = True, {"colour": "red"}, ORIGIN
     for attempt in (1, 2, 3):
         envelope = read_envelope(properties).after(
             None if attempt == 3 else ValueError("no amount"),
@@ -161,12 +170,12 @@ def test_an_envelope_goes_with_its_letters() -> None:
             reason="invalid" if attempt == 3 else None,
         )
         properties = letter_properties(
-            codec.strip(properties),
+            without_envelope(properties, pubsub=pubsub),
             origin,
             count=attempt,
             delay=1,
             retry_topic="persistent://shop/eu/orders-billing-RETRY",
-            custom=codec.write(envelope),
+            custom=envelope.to_properties(pubsub_attributes=pubsub),
         )
         origin = Origin("persistent://shop/eu/orders-billing-RETRY", f"5:{attempt}:-1", "billing")
     letter = pr.DeadLetter.read(properties)
@@ -202,16 +211,15 @@ ENVELOPE = pr.Envelope(
 )
 
 
-def added(codec: pr.Codec) -> dict[str, str]:
-    """Return what *codec* writes beside our own properties."""
-    properties = codec.write(ENVELOPE)
+def added(*, pubsub: bool) -> dict[str, str]:
+    """Return what is written beside our own properties."""
+    properties = ENVELOPE.to_properties(pubsub_attributes=pubsub)
     return {name: text for name, text in properties.items() if not name.startswith("FAILURE_")}
 
 
-@pytest.mark.parametrize("codec", [pr.Codec.PULSAR, pr.Codec.TDMQ])
-def test_pulsar_and_tdmq_have_what_every_letter_has(codec: pr.Codec) -> None:
+def test_a_letter_has_what_every_letter_has() -> None:
     """Java, Go and TDMQ know no properties of failures."""
-    assert {} == added(codec)
+    assert {} == added(pubsub=False)
 
 
 def test_pubsubs_attributes() -> None:
@@ -221,47 +229,19 @@ def test_pubsubs_attributes() -> None:
         "CloudPubSubDeadLetterSourceSubscription": "billing",
         "CloudPubSubDeadLetterSourceSubscriptionProject": "shop",
         "CloudPubSubDeadLetterSourceTopicPublishTime": "2026-11-21T12:00:00.123+00:00",
-    } == added(pr.Codec.PUBSUB)
+    } == added(pubsub=True)
 
 
-def test_springs_headers() -> None:
-    """Spring for Apache Pulsar's one property, and Spring for Apache Kafka's."""
-    assert {
-        "exception-thrown-cause": "no amount",
-        "kafka_dlt-exception-fqcn": "ValueError",
-        "kafka_dlt-exception-message": "no amount",
-        "kafka_dlt-exception-stacktrace": "Traceback …",
-        "kafka_dlt-original-topic": "persistent://shop/eu/orders",
-        "kafka_dlt-original-consumer-group": "billing",
-        "kafka_dlt-original-timestamp": "1795262400123",
-    } == added(pr.Codec.SPRING)
-
-
-@pytest.mark.parametrize("codec", pr.Codec)
-def test_stripping_takes_what_is_written_and_no_more(codec: pr.Codec) -> None:
-    """A message's own properties stay, also those of another codec."""
+@pytest.mark.parametrize("pubsub", [False, True])
+def test_stripping_takes_what_is_written_and_no_more(pubsub: bool) -> None:
+    """A message's own properties stay."""
     own = {
         "colour": "red",
         "FAILURE_RULE": "amount",
         "CloudPubSubDeadLetterSourceDeliveryErrorMessage": "no table",
     }
-    assert own == codec.strip(own | codec.write(ENVELOPE))
-
-
-@pytest.mark.parametrize("spelling", [pr.Codec.PUBSUB, "pubsub", "PUBSUB"])
-def test_a_codec_by_any_name(spelling: pr.Codec | str) -> None:
-    """Its value or its name does."""
-    assert pr.Codec.PUBSUB is pr.Codec.of(spelling)
-
-
-@pytest.mark.parametrize("codec", ["kafka", "", None, 5, []])
-def test_an_unknown_codec_is_refused(codec: object) -> None:
-    """The error names those that there are."""
-    known = "Codec.PULSAR, Codec.TDMQ, Codec.PUBSUB, Codec.SPRING"
-    with pytest.raises(
-        pr.ConfigError, match=f"^{re.escape(f'codec={codec!r}: expected one of {known}')}$"
-    ):
-        pr.Codec.of(codec)  # type: ignore[arg-type]
+    written = ENVELOPE.to_properties(pubsub_attributes=pubsub)
+    assert own == without_envelope(own | written, pubsub=pubsub)
 
 
 # -- what others have written ---------------------------------------------------------------------
@@ -319,33 +299,6 @@ MAIN = "persistent://public/default/orders"
             id="Pub/Sub",
         ),
         pytest.param(
-            {"exception-thrown-cause": "no amount"},
-            pr.Envelope(message="no amount"),
-            id="Spring for Apache Pulsar",
-        ),
-        pytest.param(
-            {
-                "kafka_dlt-original-topic": "orders",
-                "kafka_dlt-original-consumer-group": "billing",
-                "kafka_dlt-original-timestamp": "1795262400123",
-                "kafka_dlt-exception-fqcn": "org.example.ListenerExecutionFailedException",
-                "kafka_dlt-exception-cause-fqcn": "java.lang.IllegalStateException",
-                "kafka_dlt-exception-message": "no amount",
-                "kafka_dlt-exception-stacktrace": "java.lang.…",
-                "retry_topic-attempts": "4",
-            },
-            pr.Envelope(
-                topic="orders",
-                subscription="billing",
-                published=NOW,
-                error="java.lang.IllegalStateException",
-                message="no amount",
-                traceback="java.lang.…",
-                attempt=4,
-            ),
-            id="Spring for Apache Kafka",
-        ),
-        pytest.param(
             {
                 "FAILURE_REASON": "range",
                 "FAILURE_ERROR": "CHECK",
@@ -374,7 +327,11 @@ def test_everybodys_dead_letters_are_read(properties: dict, expected: pr.Envelop
 
 def test_the_highest_count_holds() -> None:
     """A letter that we wrote first and Java then has our count of then."""
-    properties = {"FAILURE_ATTEMPT": "1", "RECONSUMETIMES": "17", "retry_topic-attempts": "many"}
+    properties = {
+        "FAILURE_ATTEMPT": "1",
+        "RECONSUMETIMES": "17",
+        "CloudPubSubDeadLetterSourceDeliveryCount": "many",
+    }
     assert 17 == read_envelope(properties).attempt
 
 
@@ -429,7 +386,7 @@ def test_pubsubs_delivery_attempt() -> None:
 
 def test_the_first_publish_time_that_can_be_read_is_taken() -> None:
     """Ours before those of others, and garbage counts as absent."""
-    others = {"kafka_original-timestamp": "1000", "kafka_dlt-original-timestamp": "2000"}
+    others = {"CloudPubSubDeadLetterSourceTopicPublishTime": "1970-01-01T00:00:01+00:00"}
     assert 1.0 == published({"FAILURE_PUBLISH_TIME": "soon", **others})
     assert 3.0 == published({"FAILURE_PUBLISH_TIME": "1970-01-01T00:00:03Z", **others})
     assert published({"FAILURE_PUBLISH_TIME": ""}) is None
