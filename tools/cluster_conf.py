@@ -1,15 +1,18 @@
 """Write `docker/cluster/`, the configuration of docker/compose.yaml; a test compares the files.
 
-The settings are those of `pulsar_retry.standalone.LocalCluster`, with the usual ports.
+The settings are those of `LocalCluster` in tests/support/brokers, with the usual ports.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from pulsar_retry.standalone import cluster_config as conf
 from pulsar_retry.standalone.config import Setting, format_conf
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from support.brokers import cluster_config as conf
 
 FOLDER = Path(__file__).parents[1] / "docker" / "cluster"
 
@@ -41,7 +44,7 @@ def files(
         name = f"broker-{number}"
         own = conf.broker_settings(port, web_port, METADATA_PORT)
         found[name] = {**own, **public, **(more or {}).get(name, {})}
-    head = "# Made by `python tools/cluster_conf.py` from pulsar_retry/standalone/; do not edit.\n"
+    head = "# Made by `python tools/cluster_conf.py` from tests/support/brokers/; do not edit.\n"
     texts = {f"{name}.conf": head + format_conf(each) for name, each in found.items()}
     arguments = " \\\n  ".join(conf.setup_arguments(METADATA_PORT, list(brokers)))
     texts["setup.sh"] = f"{head}exec bin/pulsar initialize-cluster-metadata \\\n  {arguments}\n"

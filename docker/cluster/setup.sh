@@ -1,4 +1,4 @@
-# Made by `python tools/cluster_conf.py` from pulsar_retry/standalone/; do not edit.
+# Made by `python tools/cluster_conf.py` from tests/support/brokers/; do not edit.
 exec bin/pulsar initialize-cluster-metadata \
   --cluster \
   local \

@@ -5,9 +5,8 @@
     with Standalone() as broker:
         client = pulsar.Client(broker.service_url)
 
-`pulsar-retry standalone` does the same from a shell. `LocalCluster` has several processes, two
-brokers and two bookies, for tests that need more than one process. Besides Python, only a Java
-runtime of version 17 or later is necessary; `pip install "pulsar-retry[standalone]"` brings one.
+`pulsar-retry standalone` does the same from a shell. Besides Python, only a Java runtime of version
+17 or later is necessary; `pip install "pulsar-retry[standalone]"` brings one.
 """
 
 import sys
@@ -16,7 +15,5 @@ if sys.platform == "win32":
     raise ImportError("the standalone Pulsar runs on Linux and macOS; on Windows, use a container")
 
 from pulsar_retry.standalone.broker import Standalone
-from pulsar_retry.standalone.cluster import LocalCluster
-from pulsar_retry.standalone.cluster_config import TlsFiles
 
-__all__ = ["LocalCluster", "Standalone", "TlsFiles"]
+__all__ = ["Standalone"]

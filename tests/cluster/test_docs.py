@@ -8,7 +8,6 @@ from pathlib import Path
 import pulsar
 import pytest
 
-import pulsar_retry.standalone
 from support.encrypting import key_files
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -18,20 +17,8 @@ BLOCKS = re.findall(
 
 
 @pytest.mark.parametrize("block", range(len(BLOCKS)))
-def test_a_block_runs(cluster, client, topic, tmp_path, monkeypatch, block):
+def test_a_block_runs(cluster, client, topic, tmp_path, block):
     """A block runs; only addresses, token, files, topic and an undefined client are replaced."""
-
-    class Running:
-        def __init__(self, **_options):
-            pass
-
-        def __enter__(self):
-            return cluster.it
-
-        def __exit__(self, *_):
-            pass
-
-    monkeypatch.setattr(pulsar_retry.standalone, "LocalCluster", Running)
     public, private = key_files(tmp_path)
     code = BLOCKS[block]
     for printed, ours in {

@@ -8,9 +8,9 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.standalone import LocalCluster
 from support.brokers.clusters import RunningCluster
 from support.brokers.journals import tear, torn_padding
+from support.brokers.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.broker
 

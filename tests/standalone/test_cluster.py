@@ -18,12 +18,13 @@ import pytest
 import yaml
 
 import pulsar_retry as pr
-from pulsar_retry.standalone import LocalCluster, TlsFiles
-from pulsar_retry.standalone import cluster_config as conf
+from support.brokers import cluster_config as conf
+from support.brokers.cluster_config import TlsFiles
+from support.brokers.local_cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-from pulsar_retry.standalone import LocalCluster
+from support.brokers.local_cluster import LocalCluster
 with LocalCluster():
     print("ready", flush=True)
     input()
@@ -115,7 +116,7 @@ def test_a_cluster_that_was_not_started() -> None:
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     """Whenever the parent is killed: no process and no folder stay behind."""
     # The processes of a cluster are told their folder, in which nothing else runs.
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     parent = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         stdin=subprocess.PIPE,

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from pulsar_retry.standalone import Standalone
-from pulsar_retry.standalone.cluster_config import TLS_PROVIDER, tls_settings
 from pulsar_retry.standalone.ports import free_ports
+from support.brokers.cluster_config import TLS_PROVIDER, tls_settings
 from support.brokers.clusters import Certificates
 from support.brokers.hostile import HOSTILE
 from support.spark.issuing import issuing

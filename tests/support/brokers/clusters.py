@@ -20,11 +20,12 @@ from pulsar_retry.admin import AdminClient
 from pulsar_retry.admin.transport import topic_path
 from pulsar_retry.errors import AdminError, StandaloneError
 from pulsar_retry.replay import Cluster as Connection
-from pulsar_retry.standalone import LocalCluster, TlsFiles
 from pulsar_retry.standalone.jars.progress import progress_on
-from pulsar_retry.standalone.member import BrokerMember
+from support.brokers.cluster_config import TlsFiles
+from support.brokers.cluster_member import BrokerMember
 from support.brokers.composing import ComposeCluster, missing_for_compose
 from support.brokers.hostile import HOSTILE
+from support.brokers.local_cluster import LocalCluster
 from support.faults.ledger import patiently, wait_until
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)

@@ -16,12 +16,14 @@ from typing import Any
 import attrs
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone import LocalCluster, TlsFiles, config, ports, tokens
-from pulsar_retry.standalone import cluster_config as conf
+from pulsar_retry.standalone import config, ports, tokens
 from pulsar_retry.standalone.jvm import health
-from pulsar_retry.standalone.member import BrokerMember, Member
 from pulsar_retry.testing._container import missing_for_container
 from pulsar_retry.testing.broker import DEFAULT_IMAGE
+from support.brokers import cluster_config as conf
+from support.brokers.cluster_config import TlsFiles
+from support.brokers.cluster_member import BrokerMember, Member
+from support.brokers.local_cluster import LocalCluster
 
 ROOT = Path(__file__).parents[3]
 _FILE = ROOT / "docker" / "compose.yaml"

@@ -10,12 +10,12 @@ import attrs
 
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import ports
-from pulsar_retry.standalone.cluster_config import Program
 from pulsar_retry.standalone.config import Setting
 from pulsar_retry.standalone.data import journal
 from pulsar_retry.standalone.data.folder import Folder
 from pulsar_retry.standalone.jvm import health, jvm
 from pulsar_retry.standalone.jvm.java import Java
+from support.brokers.cluster_config import Program
 
 __all__ = ["BookieMember", "BrokerMember", "Member", "Runtime", "run_jvm"]
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Self
 
 from pulsar_retry.errors import ConfigError, StandaloneError
-from pulsar_retry.standalone import cluster_config as conf
 from pulsar_retry.standalone import config, ports, tokens
 from pulsar_retry.standalone.data import journal
 from pulsar_retry.standalone.data.folder import Folder
@@ -25,7 +24,8 @@ from pulsar_retry.standalone.jars.progress import Progress
 from pulsar_retry.standalone.jars.releases import find_release
 from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm.java import find_java
-from pulsar_retry.standalone.member import BookieMember, BrokerMember, Member, Runtime, run_jvm
+from support.brokers import cluster_config as conf
+from support.brokers.cluster_member import BookieMember, BrokerMember, Member, Runtime, run_jvm
 
 __all__ = ["LocalCluster"]
 
