@@ -20,8 +20,8 @@ class TooManyTriesError(Exception):
         wait: Seconds until it may present another one.
     """
 
-    def __init__(self, wait: float, what: str = "wrong tokens") -> None:
-        super().__init__(f"too many {what}; try again in {wait:.0f} s")
+    def __init__(self, wait: float) -> None:
+        super().__init__(f"too many wrong tokens; try again in {wait:.0f} s")
         self.wait = wait
 
 
@@ -32,11 +32,9 @@ class Throttle:
     concurrent requests cannot exceed the limit.
     """
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, *, what: str = "wrong tokens"
-    ) -> None:
-        """Start without attempts; *clock* returns seconds, and *what* is what errors name."""
-        self._clock, self._what = clock, what
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start without attempts; *clock* returns seconds."""
+        self._clock = clock
         self._lock = threading.Lock()
         #: For each address: when all its attempts are forgotten. Each one takes `INTERVAL`.
         self._busy_until: dict[str, float] = {}
@@ -55,7 +53,7 @@ class Throttle:
             until = max(self._busy_until.get(who, now), now) + INTERVAL
             wait = until - now - BURST * INTERVAL
             if wait > 0:
-                raise TooManyTriesError(wait, self._what)
+                raise TooManyTriesError(wait)
             if len(self._busy_until) >= _MOST:
                 self._forget(now)
             self._busy_until[who] = until

@@ -169,10 +169,6 @@ class LetterLookup:
         """Return how many letters match; None if the index cannot tell."""
         return self._index.count(topic, where) if knows(where) else None
 
-    def group(self, topic: str, where: Filter) -> LetterGroup | None:
-        """Return the largest group that matches; None if there is none."""
-        return next(iter(self._index.groups(topic, where)), None)
-
     def neighbours(
         self, topic: str, where: Filter, message_id: str
     ) -> tuple[str | None, str | None]:
