@@ -25,7 +25,6 @@ from pulsar_retry.consumer.access import inbox_of
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer as ThreadedConsumer
 from pulsar_retry.consumer.inbox import Inbox
-from pulsar_retry.consumer.nacks.stall import DEFAULT_LIMIT
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks
@@ -167,7 +166,6 @@ class Client(Closing, pulsar.asyncio.Client):
         letter_send_timeout: Duration = 30.0,
         hooks: Hooks | None = None,
         dedupe_letters: int = DEFAULT_MOST,
-        max_unacked_messages: int = DEFAULT_LIMIT,
         letter_encryption_key: str | None = None,
         plain_letters: bool = False,
         **newer: Never,
@@ -197,8 +195,6 @@ class Client(Closing, pulsar.asyncio.Client):
             hooks: Functions that are called when something happens to a message. None: the
                 client's `hooks`.
             dedupe_letters: How many letters are remembered to recognize duplicates; 0: off.
-            max_unacked_messages: The broker's setting ``maxUnackedMessagesPerConsumer``, for a
-                warning near it; 0: no warning.
             letter_encryption_key: The name of the key that encrypts letters.
             plain_letters: Publish the letters unencrypted, although messages are decrypted.
             **newer: Arguments that only a newer pulsar-client has. They are passed on to it.

@@ -43,7 +43,6 @@ def make_plan(
     unacked_messages_timeout_ms: Any = None,
     dedupe_letters: Any = DEFAULT_MOST,
     hooks: Any = None,
-    max_unacked_messages: Any = 0,
     crypto_key_reader: Any = None,
     letter_encryption_key: Any = None,
     plain_letters: Any = False,
@@ -64,7 +63,6 @@ def make_plan(
     dialect = Naming.of(naming)
     whole("max_pending_letters", max_pending_letters)
     whole("dedupe_letters", dedupe_letters, 0)
-    whole("max_unacked_messages", max_unacked_messages, 0)
     send_timeout = seconds("letter_send_timeout", letter_send_timeout)
     if send_timeout <= 0:
         raise ConfigError.bad("letter_send_timeout", letter_send_timeout, "more than 0 seconds")
@@ -94,9 +92,6 @@ def make_plan(
         ack_timeout=ack_timeout,
         dedupe_letters=dedupe_letters,
         hooks=checked_hooks(hooks),
-        # Other types have no limit at the broker. With an acknowledgement time-out the count of
-        # unsettled messages is too high, because redeliveries are not reported to the consumer.
-        max_unacked_messages=max_unacked_messages if shared and not ack_timeout else 0,
         letter_producers=letter_producers(
             policy,
             crypto_key_reader,

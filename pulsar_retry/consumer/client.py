@@ -25,7 +25,6 @@ from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handoff.handoff import NewMessage
 from pulsar_retry.consumer.nacks.bursts import CLIENT_DELAY_MS
-from pulsar_retry.consumer.nacks.stall import DEFAULT_LIMIT
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.errors import ForkedError, about
 from pulsar_retry.letters.plan import DEFAULT_MOST
@@ -206,7 +205,6 @@ class Client(pulsar.Client):
         letter_send_timeout: Duration = 30.0,
         dedupe_letters: int = DEFAULT_MOST,
         hooks: Hooks | None = None,
-        max_unacked_messages: int = DEFAULT_LIMIT,
         letter_encryption_key: str | None = None,
         plain_letters: bool = False,
         **newer: Never,
@@ -294,10 +292,6 @@ class Client(pulsar.Client):
                 second one is recognized, acknowledged and not delivered. 0: off.
             hooks: Functions that are called when something happens to a message. None: the
                 client's `hooks`.
-            max_unacked_messages: The broker's setting ``maxUnackedMessagesPerConsumer``. The broker
-                delivers nothing above it, so the consumer logs a warning at 80 %. 0: no warning.
-                Exclusive and Failover subscriptions, and those with *unacked_messages_timeout_ms*,
-                get no warning either.
             letter_encryption_key: The name of the key that encrypts letters. The
                 *crypto_key_reader* supplies the public key. If there are letters and a key reader,
                 either this argument or *plain_letters* is required.
@@ -331,7 +325,6 @@ class Client(pulsar.Client):
             unacked_messages_timeout_ms=unacked_messages_timeout_ms,
             dedupe_letters=dedupe_letters,
             hooks=self._hooks if hooks is None else hooks,
-            max_unacked_messages=max_unacked_messages,
             crypto_key_reader=crypto_key_reader,
             letter_encryption_key=letter_encryption_key,
             plain_letters=plain_letters,

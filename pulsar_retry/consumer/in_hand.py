@@ -13,7 +13,6 @@ from pulsar_retry.consumer.nacks.awaited import State
 from pulsar_retry.consumer.nacks.chunks import ChunkedId, may_be_chunked, with_chunks
 from pulsar_retry.consumer.nacks.queue import NackQueue
 from pulsar_retry.consumer.nacks.returns import COME_BACK, Returns, Rounds
-from pulsar_retry.consumer.nacks.stall import StallWatch
 from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.observe.watch import topic_label
@@ -101,7 +100,6 @@ class InHand:
         self.letters_in_flight: Callable[[], int] = lambda: 0
         self._plan = plan
         self._now = timer.now
-        self._stall = StallWatch(plan.max_unacked_messages, plan.subscription)
         # The topics that messages of a pattern came from: a message id does not include its topic.
         is_pattern = isinstance(plan.topic, re.Pattern)
         self._seen_topics: set[str] | None = set() if is_pattern else None
@@ -138,10 +136,9 @@ class InHand:
         self.looks_at = 0
 
     def look(self, messages: Sequence[Any]) -> None:
-        """Check the broker's limit, and received *messages*."""
+        """Check received *messages*."""
         self.is_asking = False
-        unsettled, now = self.unsettled, self._now()
-        self._stall.look(unsettled, self.pending_nacks)
+        now = self._now()
         looks_at_each = self._looks_at_each or now < self._looks_at_each_until
         for each in messages[:: 1 if looks_at_each else self._step]:
             self._check_message(raw_of(each))
@@ -154,7 +151,7 @@ class InHand:
         elif now - self._looked > 10 * interval:
             self._step = 1
         self._looked = now
-        self.looks_at = self.received + min(self._stall.next_look(unsettled), self._step)
+        self.looks_at = self.received + self._step
 
     def _check_message(self, raw: Any) -> None:
         """Check whether a message is chunked, and whether a nack has requested it."""

@@ -37,7 +37,6 @@ class Plan:
         ack_timeout: Seconds after which messages in hand are redelivered; 0: never.
         dedupe_letters: How many letters are remembered to recognize duplicates; 0: none.
         hooks: The functions to call when something happens to a message.
-        max_unacked_messages: The broker's limit for the warning; 0: no warning.
         letter_producers: How retry letters and dead letters are published.
         ordered: Whether the messages of the topic, or of a key, are delivered in order.
     """
@@ -55,7 +54,6 @@ class Plan:
     ack_timeout: float = 0.0
     dedupe_letters: int = DEFAULT_MOST
     hooks: Hooks | None = None
-    max_unacked_messages: int = 0
     letter_producers: LetterProducerOptions = attrs.field(factory=LetterProducerOptions)
     ordered: bool = True
 

@@ -155,7 +155,6 @@ def test_what_subscribe_adds_is_keyword_only_with_a_default() -> None:
         "max_pending_letters",
         "letter_send_timeout",
         "dedupe_letters",
-        "max_unacked_messages",
         "hooks",
         "letter_encryption_key",
         "plain_letters",
