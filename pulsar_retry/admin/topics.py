@@ -64,13 +64,6 @@ class Topics:
         parts = ("partitions",) if partitioned else ()
         self._transport.json("DELETE", topic_path(topic, *parts), force=force)
 
-    def unload(self, topic: str) -> None:
-        """Unload a topic: the broker stores its state, and its clients connect again.
-
-        Needs the rights of an administrator of the tenant.
-        """
-        self._transport.json("PUT", topic_path(topic, "unload"))
-
     def stats(self, topic: str, *, precise: bool = True) -> dict[str, Any]:
         """Return the statistics. By default the backlog is an exact number of messages.
 

@@ -17,7 +17,7 @@ from pulsar_retry.wire.names import TopicName
 __all__ = ["command"]
 
 #: The values of a result that a table shows.
-_COUNTS = ("redriven", "count", "replayed", "purged", "stopped")
+_COUNTS = ("redriven", "replayed", "purged", "stopped")
 
 
 @click.group(
@@ -88,4 +88,4 @@ def _row(entry: AuditEntry) -> tuple[object, ...]:
 
 
 #: What the column of the topic shows already.
-_ARGUMENTS = frozenset({"dlq", "dlqs", "topic", "retry"})
+_ARGUMENTS = frozenset({"dlqs", "topic"})

@@ -1,4 +1,4 @@
-"""`pulsar-retry dlq`: look into dead-letter topics, and move their letters."""
+"""`pulsar-retry dlq`: look into dead-letter topics, and move or remove their letters."""
 
 from __future__ import annotations
 
@@ -19,15 +19,10 @@ from pulsar_retry.cli._common.completing import (
 from pulsar_retry.cli._common.export import Export
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.letters import full, line, show_groups
-from pulsar_retry.cli._common.moves import (
-    archive_command,
-    discard_command,
-    restore_command,
-    undo,
-)
 from pulsar_retry.cli._common.options import limit_option
 from pulsar_retry.cli._common.output import clean, progress, show_json, table, words_of_age
 from pulsar_retry.cli._common.redriving import dead_letter_topics, patience
+from pulsar_retry.cli.discard import command as discard_command
 from pulsar_retry.cli.redrive import command as redrive_command
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import letter_topics
@@ -49,7 +44,7 @@ _through = click.option(
 
 
 @click.group(
-    short_help="Look into dead-letter topics, and move their letters.",
+    short_help="Look into dead-letter topics, and move or remove their letters.",
     epilog=f"""{CONNECTION}
 
 \b
@@ -60,13 +55,13 @@ Examples:
   pulsar-retry dlq show orders-billing-DLQ 12:7
   pulsar-retry dlq tail orders-billing-DLQ --reason timeout
   pulsar-retry dlq export orders-billing-DLQ --output dead.parquet
-  pulsar-retry dlq archive orders-billing-DLQ --reason invalid --dry-run""",
+  pulsar-retry dlq discard orders-billing-DLQ --reason invalid --dry-run""",
 )
 def command() -> None:
     """Look into dead-letter topics: list them, and show their letters and the reasons.
 
     Reading (ls, show, tail, export) consumes nothing: every letter stays in its topic, for every
-    subscription. redrive, undo, archive, discard and restore move letters.
+    subscription. redrive moves letters, and discard removes them.
     """
 
 
@@ -279,9 +274,4 @@ def export_(
 
 
 command.add_command(redrive_command, "redrive")
-command.add_command(undo)
-command.add_command(archive_command())
-command.add_command(discard_command())
-command.add_command(
-    restore_command("DLQ", "dead_letter", "dead-letter topic", "dlq restore orders-billing-DLQ")
-)
+command.add_command(discard_command, "discard")

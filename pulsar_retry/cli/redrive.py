@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
-from pulsar_retry.cli._common.editing import MakeEdit, edit_options
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.operator import Operator, operator_options
 from pulsar_retry.cli._common.options import (
@@ -27,10 +27,10 @@ from pulsar_retry.cli._common.redriving import (
     within_option,
 )
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.ops.audit import Act
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.redriving.patching import DIFFS, PayloadPatch
 from pulsar_retry.replay.redriving.redrive import MAX_REDRIVES, Redrive
 
 __all__ = ["command"]
@@ -44,6 +44,25 @@ _WHAT = (
 _SINCE_0_3 = ("ids", "attempts", "search")
 
 
+def _patch_text(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
+    """Return the JSON of a patch, or that in the file that is given.
+
+    The audit log has it then, too.
+
+    Raises:
+        ConfigError: it is no patch, or the file cannot be read.
+    """
+    if given is None:
+        return None
+    text = given
+    if not given.lstrip().startswith(("[", "{")):
+        try:
+            text = Path(given).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--patch: {given} cannot be read: {error}") from None
+    return PayloadPatch.of(text).text
+
+
 @click.command(
     short_help="Publish dead letters again, so that they are retried.",
     epilog="""\b
@@ -55,8 +74,7 @@ Examples:
   pulsar-retry redrive orders-billing-DLQ --id 12:7 --id 12:9 --why INC-1234
   pulsar-retry redrive shop/orders --fingerprint ccea288163ac967e
   pulsar-retry redrive orders-billing-DLQ --to workbench --keep-failure --property shop=7
-  pulsar-retry redrive orders-billing-DLQ --reason invalid --patch '{"currency": "EUR"}' --dry-run
-  pulsar-retry redrive orders-billing-DLQ --reason invalid --transform fixes.py:amount --yes""",
+  pulsar-retry redrive orders-billing-DLQ --reason invalid --patch '{"total": 5}' --dry-run""",
 )
 @dlqs_argument
 @click.option(
@@ -95,7 +113,21 @@ Examples:
     metavar="N",
     help="Letters that were redriven this many times stay in the DLQ.",
 )
-@edit_options
+@click.option(
+    "--patch",
+    callback=_patch_text,
+    metavar="FILE|JSON",
+    help="Change each payload by a JSON patch (a list, RFC 6902) or a JSON merge patch (an "
+    "object, RFC 7396). The original payloads are not kept.",
+)
+@click.option(
+    "--diffs",
+    type=click.IntRange(0, DIFFS),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="For how many letters a dry run shows what the patch changes.",
+)
 @click.option("--keep-failure", is_flag=True, help="Keep the properties that describe the failure.")
 @click.option("--keep-attempts", is_flag=True, help="Keep the number of attempts.")
 @click.option(
@@ -118,7 +150,6 @@ def command(
     dlqs: tuple[str, ...],
     ramp: str | None,
     ramp_step: str,
-    make_edit: MakeEdit,
     diffs: int,
     within: str | None,
     **options: Any,
@@ -133,23 +164,21 @@ def command(
     letter that is published twice then has the same DEDUPE_ID both times. Attempts start anew, and
     REDRIVE_COUNT grows by one. Ctrl-C settles the letters in flight and ends.
 
-    --transform and --patch change letters on their way, and the dry run shows how. The original of
-    a changed letter is stored in the archive beside DLQ before its copy is published. `dlq undo`
-    brings originals back. A letter whose edit fails stays.
+    --patch changes JSON payloads on their way, and the dry run shows how. A letter that the patch
+    does not fit stays.
 
     Without --yes it does a dry run first and asks. The exit code is 1 if letters that should be
     redriven are left.
     """
     output = {name: options.pop(name) for name in ("dry_run", "yes", "as_json")}
 
-    def redrive(topic: str, dry: bool, act: Act) -> Redrive:
+    def redrive(topic: str, dry: bool) -> Redrive:
         return Redrive(
             topic,
             cluster=cluster,
             where=where,
             ramp=_rates(ramp),
             ramp_step=seconds_of_text("--ramp-step", ramp_step),
-            edit=make_edit(act),
             dry_run=dry,
             within=patience(within, as_json=output["as_json"]),
             job_key=_job_key(),

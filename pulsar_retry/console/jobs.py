@@ -234,7 +234,7 @@ class Jobs:
     ) -> Job:
         target = f"{order.source} {order.subscription}".strip()
         act = Act(verb=order.verb, target=target, by=by, why=order.why or None, given=order.given())
-        work = order.work(self._cluster, act, dry_run=dry_run)
+        work = order.work(self._cluster, dry_run=dry_run)
         if len(self._running) >= _AT_ONCE:
             raise ConfigError(f"{_AT_ONCE} jobs are running: wait until one ends")
         now = time.time()

@@ -29,7 +29,6 @@ from pulsar_retry.ops.showing import fits
 from pulsar_retry.ops.waiting import Waiting, survey_waiting
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.waiting.choosing import DueTimes
 from pulsar_retry.wire.names import TopicName
 from pulsar_retry.wire.payloads.rows import as_csv
 
@@ -197,7 +196,7 @@ class LetterLookup:
             missed: list[object] = []
             reading = letters_after(client, admin, topic, None, lambda *place: missed.append(place))
             limited = itertools.islice(reading, _MOST_WAITING)
-            found = survey_waiting(limited, where, DueTimes(), LISTED)
+            found = survey_waiting(limited, where, LISTED)
             return attrs.evolve(found, unreadable=len(missed))
 
     def exported(self, topic: str, where: Filter, *, is_csv: bool = False) -> Iterator[str]:

@@ -5,24 +5,21 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import attrs
 
 from pulsar_retry.console.filtering import NAMES, Pairs, Query
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.ops.audit import Act
 from pulsar_retry.policy.durations import seconds_of_text
-from pulsar_retry.replay.archiving.archiving import Archiving
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.redriving.discarding import Discard
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import STAYS, STOPPED, Redriven
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.seek import seek
 from pulsar_retry.replay.snapshots.snapshot import Snapshot
 from pulsar_retry.replay.subscription import Subscription
-from pulsar_retry.wire.archive import ArchiveNote
 from pulsar_retry.wire.names import TopicName, kind_of
 
 #: What happens to the letters, for each verb.
@@ -217,7 +214,7 @@ class Order:
         verb = "redrive" if self.verb == "redrive" else "dlq discard"
         return " ".join([f"pulsar-retry {verb} {shown}", *filter(None, [options]), *more])
 
-    def work(self, cluster: Cluster, act: Act, *, dry_run: bool) -> OrderWork:
+    def work(self, cluster: Cluster, *, dry_run: bool) -> OrderWork:
         """Return the work of this order; nothing is opened.
 
         Raises:
@@ -243,14 +240,7 @@ class Order:
             "dry_run": dry_run,
         }
         if self.verb == "discard":
-            note = ArchiveNote(
-                archived_as="discarded",
-                by=act.by,
-                at=datetime.now(UTC),
-                why=act.why,
-                job=act.job,
-            )
-            return _Moving(Archiving(self.source, note, **options))
+            return _Moving(Discard(self.source, **options))
         if self.to not in {"", *_TO}:
             raise ConfigError.bad("to", self.to, " or ".join(_TO))
         return _Moving(Redrive(self.source, self.to or "retry", **options))

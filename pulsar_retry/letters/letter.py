@@ -57,7 +57,6 @@ class Letter:
         span: The span of the hand-off; None without tracing.
         origin: Where the message was delivered from; None: it was not looked up.
         payload: The payload that replaces that of the message; None: it stays.
-        key: The partition key that replaces that of the message, empty for none; None: it stays.
     """
 
     topic: str
@@ -70,7 +69,6 @@ class Letter:
     span: HandOffSpan | None = attrs.field(default=None, eq=False, repr=False)
     origin: Origin | None = attrs.field(default=None, eq=False, repr=False)
     payload: bytes | None = attrs.field(default=None, repr=False)
-    key: str | None = attrs.field(default=None, repr=False)
     published = None  # the message says it
 
 

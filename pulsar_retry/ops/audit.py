@@ -58,7 +58,7 @@ class Act:
         by: Who gave the command.
         why: The reason that was given; None if there is none.
         given: The arguments, such as the filter, as JSON-compatible values.
-        job: The id of the command; archived letters have it too.
+        job: The id of the command.
     """
 
     verb: str

@@ -4,12 +4,9 @@ Everything here takes a `Cluster`, or a `Subscription` in a cluster: the main to
 and the dead-letter topic together.
 """
 
-from pulsar_retry.replay.archiving.undoing import Undo, Undone
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.editing.content import LetterContent
-from pulsar_retry.replay.editing.diff import LetterDiff
-from pulsar_retry.replay.editing.edit import Edit
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.redriving.patching import LetterDiff
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import Group, Redriven
 from pulsar_retry.replay.seeking.report import LetterCounts, PartitionReport, SeekReport
@@ -19,10 +16,8 @@ from pulsar_retry.replay.subscription import Subscription
 
 __all__ = [
     "Cluster",
-    "Edit",
     "Filter",
     "Group",
-    "LetterContent",
     "LetterCounts",
     "LetterDiff",
     "PartitionReport",
@@ -31,7 +26,5 @@ __all__ = [
     "SeekReport",
     "Snapshot",
     "Subscription",
-    "Undo",
-    "Undone",
     "seek",
 ]

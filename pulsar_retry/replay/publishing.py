@@ -12,8 +12,6 @@ import pulsar
 from pulsar_retry.client import Client
 from pulsar_retry.consumer.client import timer_of
 from pulsar_retry.consumer.handoff.handoff import HandOff
-from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
-from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry.runtime.worker import side_by_side
 
 #: Seconds after which a letter without a receipt has failed.
@@ -29,16 +27,13 @@ class AcknowledgedLater:
 
 
 @contextlib.contextmanager
-def hand_off_of(
-    client: Client, *, max_pending: int, natively: bool = True, archive: str | None = None
-) -> Iterator[HandOff]:
+def hand_off_of(client: Client, *, max_pending: int, natively: bool = True) -> Iterator[HandOff]:
     """Yield a hand-off that publishes letters; letters that are in flight at the end fail.
 
     Args:
         client: Publishes the letters.
         max_pending: How many letters are in flight at most.
         natively: Hand on in C++ where that can be had. That needs pulsar-client's own consumer.
-        archive: The topic to which letters are archived; it gets the subscription that keeps them.
     """
     hand_off = HandOff(
         client,
@@ -52,9 +47,6 @@ def hand_off_of(
         natively=natively,
     )
     hand_off.posts = natively
-    if archive is not None:
-        create = InitialSubscription(client, KEEPING_SUBSCRIPTION).create
-        hand_off.producers.keep(archive, create)
     try:
         yield hand_off
     finally:

@@ -51,9 +51,6 @@ class LetterInPlace(NamedTuple):
 #: Why an entry cannot be read, in words.
 CANNOT_BE_READ = "encrypted or incomplete"
 
-#: The same for several entries.
-SOME_CANNOT_BE_READ = f"{{count}} letters cannot be read, and stay: they are {CANNOT_BE_READ}"
-
 #: Gets the places of entries that cannot be read; see `read_after`.
 Unreadable = Callable[[str, EntryPlace], object]
 

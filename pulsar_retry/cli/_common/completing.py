@@ -28,7 +28,7 @@ _PLAIN = re.compile(r"[\w@%+=:,./-]+")
 #: Seconds that a user waits for an answer of the cluster.
 _PATIENCE = 2.0
 #: The parameters that name a topic.
-_TOPICS = ("topic", "dlq", "dlqs", "retry", "topics")
+_TOPICS = ("topic", "dlq", "dlqs", "topics")
 
 
 def complete_topic(kind: Kind | None) -> _Complete:

@@ -16,7 +16,6 @@ from pulsar_retry.wire.names import Naming
 __all__ = [
     "FILE",
     "address",
-    "all_letters_option",
     "as_argument",
     "by_options",
     "dry_run_option",
@@ -40,9 +39,6 @@ _ADVICE = re.compile(r"\b(\w+)=(True|False)\b")
 #: The type of an option that names a file.
 FILE = click.Path(dir_okay=False, path_type=Path)
 
-all_letters_option = click.option(
-    "--all", "everything", is_flag=True, help="All letters of the topic."
-)
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 limit_option = click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", help="The maximum number of letters."

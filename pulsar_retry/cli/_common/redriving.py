@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import click
 
@@ -15,33 +14,21 @@ from pulsar_retry.cli._common.completing import complete_subscription, complete_
 from pulsar_retry.cli._common.letters import show_groups
 from pulsar_retry.cli._common.operator import Operator
 from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json
-from pulsar_retry.errors import ConfigError
-from pulsar_retry.ops.audit import Act
 from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.policy.durations import seconds_of_text
-from pulsar_retry.replay.archiving.undoing import Undone
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import SAMPLE, STAYS, STOPPED, Redriven
-from pulsar_retry.replay.waiting.report import WaitingReport
 from pulsar_retry.wire.names import TopicName
 
 __all__ = [
     "carry_out",
-    "check_selects",
     "dead_letter_topics",
     "dlq_subscription_option",
     "dlqs_argument",
-    "interruptible",
     "patience",
-    "shown",
     "within_option",
 ]
-
-#: Shows progress: what is done, and the total.
-Show = Callable[[float, float | None], None]
-
-_Result = TypeVar("_Result", Redriven, Undone, WaitingReport)
 
 #: Seconds after its start until which a command reads, if nothing else is asked for, and its text
 #: is for people; and for how long it reads at least.
@@ -80,16 +67,8 @@ def patience(within: str | None, *, as_json: bool) -> float | None:
     return max(_LEAST, _PATIENCE - spent)
 
 
-class Cancellable(Protocol):
-    """A job that can be cancelled."""
-
-    def cancel(self) -> None:
-        """Settle what is in flight, and end."""
-        ...
-
-
-#: Makes the job for one topic: whether it is a dry run, and the command for the audit log.
-Make = Callable[[str, bool, Act], Redrive]
+#: Makes the job for one topic; the second argument says whether it is a dry run.
+Make = Callable[[str, bool], Redrive]
 
 
 def dead_letter_topics(cluster: Cluster, names: Sequence[str]) -> list[str]:
@@ -104,16 +83,6 @@ def dead_letter_topics(cluster: Cluster, names: Sequence[str]) -> list[str]:
                 if each.kind == "dead_letter" and each.backlog:
                     found[each.topic] = None
     return list(found)
-
-
-def check_selects(*, selects: bool, everything: bool) -> None:
-    """Check that the letters of a verb that removes them are selected.
-
-    Raises:
-        ConfigError: there is neither a filter nor *everything*.
-    """
-    if not selects and not everything:
-        raise ConfigError("expected a filter, such as --id or --reason, or --all for all letters")
 
 
 def carry_out(
@@ -141,20 +110,19 @@ def carry_out(
         dry_run: Do only the dry run.
         yes: Do not ask.
         as_json: Print JSON: an object, or a list of objects if there are several topics.
-        diffs: For how many letters a dry run shows what an edit changes.
+        diffs: For how many letters a dry run shows what a patch changes.
 
     Returns:
         The exit code.
     """
     verb, done_ = words
     check_can_ask(yes=yes or dry_run)
-    acts = {each: who.act(each) for each in topics}
-    jobs = {each: make(each, dry_run, acts[each]) for each in topics}  # checks the arguments first
+    jobs = {each: make(each, dry_run) for each in topics}  # checks the arguments first
     totals: dict[str, int | None] = dict.fromkeys(topics, total)
     if not dry_run and not yes:
         count = 0
         for each in topics:
-            plan = _run(make(each, True, acts[each]), "looking", total)  # noqa: FBT003 - a dry run
+            plan = _run(make(each, True), "looking", total)  # noqa: FBT003 - a dry run
             if not as_json:
                 _show(plan, done_, several=len(topics) > 1, diffs=diffs)
             totals[each] = None if plan.stopped == SAMPLE else plan.redriven
@@ -166,7 +134,7 @@ def carry_out(
         if dry_run:
             done = _run(job, "looking", total)
         else:
-            with who.audited(cluster, each, acts[each]) as tell:
+            with who.audited(cluster, each, who.act(each)) as tell:
                 done = _run(job, done_, totals[each])
                 tell(_counts(done))
         results.append(done)
@@ -186,39 +154,32 @@ def _counts(done: Redriven) -> dict[str, Any]:
     """Return the result for the audit log."""
     facts = done.facts()
     names = ("job", "redriven", "at_least", "resumed", "left", "targets", "stopped", "seconds")
-    edit = {name: facts[name] for name in ("edit", "edited")} if done.edit else {}
-    return {**{name: facts[name] for name in names}, **edit}
+    patched = {"patched": done.patched} if done.patched else {}
+    return {**{name: facts[name] for name in names}, **patched}
 
 
 def _run(job: Redrive, what: str, total: int | None) -> Redriven:
-    def run(show: Show) -> Redriven:
+    """Do the job, show its progress, and log its result."""
+    ended: list[Redriven] = []
+
+    def result() -> str:
+        (done,) = ended
+        return "ok" if done.is_complete else done.stopped or "incomplete"
+
+    with _interruptible(job), progress(what, job.source, result) as show:
+
         def tell(so_far: Redriven) -> None:
             if so_far.dry_run:
                 show(so_far.read, so_far.backlog)
             else:
                 show(so_far.redriven, total)
 
-        return job.run(tell)
-
-    with interruptible(job):
-        return shown(what, job.source, run)
-
-
-def shown(what: str, topic: str, run: Callable[[Show], _Result]) -> _Result:
-    """Run a verb that changes *topic*, show its progress, and log its result."""
-    ended: list[_Result] = []
-
-    def result() -> str:
-        (done,) = ended
-        return "ok" if done.is_complete else getattr(done, "stopped", None) or "incomplete"
-
-    with progress(what, topic, result) as show:
-        ended.append(run(show))
+        ended.append(job.run(tell))
     return ended[0]
 
 
 @contextlib.contextmanager
-def interruptible(job: Cancellable) -> Iterator[None]:
+def _interruptible(job: Redrive) -> Iterator[None]:
     """Let the first Ctrl-C or SIGTERM cancel the job; the second ends the process."""
     previous = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
@@ -249,9 +210,9 @@ def _show(done: Redriven, word: str, *, several: bool, diffs: int) -> None:
     click.echo(f"{least}{done.redriven} {verb}{resumed}, {done.seconds:.1f} s")
     for topic, count in done.targets.items():
         click.echo(f"  {count} to {clean(topic)}")
-    if done.edit:
+    if done.patched:
         would = "would be changed" if done.dry_run else "changed"
-        click.echo(f"  {done.edited} {would} by {done.edit}")
+        click.echo(f"  {done.patched} {would} by the patch")
     seen = "of those read " if done.stopped else ""
     for why, count in done.left.items():
         click.echo(f"  {count} {seen}stay: {STAYS.get(why, why)}")
@@ -264,8 +225,6 @@ def _show(done: Redriven, word: str, *, several: bool, diffs: int) -> None:
         click.echo(f"Only the first {done.read}{of} letters were read: --within 10m reads longer.")
     elif done.stopped:
         click.echo(STOPPED[done.stopped])
-    if done.edited and not done.dry_run:
-        click.echo(f"To undo it: pulsar-retry dlq undo {shlex.quote(done.source)} {done.job}")
 
 
 def _show_plan(done: Redriven, diffs: int) -> None:

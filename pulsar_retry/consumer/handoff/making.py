@@ -266,8 +266,6 @@ def build_letter(
         key, ordering_key = raw.partition_key(), raw.ordering_key()
     except UnicodeDecodeError:
         key, ordering_key = _text_or_bytes(raw.partition_key), _text_or_bytes(raw.ordering_key)
-    if letter.key is not None:
-        key = letter.key
     if key:
         builder.partition_key(key)
     if ordering_key:

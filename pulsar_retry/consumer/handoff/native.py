@@ -135,10 +135,8 @@ class NativeProducer(LetterProducer):
     ) -> None:
         """Publish the letter of *flight*; see `LetterProducer.publish`."""
         letter = flight.letter
-        # C++ always sends the payload and the key of the message.
-        differs = letter.payload is not None or letter.key is not None
-        # A source can be a reader of this package.
-        if differs or type(flight.source) is not _pulsar.Consumer:
+        # C++ always sends the payload of the message. A source can be a reader of this package.
+        if letter.payload is not None or type(flight.source) is not _pulsar.Consumer:
             super().publish(flight, assemble, clock, apart=apart)
             return
         due, properties = deliver_at(letter, clock), letter.properties

@@ -10,11 +10,14 @@ from typing import Any
 from pulsar_retry.errors import PayloadError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redriving.editor import LetterEditor
-from pulsar_retry.replay.redriving.report import EDIT_REFUSED, FILTERED, TOO_OFTEN, UNREADABLE
+from pulsar_retry.replay.redriving.patching import Patcher
+from pulsar_retry.replay.redriving.report import FILTERED, PATCH_REFUSED, TOO_OFTEN, UNREADABLE
 from pulsar_retry.replay.redriving.targets import NoTarget, RedriveTargets
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.redrive import RedriveProperties, next_redrive, owner_of
+
+#: The letter to publish; None: the letter is only acknowledged; or the reason why it stays.
+Verdict = Letter | str | None
 
 
 class LetterJudge(abc.ABC):
@@ -27,8 +30,8 @@ class LetterJudge(abc.ABC):
     def __init__(self) -> None:
         self.problems: dict[str, None] = {}
 
-    def judge(self, raw: Any, position: str) -> Letter | str:
-        """Return the letter to publish, or the reason why the letter stays.
+    def judge(self, raw: Any, position: str) -> Verdict:
+        """Return what happens to a letter.
 
         Args:
             raw: A `_pulsar.Message`.
@@ -44,7 +47,7 @@ class LetterJudge(abc.ABC):
         return self.decide(raw, properties, position)
 
     @abc.abstractmethod
-    def decide(self, raw: Any, properties: dict[str, str], position: str) -> Letter | str:
+    def decide(self, raw: Any, properties: dict[str, str], position: str) -> Verdict:
         """Return the same as `judge`, for a letter with readable properties."""
 
 
@@ -60,7 +63,7 @@ class RedriveJudge(LetterJudge):
         source: str,
         naming: Naming,
         max_redrives: int,
-        editor: LetterEditor | None = None,
+        patcher: Patcher | None = None,
     ) -> None:
         """Make the judge of one redrive; see `Redrive`."""
         super().__init__()
@@ -70,7 +73,7 @@ class RedriveJudge(LetterJudge):
         self._source = source
         self._naming = naming
         self._max_redrives = max_redrives
-        self._editor = editor
+        self._patcher = patcher
 
     def decide(self, raw: Any, properties: dict[str, str], position: str) -> Letter | str:
         """Return the letter to publish, or the reason why the dead letter stays."""
@@ -83,20 +86,14 @@ class RedriveJudge(LetterJudge):
         if isinstance(target, NoTarget):
             self.problems[target.problem] = None
             return target.why
-
-        def redriven(carried: Mapping[str, str]) -> dict[str, str]:
-            place = f"{self._source} {position}"
-            return self._written.build(carried, count=count, position=place, owner=target.owner)
-
-        if self._editor is None:
-            return Letter(target.topic, redriven(properties))
+        place = f"{self._source} {position}"
+        written = self._written.build(properties, count=count, position=place, owner=target.owner)
         try:
-            return self._editor.letter(
-                target.topic, redriven, raw, properties, key=key_of(raw), position=position
-            )
+            payload = None if self._patcher is None else self._patcher.payload(raw, position)
         except PayloadError as error:
             self.problems[f"{position}: {error}"] = None
-            return EDIT_REFUSED
+            return PATCH_REFUSED
+        return Letter(target.topic, written, payload=payload)
 
 
 def is_meant(where: Filter, raw: Any, properties: Mapping[str, str], position: str) -> bool:

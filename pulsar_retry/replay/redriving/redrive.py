@@ -23,15 +23,14 @@ from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.editing.edit import Edit
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.publishing import hand_off_of
 from pulsar_retry.replay.reading import LetterCodecs
 from pulsar_retry.replay.redriving.delivery import DeliveryWatch
-from pulsar_retry.replay.redriving.editor import LetterEditor, archived_by
 from pulsar_retry.replay.redriving.judge import LetterJudge, RedriveJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
+from pulsar_retry.replay.redriving.patching import Patcher, PatchLike, PayloadPatch
 from pulsar_retry.replay.redriving.report import WHY_NOT_SEEN, Redriven, first_of_each
 from pulsar_retry.replay.redriving.run import RedriveWork, Run
 from pulsar_retry.replay.redriving.source import (
@@ -47,7 +46,6 @@ from pulsar_retry.replay.redriving.source import (
 from pulsar_retry.replay.redriving.survey import Failures, count_left, survey_redrive
 from pulsar_retry.replay.redriving.targets import RETRY, Keep, RedriveTargets, checked_target
 from pulsar_retry.replay.subscription import Subscription
-from pulsar_retry.wire.archive import archive_of
 from pulsar_retry.wire.names import Naming, NamingLike, TopicName, kind_of, logical
 from pulsar_retry.wire.redrive import RedriveProperties
 
@@ -96,7 +94,7 @@ class Redrive:
         keep_failure: bool = False,
         keep_attempts: bool = False,
         any_topic: bool = False,
-        edit: Edit | None = None,
+        patch: PatchLike | None = None,
         dry_run: bool = False,
         within: Duration | None = None,
         job_key: str | None = None,
@@ -133,8 +131,10 @@ class Redrive:
                 topic: by its name in any dialect, as the topic of a `Subscription`, or because
                 letters are read through `pulsar-retry`. Messages that are taken through another
                 subscription are lost for the application that owns that subscription.
-            edit: What is changed in each letter. The original of a changed letter is archived
-                before its copy is published (`Edit`).
+            patch: What is changed in the JSON payload of each letter: a JSON patch (a list of
+                operations, RFC 6902), a JSON merge patch (an object, RFC 7396), or the text of one.
+                A letter that it does not fit stays, and so does one whose payload is not JSON or
+                has another schema. The original payloads are not kept.
             dry_run: Only report. Nothing is published, acknowledged or created.
             within: For how long a dry run reads at most, in seconds or as a timedelta. If letters
                 are left then, its report says so (``sample``). None: it reads all.
@@ -163,7 +163,7 @@ class Redrive:
         self._max_redrives = whole("max_redrives", max_redrives, 0)
         self._keep = (keep_failure, keep_attempts)
         self._any_topic = any_topic
-        self._edit = edit
+        self._patch = None if patch is None else PayloadPatch.of(patch)
         self._dry_run = dry_run
         self._within = math.inf if within is None else seconds("within", within)
         self._job_key = job_key
@@ -173,11 +173,6 @@ class Redrive:
     def source(self) -> str:
         """The full name of the dead-letter topic."""
         return self._source
-
-    @property
-    def archive(self) -> str | None:
-        """The full name of the topic that has the archived letters; None: none are archived."""
-        return None if self._edit is None else archive_of(self._source)
 
     def cancel(self) -> None:
         """Stop: letters in flight are settled, then `run` returns. Any thread may call it."""
@@ -232,8 +227,8 @@ class Redrive:
         through: str | None,
         tell: Callable[[Redriven], None],
     ) -> Redriven:
-        editor = self._editor(client, job="")
-        judge = self._judge(admin, "", editor, lambda _topic, _owner: None)
+        patcher = self._patcher(client)
+        judge = self._judge(admin, "", patcher, lambda _topic, _owner: None)
         partitions = admin.topics.partition_names(self._source)
         limit = self._limit or math.inf
         backlog = backlog_of(admin, self._source, through)
@@ -248,23 +243,15 @@ class Redrive:
             cancelled=self._cancelled,
             tell=lambda so_far: tell(attrs.evolve(so_far, backlog=backlog)),
         )
-        if editor is not None:
-            diffs = tuple(editor.diffs)
-            found = attrs.evolve(found, edit=editor.id, edited=editor.changed, diffs=diffs)
+        if patcher is not None:
+            found = attrs.evolve(found, patched=patcher.changed, diffs=tuple(patcher.diffs))
         return attrs.evolve(found, source=self._source, backlog=backlog)
 
-    def _editor(
-        self, client: Client, job: str, archived: frozenset[str] = frozenset()
-    ) -> LetterEditor | None:
-        if self._edit is None:
-            return None
-        codecs = LetterCodecs(client)
-        return LetterEditor(
-            self._edit, source=self._source, job=job, codec_of=codecs.of, archived=archived
-        )
+    def _patcher(self, client: Client) -> Patcher | None:
+        return None if self._patch is None else Patcher(self._patch, LetterCodecs(client).of)
 
     def _judge(
-        self, admin: AdminClient, job: str, editor: LetterEditor | None, keep: Keep
+        self, admin: AdminClient, job: str, patcher: Patcher | None, keep: Keep
     ) -> LetterJudge:
         targets = RedriveTargets(
             admin, self._to, self._source, self._subscription, self._naming, keep=keep
@@ -276,7 +263,7 @@ class Redrive:
             source=self._source,
             naming=self._naming,
             max_redrives=self._max_redrives,
-            editor=editor,
+            patcher=patcher,
         )
 
     # -- doing it ---------------------------------------------------------------------------------
@@ -285,25 +272,19 @@ class Redrive:
         self, admin: AdminClient, client: Client, through: str, tell: Callable[[Redriven], None]
     ) -> Redriven:
         with contextlib.ExitStack() as stack:
-            consumer = stack.enter_context(only_consumer(client, self._source, through))
+            consumer = stack.enter_context(_only_consumer(client, self._source, through))
             # This consumer is the only one now, so no other process writes a checkpoint.
             partitions = admin.topics.partition_names(self._source)
             store = CheckpointStore(admin, partitions[0], through)
             checkpoint, resumed = self._begin(admin, partitions, store.load())
             store.save(attrs.evolve(checkpoint, exact=False))  # inexact until the run ends
-            archived = frozenset[str]()
-            if resumed and self._edit is not None:
-                archived = archived_by(client, admin, self._source, checkpoint.job)
-            editor = self._editor(client, checkpoint.job, archived)
-            hand_off = stack.enter_context(
-                hand_off_of(client, max_pending=_IN_FLIGHT, archive=self.archive)
-            )
+            hand_off = stack.enter_context(hand_off_of(client, max_pending=_IN_FLIGHT))
             keeper = TargetKeeper(admin)
             keep = partial(keeper.keep, hand_off.producers)
-            judge = self._judge(admin, checkpoint.job, editor, keep)
+            judge = self._judge(admin, checkpoint.job, self._patcher(client), keep)
 
             def report(run: Run) -> Redriven:
-                done = self._report(run, judge, checkpoint, editor, resumed=resumed)
+                done = self._report(run, judge, checkpoint, resumed=resumed)
                 problems = first_of_each([*keeper.problems, *done.problems])
                 return attrs.evolve(done, problems=problems)
 
@@ -335,13 +316,7 @@ class Redrive:
             return report(run)
 
     def _report(
-        self,
-        run: Run,
-        judge: LetterJudge,
-        checkpoint: Checkpoint,
-        editor: LetterEditor | None,
-        *,
-        resumed: bool,
+        self, run: Run, judge: LetterJudge, checkpoint: Checkpoint, *, resumed: bool
     ) -> Redriven:
         return Redriven(
             source=self._source,
@@ -353,8 +328,7 @@ class Redrive:
             failed_again=run.failed_again,
             left=dict(run.left),
             targets=dict(run.targets),
-            edited=run.archived + (len(editor.archived) if editor else 0),
-            edit=editor.id if editor else None,
+            patched=run.patched,
             stopped=run.stopped,
             problems=first_of_each([*judge.problems, *run.problems]),
         )
@@ -376,13 +350,13 @@ class Redrive:
         text = self._job_key or json.dumps(
             [*what, attrs.asdict(self._where)], default=str, sort_keys=True
         )
-        if self._edit is not None:
-            text += self._edit.id
+        if self._patch is not None:
+            text += self._patch.text
         return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 @contextlib.contextmanager
-def only_consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
+def _only_consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
     """Yield the only consumer of the dead-letter topic's subscription, as a raw consumer.
 
     It is Exclusive, so that neither another redrive nor another consumer takes its letters. With

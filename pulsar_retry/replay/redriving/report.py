@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from pulsar_retry.replay.editing.diff import LetterDiff
+from pulsar_retry.replay.redriving.patching import LetterDiff
 from pulsar_retry.wire.envelope import Envelope
 
 #: Why a dead letter stays where it is.
@@ -20,14 +20,8 @@ UNREADABLE = "unreadable"
 #: The letter can be read, but it has not come from the broker in time.
 LATE = "late"
 REFUSED = "refused"
-#: The letter was discarded, without its payload.
-NOT_KEPT = "discarded"
-#: An earlier run has archived the same letter, so this copy is only acknowledged.
-COPY = "copy"
-#: The edit has left the letter where it is.
-LEFT_BY_EDIT = "left_by_edit"
-#: The edit has failed, or its result cannot take the place of the letter.
-EDIT_REFUSED = "edit_refused"
+#: The patch does not fit the letter.
+PATCH_REFUSED = "patch_refused"
 #: The same reasons, in words.
 STAYS = {
     FILTERED: "left out by the filter",
@@ -37,10 +31,7 @@ STAYS = {
     UNREADABLE: "unreadable",
     LATE: "not delivered in time",
     REFUSED: "refused by their topic",
-    NOT_KEPT: "discarded, without their payload",
-    COPY: "a second copy of another one",
-    LEFT_BY_EDIT: "left by the edit",
-    EDIT_REFUSED: "their edit failed",
+    PATCH_REFUSED: "the patch does not fit them",
 }
 #: The problem of letters that pulsar-client does not deliver.
 WHY_UNREADABLE = (
@@ -135,15 +126,13 @@ class Redriven:
         left: How many of the letters seen stay in the dead-letter topic, by reason. A redrive that
             was *stopped* has not seen all letters.
         targets: How many letters went to each topic.
-        edited: How many of them have, or would have, changes by an edit, including those of the
-            redrives that it continues. Their originals are in the archive.
-        edit: The edit, as its letters have it in ``EDITED_WITH``; None if there is none.
+        patched: How many of them a patch has changed in this run, or would change.
         stopped: Why it ended early: ``limit``, ``cancelled``, ``failure_ratio`` or ``refused``, or
             ``sample`` for a dry run that has not read all letters in its time; None if nothing is
             left to do.
         problems: In words, why letters stay; the first problem of each kind.
         groups: For a dry run: what would be redriven, by reason and fingerprint.
-        diffs: For a dry run with an edit: what it changes in the first letters.
+        diffs: For a dry run with a patch: what it changes in the first letters.
         backlog: For a dry run: about how many letters the dead-letter topic has; None if no
             subscription counts them.
         seconds: How long it took.
@@ -158,8 +147,7 @@ class Redriven:
     failed_again: int = 0
     left: Mapping[str, int] = attrs.field(factory=dict)
     targets: Mapping[str, int] = attrs.field(factory=dict)
-    edited: int = 0
-    edit: str | None = None
+    patched: int = 0
     stopped: str | None = None
     problems: tuple[str, ...] = ()
     groups: tuple[Group, ...] = ()
@@ -176,7 +164,7 @@ class Redriven:
     def is_complete(self) -> bool:
         """Whether all letters that were to be redriven could be redriven."""
         return self.stopped in {None, "limit", "sample"} and not any(
-            self.left.get(each) for each in (NO_TARGET, UNREADABLE, LATE, REFUSED, EDIT_REFUSED)
+            self.left.get(each) for each in (NO_TARGET, UNREADABLE, LATE, REFUSED, PATCH_REFUSED)
         )
 
     def facts(self) -> dict[str, Any]:

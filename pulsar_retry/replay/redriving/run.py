@@ -2,8 +2,7 @@
 
 Every letter is published, its receipt is awaited, and only then it is acknowledged in the
 dead-letter topic. So no letter is lost if the process dies. Only letters of the last moment are
-published once more, with the same ``DEDUPE_ID``. Before the copy of an edited letter is published,
-its original is published to the archive, and the receipt of that is awaited.
+published once more, with the same ``DEDUPE_ID``. A letter that is discarded is only acknowledged.
 """
 
 from __future__ import annotations
@@ -25,11 +24,9 @@ from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
-from pulsar_retry.replay.publishing import AcknowledgedLater
-from pulsar_retry.replay.redriving.editor import EditedLetter
 from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
-from pulsar_retry.replay.redriving.report import COPY, REFUSED
+from pulsar_retry.replay.redriving.report import REFUSED
 from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.runtime.future import LetterFuture
 
@@ -63,18 +60,16 @@ class Returned:
     Attributes:
         raw: The dead letter, as a raw message.
         number: The number that identifies it within the job.
-        letter: The letter to publish.
+        letter: The letter to publish; None if it is only acknowledged.
         error: Why it failed.
-        archives: Whether it was the original that was to be archived.
         first: When it failed for the first time, by the monotonic clock.
         due: When it may be tried again, by the same clock.
     """
 
     raw: Any
     number: int
-    letter: Letter
+    letter: Letter | None
     error: BaseException
-    archives: bool
     first: float
     due: float
 
@@ -115,39 +110,24 @@ class _HandOffFuture(LetterFuture):
     """The future of one hand-off. It tells the run directly, which is cheaper than a callback."""
 
     def __init__(
-        self,
-        run: Run,
-        raw: Any,
-        number: int,
-        letter: Letter,
-        first: float | None,
-        *,
-        archives: bool,
+        self, run: Run, raw: Any, number: int, letter: Letter | None, first: float | None
     ) -> None:
         super().__init__()
         self.run, self.raw, self.number, self.letter, self.first = run, raw, number, letter, first
-        self.archives = archives
 
     def succeed(self) -> None:
-        if self.archives:
-            self.run.original_archived(self)
-        else:
-            self.run.letter_published(self)
+        self.run.letter_published(self)
 
     def set_exception(self, exception: BaseException | None) -> None:
         assert exception is not None  # noqa: S101 - a hand_off's failures have one
         self.run.letter_failed(self, exception)
 
-
-class _Unacknowledged(AcknowledgedLater):
-    """Takes the place of the consumer while the original of a letter is archived."""
-
-    def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
-
-    def is_connected(self) -> bool:
-        """Tell whether the consumer is connected."""
-        return bool(self._consumer.is_connected())
+    def acknowledged(self, result: _pulsar.Result) -> None:
+        """Take the result for a letter that is only acknowledged."""
+        if result == _pulsar.Result.Ok:
+            self.succeed()
+        else:
+            self.set_exception(RedriveError(f"a letter could not be acknowledged: {result}"))
 
 
 class Run:
@@ -155,7 +135,7 @@ class Run:
 
     Attributes:
         redriven: How many letters were redriven, including those of the runs that it continues.
-        archived: How many originals of edited letters were archived.
+        patched: How many letters were redriven with another payload.
         failed_again: How many of them are dead again.
         left: How many letters stay, by reason.
         targets: How many letters went to each topic.
@@ -168,9 +148,7 @@ class Run:
         self._cancelled = cancelled
         self._lock = threading.Lock()
         self._failed_letters: SimpleQueue[Returned] = SimpleQueue()
-        self._archived_originals: SimpleQueue[_HandOffFuture] = SimpleQueue()
-        self._archiving = 0  # letters whose original is being archived
-        self._unacknowledged = _Unacknowledged(work.consumer)
+        self._acknowledging = 0  # letters that are only acknowledged, without an answer so far
         self._returned: deque[Returned] = deque()
         self._seen: dict[int, bool] = {}  # by number: whether the letter was published
         self._saved = work.checkpoint.redriven
@@ -179,7 +157,7 @@ class Run:
         self._sent = 0
         self._next_tick = 0.0
         self.redriven = work.checkpoint.redriven
-        self.archived = 0
+        self.patched = 0
         self.failed_again = 0
         self.left: Counter[str] = Counter()
         self.targets: Counter[str] = Counter()
@@ -194,8 +172,6 @@ class Run:
             verdict = self._work.judge.judge(raw, position)
             if isinstance(verdict, str):
                 self.left[verdict] += 1
-                if verdict == COPY:
-                    self._acknowledge(raw)
                 continue
             if self._sent >= room:
                 self.stopped = LIMIT
@@ -213,7 +189,7 @@ class Run:
         if self.stopped not in {CANCELLED, REFUSED}:
             return None
         begun = self._work.checkpoint
-        exact = begun.exact and not self._work.hand_off.flights
+        exact = begun.exact and not self._in_flight()
         return attrs.evolve(begun, redriven=self.redriven, exact=exact)
 
     def has_seen(self) -> set[EntryPlace]:
@@ -272,38 +248,31 @@ class Run:
 
     # -- handing on -------------------------------------------------------------------------------
 
-    def _send(self, raw: Any, number: int, letter: Letter, first: float | None = None) -> None:
-        """Hand a letter off; *first* is the time of its first try, if there was one.
+    def _send(
+        self, raw: Any, number: int, letter: Letter | None, first: float | None = None
+    ) -> None:
+        """Hand a letter off, or only acknowledge it if *letter* is None.
 
-        The original of an edited letter is archived first, and its receipt awaited.
+        *first* is the time of the first try, if there was one.
         """
-        if isinstance(letter, EditedLetter) and letter.original is not None:
-            self._archiving += 1
-            future = _HandOffFuture(self, raw, number, letter, first, archives=True)
-            published, source = letter.original, self._unacknowledged
-        else:
-            future = _HandOffFuture(self, raw, number, letter, first, archives=False)
-            published, source = letter, self._work.consumer
-        self._work.hand_off.hand_on(raw, source, published, was_letter=False, future=future)
-
-    def original_archived(self, future: _HandOffFuture) -> None:
-        """Record that the original of a letter is archived. Any thread may call it."""
-        self._archived_originals.put(future)
-
-    def _send_edited(self) -> None:
-        """Publish the edited copies of letters whose originals are archived."""
-        while not self._archived_originals.empty():  # no other thread takes from it
-            future = self._archived_originals.get_nowait()
-            self._archiving -= 1
-            self.archived += 1
-            assert isinstance(future.letter, EditedLetter)  # noqa: S101 - others have no original
-            self._send(future.raw, future.number, attrs.evolve(future.letter, original=None))
+        future = _HandOffFuture(self, raw, number, letter, first)
+        consumer = self._work.consumer
+        if letter is not None:
+            self._work.hand_off.hand_on(raw, consumer, letter, was_letter=False, future=future)
+            return
+        with self._lock:
+            self._acknowledging += 1
+        consumer.acknowledge_async(raw, future.acknowledged)
 
     def letter_published(self, future: _HandOffFuture) -> None:
         """Count a letter that was published. Any thread may call it."""
         with self._lock:
             self.redriven += 1
-            self.targets[future.letter.topic] += 1
+            if future.letter is None:
+                self._acknowledging -= 1
+            else:
+                self.targets[future.letter.topic] += 1
+                self.patched += future.letter.payload is not None
         self._seen[future.number] = True
 
     def letter_failed(self, future: _HandOffFuture, error: BaseException) -> None:
@@ -312,16 +281,16 @@ class Run:
             self.letter_published(future)
         now = time.monotonic()
         due, first = now + _PAUSE, future.first or now
-        returned = Returned(
-            future.raw, future.number, future.letter, error, future.archives, first, due
-        )
+        returned = Returned(future.raw, future.number, future.letter, error, first, due)
         self._failed_letters.put(returned)
+        if future.letter is None:
+            with self._lock:
+                self._acknowledging -= 1
 
     def _take_back(self) -> None:
         """Publish again what was not published, and acknowledge again what was published."""
         while not self._failed_letters.empty():  # no other thread takes from it
             each = self._failed_letters.get_nowait()
-            self._archiving -= each.archives
             if isinstance(each.error, AcknowledgeError):
                 self._acknowledge(each.raw)
             elif isinstance(each.error.__cause__, _NO_RETRY_ERRORS):
@@ -347,7 +316,6 @@ class Run:
     # -- between letters --------------------------------------------------------------------------
 
     def _check(self) -> None:
-        self._send_edited()
         if self._cancelled.is_set():
             self.stopped = self.stopped or CANCELLED
         if time.monotonic() >= self._next_tick:
@@ -391,17 +359,20 @@ class Run:
         """Wait for letters in flight; failed ones are tried again unless the run was stopped."""
         give_up = time.monotonic() + _PATIENCE
         while time.monotonic() < give_up and (
-            self._work.hand_off.flights
-            or self._archiving
+            self._in_flight()
             or not self._failed_letters.empty()
             or (self._returned and self._goes_on())
         ):
             self._take_back()
             self._check()
             time.sleep(0.005)
-        if self._goes_on() and (late := len(self._work.hand_off.flights) + len(self._returned)):
+        if self._goes_on() and (late := self._in_flight() + len(self._returned)):
             self.left[REFUSED] += late
             self.stopped = REFUSED
+
+    def _in_flight(self) -> int:
+        """Return how many letters were handed off or acknowledged, without an answer so far."""
+        return len(self._work.hand_off.flights) + self._acknowledging
 
     def _goes_on(self) -> bool:
         """Tell whether letters that were not published are tried again."""

@@ -50,7 +50,7 @@ def survey_redrive(
 ) -> Redriven:
     """Return what a redrive would do; see `Redrive` for the arguments."""
     groups, left, targets = Groups(), Counter[str](), Counter[str]()
-    stopped = None
+    meant, stopped = 0, None
     began = time.monotonic()
     next_tick = began + _TICK
 
@@ -59,7 +59,7 @@ def survey_redrive(
             source="",
             job="",
             dry_run=True,
-            redriven=targets.total(),
+            redriven=meant,
             left=dict(left),
             targets=dict(targets),
             stopped=stopped,
@@ -75,11 +75,13 @@ def survey_redrive(
         verdict = judge.judge(each.raw, str(each.position))
         if isinstance(verdict, str):
             left[verdict] += 1
-        elif targets.total() >= limit:
+        elif meant >= limit:
             stopped = "limit"
             break
         else:
-            targets[verdict.topic] += 1
+            meant += 1
+            if verdict is not None:
+                targets[verdict.topic] += 1
             groups.add(read_envelope(each.raw.properties()), str(each.position))
         if cancelled.is_set():
             stopped = "cancelled"

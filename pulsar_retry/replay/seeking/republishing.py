@@ -41,12 +41,11 @@ def read_unacknowledged(
     admin: AdminClient,
     seen: Surveyed,
     places: Collection[EntryPlace] | None = None,
-    skipped: Callable[[EntryPlace], object] = lambda _place: None,
 ) -> Iterator[Any]:
     """Yield the raw messages of a partition that were unacknowledged in the survey *seen*.
 
-    With *places*, yield the messages at these places instead, acknowledged or not. *skipped* is
-    called at the end with the places of those that cannot be read, as in `read_after`.
+    With *places*, yield the messages at these places instead, acknowledged or not. Those that
+    cannot be read are left out.
 
     Raises:
         pulsar.PulsarException: a message does not come, although it is stored.
@@ -54,14 +53,11 @@ def read_unacknowledged(
     wanted = set(seen.acks.unacknowledged(seen.log) if places is None else places)
     if not wanted:
         return
-    missed: list[EntryPlace] = []
     log = attrs.evolve(seen.log, last=max(wanted))
     begin = min(wanted).before
-    for raw, _ in read_after(client, admin, seen.topic, begin, log, skipped=missed.append):
+    for raw, _ in read_after(client, admin, seen.topic, begin, log):
         if entry_place_of(raw) in wanted:
             yield raw
-    for each in wanted.intersection(missed):
-        skipped(each)
 
 
 def read_open_letters(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
@@ -89,30 +89,12 @@ class AvroCodec(PayloadCodec):
             self._check(schema["values"], known)
         return bool(kind == "null" or (kind == "fixed" and not schema["size"]))
 
-    def _decode(self, payload: bytes) -> Any:
+    def decode(self, payload: bytes) -> Any:
+        """Return the value of a payload; see `PayloadCodec`."""
         try:
-            return self._walked(self._schema, self._read(payload), _scalar_to_json)
+            return self._to_json(self._schema, self._read(payload))
         except RecursionError:
             raise PayloadError("the payload has too many levels") from None
-
-    def _encode(self, value: Any) -> bytes:
-        written = BytesIO()
-        try:
-            fastavro.schemaless_writer(
-                written, self._plain, self._from_json(self._schema, value), strict=True
-            )
-        except Exception as error:  # noqa: BLE001 - fastavro has many errors
-            raise PayloadError(f"the value does not fit the Avro schema: {error}") from None
-        return written.getvalue()
-
-    def _keeps(self, payload: bytes) -> bool:
-        written = self._encode(self._decode(payload))
-        if written == payload:
-            return True
-        before, after = (
-            self._walked(self._schema, self._read(each), _exact) for each in (payload, written)
-        )
-        return bool(before == after)
 
     def _read(self, payload: bytes) -> Any:
         stream = BytesIO(payload)
@@ -131,25 +113,25 @@ class AvroCodec(PayloadCodec):
             schema = self._names[schema]
         return schema
 
-    def _walked(self, schema: Any, value: Any, leaf: Callable[[Any, Any], Any]) -> Any:
-        """Return a decoded value; *leaf* gets the schema of each scalar, and the scalar."""
+    def _to_json(self, schema: Any, value: Any) -> Any:
+        """Return a value of a *schema*, as fastavro has read it, as one that JSON can express."""
         schema = self._resolved(schema)
         if isinstance(schema, list):
-            return self._walked(self._branch_of(schema, value), value, leaf)
+            return self._to_json(self._branch_of(schema, value), value)
         kind = _kind(schema)
         if isinstance(kind, list | dict):  # {"type": {…}}, which some writers nest
-            return self._walked(kind, value, leaf)
+            return self._to_json(kind, value)
         if kind == "record":
             return {
-                each["name"]: self._walked(each["type"], value[each["name"]], leaf)
+                each["name"]: self._to_json(each["type"], value[each["name"]])
                 for each in schema["fields"]
             }
         if kind == "array":
-            return [self._walked(schema["items"], each, leaf) for each in value]
+            return [self._to_json(schema["items"], each) for each in value]
         if kind == "map":
             inner = schema["values"]
-            return {name: self._walked(inner, each, leaf) for name, each in value.items()}
-        return leaf(schema, value)
+            return {name: self._to_json(inner, each) for name, each in value.items()}
+        return _scalar_to_json(schema, value)
 
     def _branch_of(self, union: list[Any], value: Any) -> Any:
         """Return the branch of a union that a decoded value has."""
@@ -160,48 +142,6 @@ class AvroCodec(PayloadCodec):
             if validate(value, _without_logical_types(self._resolved(each)), raise_errors=False):
                 return each
         return others[0]
-
-    def _from_json(self, schema: Any, value: Any) -> Any:
-        schema = self._resolved(schema)
-        if isinstance(schema, list):
-            return self._from_union(schema, value)
-        kind = _kind(schema)
-        if isinstance(kind, list | dict):
-            return self._from_json(kind, value)
-        if kind == "record":
-            if not isinstance(value, dict):
-                raise ValueError(f"{schema['name']} needs an object, not {value!r}")
-            types = {each["name"]: each["type"] for each in schema["fields"]}
-            if strange := value.keys() - types.keys():
-                raise ValueError(f"{schema['name']} has no field {', '.join(sorted(strange))}")
-            return {name: self._field(name, types[name], each) for name, each in value.items()}
-        if kind == "array" and isinstance(value, list):
-            return [self._from_json(schema["items"], each) for each in value]
-        if kind == "map" and isinstance(value, dict):
-            return {name: self._from_json(schema["values"], each) for name, each in value.items()}
-        written = _scalar_from_json(schema, value)
-        if not validate(written, _without_logical_types(schema), raise_errors=False):
-            raise ValueError(f"{value!r} is no {kind}")
-        return written
-
-    def _field(self, name: str, schema: Any, value: Any) -> Any:
-        try:
-            return self._from_json(schema, value)
-        except (ValueError, TypeError, ArithmeticError) as error:
-            raise ValueError(f"{name}: {error}") from None
-
-    def _from_union(self, union: list[Any], value: Any) -> Any:
-        if value is None and "null" in union:
-            return None
-        problems = []
-        for each in union:
-            if each == "null":
-                continue
-            try:
-                return self._from_json(each, value)
-            except (ValueError, TypeError, ArithmeticError) as error:
-                problems.append(str(error))
-        raise ValueError("; ".join(problems) or f"null is needed, not {value!r}")
 
 
 def _kind(schema: Any) -> Any:
@@ -238,43 +178,6 @@ def _scalar_to_json(schema: Any, value: Any) -> Any:
         return value
 
 
-def _exact(schema: Any, value: Any) -> Any:
-    """Return a scalar for a comparison: a decimal is the same with more leading bytes."""
-    logical = schema.get("logicalType") if isinstance(schema, dict) else None
-    if logical == "decimal" and isinstance(value, bytes):
-        return int.from_bytes(value, "big", signed=True)
-    return value
-
-
-def _scalar_from_json(schema: Any, value: Any) -> Any:
-    kind = _kind(schema)
-    logical = schema.get("logicalType") if isinstance(schema, dict) else None
-    if kind in {"bytes", "fixed"}:
-        if not isinstance(value, str):
-            raise ValueError(f"{kind} need a text, not {value!r}")
-        if logical == "decimal":
-            return _decimal_bytes(schema, Decimal(value))
-        if not value.startswith(_HEX):
-            raise ValueError(f"{kind} need hexadecimal digits after {_HEX}, not {value!r}")
-        return bytes.fromhex(value.removeprefix(_HEX))
-    if logical is not None and kind in {"int", "long"} and isinstance(value, str):
-        return _moment_from_text(logical, value)
-    if kind in {"float", "double"} and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    return value
-
-
-def _decimal_bytes(schema: Any, value: Decimal) -> bytes:
-    scaled = value.scaleb(schema.get("scale", 0))
-    unscaled = int(scaled)
-    if unscaled != scaled:
-        raise ValueError(f"{value} has more digits than the scale {schema.get('scale', 0)}")
-    if len(str(abs(unscaled))) > schema["precision"]:
-        raise ValueError(f"{value} has more digits than the precision {schema['precision']}")
-    size = schema.get("size") or max(1, (unscaled + (unscaled < 0)).bit_length() // 8 + 1)
-    return unscaled.to_bytes(size, "big", signed=True)
-
-
 def _moment_to_text(logical: str, value: int) -> Any:
     name, _, unit = logical.rpartition("-")
     if logical == "date":
@@ -289,22 +192,3 @@ def _moment_to_text(logical: str, value: int) -> Any:
         text = (_EPOCH + after).replace(tzinfo=None).isoformat(timespec=spec)
         return text + "Z" if name == "timestamp" else text
     return value
-
-
-def _moment_from_text(logical: str, text: str) -> int:
-    name, _, unit = logical.rpartition("-")
-    if logical == "date":
-        return (date.fromisoformat(text) - date(1970, 1, 1)).days
-    if unit not in _UNITS:
-        raise ValueError(f"{logical} needs a number, not {text!r}")
-    if name == "time":
-        when = datetime.combine(date(1970, 1, 1), time.fromisoformat(text), UTC)
-    else:
-        when = datetime.fromisoformat(text)
-        if name == "timestamp" and when.tzinfo is None:
-            raise ValueError(f"{text} has no time zone, such as Z")
-        when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-    number, rest = divmod((when - _EPOCH) // timedelta(microseconds=1), _UNITS[unit])
-    if rest:
-        raise ValueError(f"{text} has more digits than {logical}")
-    return number

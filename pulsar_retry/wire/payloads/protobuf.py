@@ -40,32 +40,13 @@ class ProtobufCodec(PayloadCodec):
         except Exception as error:  # noqa: BLE001 - protobuf's errors differ by its implementation
             raise PayloadError(f"{type(error).__name__}: {error}") from None
 
-    def _decode(self, payload: bytes) -> Any:
-        return self._to_json(self._read(payload))
-
-    def _encode(self, value: Any) -> bytes:
+    def decode(self, payload: bytes) -> Any:
+        """Return the value of a payload; see `PayloadCodec`."""
         try:
-            message = json_format.ParseDict(value, self._message(), descriptor_pool=self._pool)
-            written: bytes = message.SerializeToString(deterministic=True)
-        except Exception as error:  # noqa: BLE001 - ParseDict raises AttributeError for a list
-            text = f"the value does not fit {self._message.DESCRIPTOR.full_name}: {error}"
-            raise PayloadError(text) from None
-        return written
-
-    def _keeps(self, payload: bytes) -> bool:
-        message = self._read(payload)
-        return bool(
-            self._encode(self._to_json(message)) == message.SerializeToString(deterministic=True)
-        )
-
-    def _read(self, payload: bytes) -> Any:
-        try:
-            return self._message.FromString(payload)
+            message = self._message.FromString(payload)
         except Exception as error:  # noqa: BLE001 - DecodeError's place differs
             text = f"the payload is no {self._message.DESCRIPTOR.full_name}: {error}"
             raise PayloadError(text) from None
-
-    def _to_json(self, message: Any) -> Any:
         try:
             return json_format.MessageToDict(
                 message, preserving_proto_field_name=True, descriptor_pool=self._pool

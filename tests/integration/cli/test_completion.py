@@ -34,7 +34,7 @@ def test_a_shell_offers_topics_and_subscriptions(dead, environment, namespace, m
     short = dead.dlq.removeprefix("persistent://")
     assert [short] == offered("dlq", "show", f"{namespace}/")
     assert [dead.dlq] == offered("redrive", dead.dlq[:-5])
-    assert [dead.retry] == offered("retry", "cancel", dead.retry[:-3])
+    assert [dead.dlq] == offered("discard", dead.dlq[:-3])
     assert [dead.topic] == offered("seek", dead.topic)
     assert [SUBSCRIPTION] == offered("seek", dead.topic, "bil")
     assert ["keep"] == offered("redrive", dead.dlq, "--dlq-subscription", "k")

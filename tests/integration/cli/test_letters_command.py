@@ -1,4 +1,4 @@
-"""Waiting and dead letters, as an operator moves them, and the audit log of it."""
+"""Waiting and dead letters, as an operator sees, moves and discards them, and their audit log."""
 
 from __future__ import annotations
 
@@ -7,139 +7,68 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
-from pulsar_retry.admin.transport import Transport
-from pulsar_retry.errors import AdminForbiddenError
 from pulsar_retry.ops.audit import audit_topic
 from support.reading import SUBSCRIPTION, eventually
 from support.replay.redriving import received
-from support.replay.waiting import fill_retry
 
 RUN = (sys.executable, "-m", "pulsar_retry")
 
 
-def test_letters_that_wait(dead, run, run_json, namespace) -> None:
-    """They are listed with their subscription, and shown by error, attempt and due time."""
+def test_letters_that_wait(dead, run_json, namespace) -> None:
+    """They are listed with their subscription, and shown by error; nothing is consumed."""
     consumer = dead.subscribe()
-    fill_retry(dead, 6, delay=3_600)
-    eventually(lambda: run_json("retry", "ls", namespace)[0]["delayed"] == 6)
+    dead.fill_retry(6, delay=3_600)
 
-    (topic,) = run_json("retry", "ls", namespace)
+    def retry_topic() -> dict:
+        (found,) = [each for each in run_json("dlq", "ls", namespace) if each["kind"] == "retry"]
+        return found
+
+    eventually(lambda: retry_topic()["delayed"] == 6)
+    topic = retry_topic()
     assert (dead.retry, SUBSCRIPTION, 6) == (
         topic["topic"],
         topic["subscription"],
         topic["backlog"],
     )
-    seen = run_json("retry", "show", dead.retry, "--error", "ValueError", "--list", "2")
-    assert (3, 0, {"1": 3}) == (seen["count"], seen["overdue"], seen["attempts"])
-    assert [b"1", b"3"] == [each["payload"].encode() for each in seen["letters"]]
-    assert seen["next_due"] <= seen["letters"][1]["due"] <= seen["last_due"]
-    assert 0 == run_json("retry", "show", dead.retry, "--due-before", "30m")["count"]
-    assert 6 == run_json("retry", "show", dead.retry, "--due-before", "2h")["count"]
-    code, text, _ = run("retry", "show", dead.retry, "--list", "1")
-    assert 0 == code
-    assert "6 letters, 0 of them due" in text
-    assert "6 after attempt 1" in text
-    one = run_json("retry", "show", dead.retry, seen["letters"][0]["message_id"])
-    assert ("1", seen["letters"][0]["due"]) == (one["payload"], one["due"])
+    (seen,) = run_json("dlq", "show", dead.retry, "--error", "ValueError", "--attempt", "1")
+    assert (3, "ValueError") == (seen["count"], seen["error"])
+    one = run_json("dlq", "show", dead.retry, seen["samples"][0])
+    assert ("1", 1) == (one["payload"], one["attempt"])
     consumer.close()
 
 
-def test_cancelled_and_restored(dead, run, run_json, namespace) -> None:
-    """A restored letter is what it was, and waits for the rest of its delay."""
-    consumer = dead.subscribe()
-    fill_retry(dead, 6, delay=30)
-    code, _, errors = run("retry", "cancel", dead.retry, "--yes")
+def test_discarded(dead, run, run_json, namespace) -> None:
+    """They are gone, and nothing is published; others stay, and the audit log says who did it."""
+    dead.fill(6)
+    code, _, errors = run("discard", dead.dlq, "--yes")
     assert (2, True) == (code, "--all" in errors)
-
-    plan = run_json("retry", "cancel", dead.retry, "--reason", "odd", "--dry-run")
-    assert (3, 3, True) == (plan["count"], plan["left"], plan["dry_run"])
-    arguments = ("--reason", "odd", "--yes", "--why", "INC-1", "--by", "ada")
-    done = run_json("retry", "cancel", dead.retry, *arguments)
-    assert (3, f"{dead.retry}-ARCHIVE", True) == (done["count"], done["archive"], done["unloaded"])
+    plan = run_json("discard", dead.dlq, "--search", "ODD", "--dry-run")
+    assert (3, {"filtered": 3}, {}, True) == (
+        plan["redriven"],
+        plan["left"],
+        plan["targets"],
+        plan["dry_run"],
+    )
+    assert ["odd"] == [each["reason"] for each in plan["groups"]]
+    assert 6 == dead.backlog()
+    arguments = ("--search", "ODD", "--yes", "--why", "INC-1", "--by", "ada")
+    done = run_json("discard", dead.dlq, *arguments)
+    assert (3, {"filtered": 3}, {}) == (done["redriven"], done["left"], done["targets"])
+    eventually(lambda: dead.backlog() == 3)
+    assert ["0", "2", "4"] == [each["payload"] for each in _letters(run, dead.dlq)]
 
     (entry,) = run_json("audit", "ls", namespace)
-    assert ("retry cancel", "ada", "INC-1", dead.retry, done["job"]) == (
+    assert ("discard", "ada", "INC-1", dead.dlq) == (
         entry["verb"],
         entry["by"],
         entry["why"],
         entry["target"],
-        entry["job"],
     )
-    assert (["odd"], 3) == (entry["given"]["reason"], entry["result"]["count"])
+    assert (["ODD"], 3) == (entry["given"]["search"], entry["result"]["redriven"])
     assert entry["ended"] > entry["at"]
-    archived = run_json("dlq", "show", done["archive"])
-    assert [3] == [each["letters"] if "letters" in each else each["count"] for each in archived]
-
-    job = f"ARCHIVED_JOB={done['job']}"
-    back = run_json("retry", "restore", dead.retry, "--property", job, "--yes")
-    assert 3 == back["redriven"]
-    again = run_json("retry", "restore", dead.retry, "--property", job, "--yes")
-    assert 0 == again["redriven"]
-    found = {message.data(): message.properties() for message in received(consumer, 6, 90_000)}
-    assert {b"%d" % number for number in range(6)} == set(found)
-    properties = dict(found[b"1"])
-    assert properties.pop("RESTORED_FROM").startswith(f"{dead.retry}-ARCHIVE ")
-    assert 0 < int(properties.pop("DELAY_TIME")) < 30_000
-    expected = {**found[b"0"], "number": "1", "FAILURE_REASON": "odd"}
-    assert expected.keys() - {"DELAY_TIME"} == properties.keys()
-    assert ("1", "odd") == (properties["RECONSUMETIMES"], properties["FAILURE_REASON"])
-
-
-def test_expedited(dead, run, run_json, namespace) -> None:
-    """One letter is due now, by its id; the command is in the audit log."""
-    consumer = dead.subscribe()
-    fill_retry(dead, 3, delay=3_600)
-    letters = run_json("retry", "show", dead.retry, "--list", "3")["letters"]
-
-    wanted = letters[1]["message_id"]
-    done = run_json("retry", "expedite", dead.retry, "--id", wanted, "--yes")
-
-    assert (1, 2) == (done["count"], done["left"])
-    (message,) = received(consumer, 1)
-    assert letters[1]["payload"].encode() == message.data()
-    assert f"{dead.retry} {wanted}" == message.properties()["REPUBLISHED_FROM"]
-    assert "retry expedite" == run_json("audit", "ls", namespace)[0]["verb"]
-
-
-def test_archived_and_restored(dead, run, run_json) -> None:
-    """An archived letter comes back to the DLQ as it was; by its old id, too."""
-    dead.fill(10)
-    before = {each["message_id"]: each for each in _letters(run, dead.dlq)}
-    done = run_json("dlq", "archive", dead.dlq, "--reason", "odd", "--yes", "--why", "old")
-    assert (5, {"filtered": 5}) == (done["redriven"], done["left"])
-    assert 5 == dead.backlog()
-    odd = [each for each, facts in before.items() if facts["reason"] == "odd"]
-
-    one = run_json("dlq", "restore", dead.dlq, "--id", odd[2], "--yes")
-    assert 1 == one["redriven"]
-    (restored,) = [each for each in _letters(run, dead.dlq) if each["reason"] == "odd"]
-    assert before[odd[2]]["payload"] == restored["payload"]
-    gone = {"RESTORED_FROM"}
-    assert before[odd[2]]["properties"].keys() == restored["properties"].keys() - gone
-    rest = run_json("dlq", "restore", dead.dlq, "--all", "--yes")
-    assert 4 == rest["redriven"]
-    eventually(lambda: dead.backlog() == 10)
-
-
-def test_discarded(dead, run, run_json) -> None:
-    """A record without the payload stays, and nothing can be restored."""
-    dead.fill(6)
-    code, _, errors = run("dlq", "discard", dead.dlq, "--yes")
-    assert (2, True) == (code, "--all" in errors)
-    done = run_json("dlq", "discard", dead.dlq, "--search", "ODD", "--yes", "--by", "ada")
-    assert 3 == done["redriven"]
-    assert 3 == dead.backlog()
-
-    records = _letters(run, f"{dead.dlq}-ARCHIVE")
-    assert [""] * 3 == [each["payload"] for each in records]
-    assert {("odd", "discarded", "ada")} == {
-        (each["reason"], each["properties"]["ARCHIVED_AS"], each["properties"]["ARCHIVED_BY"])
-        for each in records
-    }
-    back = run_json("dlq", "restore", dead.dlq, "--all", "--yes")
-    assert (0, {"discarded": 3}) == (back["redriven"], back["left"])
+    code, text, _ = run("dlq", "discard", dead.dlq, "--all", "--limit", "2", "--yes")
+    assert (0, True) == (code, "2 discarded" in text)
+    eventually(lambda: ["4"] == [each["payload"] for each in _letters(run, dead.dlq)])
 
 
 def test_a_search_looks_into_payloads_and_properties(dead, run) -> None:
@@ -184,9 +113,9 @@ def test_a_sample_says_that_it_is_one(dead, run, run_json, namespace) -> None:
     assert (0, "") == (code, errors)
     assert "1000" in text
     assert 2_000 == sum(each["count"] for each in run_json("dlq", "show", namespace))
-    code, text, _ = run("dlq", "archive", dead.dlq, "--all", "--dry-run", "--within", "0")
+    code, text, _ = run("discard", dead.dlq, "--all", "--dry-run", "--within", "0")
     assert (0, True) == (code, "Only the first 1 of about 2000 letters were read" in text)
-    plan = run_json("dlq", "archive", dead.dlq, "--all", "--dry-run")
+    plan = run_json("discard", dead.dlq, "--all", "--dry-run")
     assert (2_000, 2_000, None) == (plan["redriven"], plan["backlog"], plan["stopped"])
 
 
@@ -219,103 +148,27 @@ def test_an_audit_log_that_cannot_be_written(dead, run, admin) -> None:
     admin.create_topic(topic)
     admin.terminate(topic)
 
-    code, _, errors = run("dlq", "archive", dead.dlq, "--all", "--yes")
+    code, _, errors = run("discard", dead.dlq, "--all", "--yes")
     assert (1, True) == (code, "--no-audit" in errors), errors
     assert "nothing was done" in errors
     assert 2 == dead.backlog()
-    assert 0 == run("dlq", "archive", dead.dlq, "--all", "--yes", "--no-audit")[0]
+    assert 0 == run("discard", dead.dlq, "--all", "--yes", "--no-audit")[0]
     assert 0 == dead.backlog()
 
 
-def test_a_role_that_may_not_unload(dead, run, monkeypatch) -> None:
-    """Letters are cancelled; a warning says what is not certain."""
-    consumer = dead.subscribe()
-    fill_retry(dead, 2, delay=3_600)
-    whole = Transport.json
-
-    def refused(self, method, path, *arguments, **query):
-        if path.endswith("/unload"):
-            raise AdminForbiddenError(403, path, "no right")
-        return whole(self, method, path, *arguments, **query)
-
-    monkeypatch.setattr(Transport, "json", refused)
-    code, text, errors = run("retry", "cancel", dead.retry, "--all", "--yes")
-    assert 0 == code
-    assert "2 cancelled, 0 stay" in text
-    assert "could not be unloaded" in errors
-    assert "a broker that is killed within a minute" in errors
-    consumer.close()
-
-
-@pytest.mark.parametrize("verb", [pytest.param("archive", marks=pytest.mark.nightly), "restore"])
-def test_killed_and_run_again(dead, environment, run_json, verb) -> None:
-    """No letter is lost; each is in the DLQ or the archive, and after all exactly once."""
+def test_killed_and_run_again(dead, environment, run_json) -> None:
+    """What is meant is gone in the end, and nothing else ever is."""
     dead.fill(3_000)
-    if verb == "restore":
-        assert 3_000 == run_json("dlq", "archive", dead.dlq, "--all", "--yes")["redriven"]
-    command = [*RUN, "dlq", verb, dead.dlq, "--all", "--yes"]
-    for _ in range(2):
-        process = subprocess.Popen([*command, "--rate", "1500"], stdout=subprocess.DEVNULL)
-        moved = _moved(dead, verb)
-        # It may have moved all before that is seen.
-        eventually(
-            lambda moved=moved, process=process: (
-                _moved(dead, verb) > moved + 100 or process.poll() is not None
-            ),
-            120,
-        )
+    command = [*RUN, "discard", dead.dlq, "--reason", "odd", "--yes"]
+    for left in (2_700, 2_100):
+        process = subprocess.Popen([*command, "--rate", "500"], stdout=subprocess.DEVNULL)
+        eventually(lambda left=left: dead.backlog() < left, 120)
         process.send_signal(signal.SIGKILL)
         process.wait(60)
 
-    run_json("dlq", verb, dead.dlq, "--all", "--yes")
-    if verb == "archive":
-        run_json("dlq", "restore", dead.dlq, "--all", "--yes")
-    numbers = [int(each["payload"]) for each in _exported(dead.dlq)]
-    assert set(range(3_000)) == set(numbers)
-    if verb == "archive":
-        assert 3_000 == len(numbers)
-    else:  # a copy that a kill leaves names the same archived letter
-        assert 3_000 <= len(numbers) < 4_500
-
-
-@pytest.mark.parametrize("verb", ["cancel", pytest.param("expedite", marks=pytest.mark.nightly)])
-def test_waiting_letters_and_kills(dead, environment, run_json, verb) -> None:
-    """No letter is lost: after the same command each is cancelled, or due, exactly once."""
-    dead.subscribe().close()
-    fill_retry(dead, 4_000, delay=3_600)
-    command = [*RUN, "retry", verb, dead.retry, "--all", "--yes"]
-    for goal in (1, 2):  # a thousand letters are published, and then acknowledged
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        eventually(lambda goal=goal: _published(dead, verb) >= 1_000 * goal, 120)
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-
-    run_json("retry", verb, dead.retry, "--all", "--yes")
-    if verb == "cancel":
-        assert 0 == run_json("retry", "show", dead.retry)["count"]
-        run_json("retry", "restore", dead.retry, "--all", "--yes")
-    seen = run_json("retry", "show", dead.retry)
-    assert (4_000, 0 if verb == "cancel" else 4_000) == (seen["count"], seen["overdue"])
-    numbers = {int(each["payload"]) for each in _exported(dead.retry)}
-    assert set(range(4_000)) == numbers
-
-
-def _published(dead, verb: str) -> int:
-    """Return how many letters a command has published so far."""
-    admin = dead.cluster.admin()
-    topic = f"{dead.retry}-ARCHIVE" if verb == "cancel" else dead.retry
-    if not admin.topics.exists(topic):
-        return 0
-    entries = admin.topics.internal_stats(topic)["entriesAddedCounter"]
-    return int(entries) - (0 if verb == "cancel" else 4_000)
-
-
-def _moved(dead, verb: str) -> int:
-    """Return how many letters have left."""
-    topic = f"{dead.dlq}-ARCHIVE" if verb == "restore" else dead.dlq
-    subscription = "pulsar-retry" if verb == "restore" else "keep"
-    stats = dead.cluster.admin().topics.stats(topic)["subscriptions"].get(subscription)
-    return 3_000 - (stats["msgBacklog"] if stats else 3_000)
+    run_json("discard", dead.dlq, "--reason", "odd", "--yes")
+    eventually(lambda: dead.backlog() == 1_500)
+    assert list(range(0, 3_000, 2)) == [int(each["payload"]) for each in _exported(dead.dlq)]
 
 
 def _letters(run, topic: str, *searches: str) -> list[dict]:

@@ -11,13 +11,12 @@ from pulsar_retry.replay import Cluster, Subscription, seek
 from pulsar_retry.replay.seeking import republishing
 from pulsar_retry.runtime.raw import has_message
 from support.reading import SUBSCRIPTION
-from support.replay.waiting import fill_retry
 
 
 def test_letters_that_come_late_are_published_again(dead, admin, proxy, monkeypatch) -> None:
     """No letter is acknowledged before its copy is stored."""
     dead.subscribe()
-    fill_retry(dead, 700, delay=3_600)
+    dead.fill_retry(700, delay=3_600)
     mending = threading.Timer(6, proxy.mend)
     anew, count = republishing.anew, 0
 

@@ -70,8 +70,8 @@ def test_too_many_end_a_redrive(dead, encrypted) -> None:
     assert 1011 == dead.backlog()
 
 
-def test_they_are_not_cancelled_without_a_word(dead, encrypted, run, client) -> None:
-    """The command says that they stay, and fails."""
+def test_they_do_not_stay_without_a_word(dead, encrypted, run, client) -> None:
+    """The command says so, and fails; also among letters that wait."""
     dead.subscribe()
     encrypted(1, dead.retry)
     waiting = dead.properties(1, DELAY_TIME="3600000")
@@ -79,11 +79,14 @@ def test_they_are_not_cancelled_without_a_word(dead, encrypted, run, client) -> 
         bytes(10), properties=waiting, deliver_after=timedelta(hours=1)
     )
     encrypted(2, dead.retry)
+    dead.create("keep")
+    encrypted(2)
+    dead.fill(1)
 
-    code, shown, errors = run("retry", "show", dead.retry)
-    assert (0, True) == (code, "1 letters, 0 of them due" in shown)
-    assert "3 letters cannot be read" in errors
-    code, shown, errors = run("retry", "cancel", dead.retry, "--all", "--yes")
-    assert (1, True) == (code, "1 cancelled, 0 stay" in shown)
-    assert "3 letters cannot be read, and stay" in errors
+    code, shown, errors = run("dlq", "show", dead.retry)
+    assert (0, True) == (code, "1        odd" in shown)
+    assert "3 entries" in errors
+    code, shown, errors = run("discard", dead.dlq, "--all", "--yes")
+    assert (1, True) == (code, "1 discarded" in shown)
+    assert "2 stay: unreadable" in shown
     assert "result=incomplete" in errors

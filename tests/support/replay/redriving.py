@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import attrs
@@ -96,6 +97,25 @@ class Dead:
         for number in range(count):
             properties = self.properties(number)
             producer.send_async(b"%d" % number, None, properties=properties)
+        producer.flush()
+        producer.close()
+
+    def fill_retry(self, count: int, delay: float) -> None:
+        """Publish retry letters that are due after *delay* seconds; payloads are their numbers."""
+        producer: Any = self.client.create_producer(
+            self.retry, batching_enabled=False, max_pending_messages=0
+        )
+        for number in range(count):
+            properties = {
+                **self.properties(number),
+                "RECONSUMETIMES": "1",
+                "DELAY_TIME": str(round(delay * 1000)),
+                "RETRY_TOPIC": self.retry,
+                "FAILURE_ATTEMPT": "1",
+                "FAILURE_ERROR": "ValueError" if number % 2 else "TimeoutError",
+            }
+            after = timedelta(seconds=delay)
+            producer.send_async(b"%d" % number, None, properties=properties, deliver_after=after)
         producer.flush()
         producer.close()
 

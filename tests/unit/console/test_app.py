@@ -105,7 +105,6 @@ class MadeUp(LetterLookup):
             next_due=None,
             last_due=None,
             attempts={3: 1},
-            groups=(),
             letters=[letter],
         )
 

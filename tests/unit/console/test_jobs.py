@@ -84,7 +84,7 @@ def stage(monkeypatch) -> Iterator[Stage]:
     database = Database(MEMORY)
     stage = Stage(database)
 
-    def work(_order: Order, _cluster: Cluster, _act: Any, *, dry_run: bool) -> Held:
+    def work(_order: Order, _cluster: Cluster, *, dry_run: bool) -> Held:
         stage.held.append(Held(dry_run, stage))
         return stage.held[-1]
 

@@ -16,7 +16,6 @@ import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.redriving import run as redrive_run
-from pulsar_retry.replay.redriving.editor import EditedLetter
 from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.run import RedriveWork, Run
 from pulsar_retry.replay.redriving.source import Checkpoint
@@ -62,14 +61,18 @@ class Consumer:
 
     letters: list[Raw]
     acknowledged: list[Raw] = attrs.field(factory=list)
+    results: list[_pulsar.Result] = attrs.field(factory=list)
 
     def receive(self, _wait: int) -> Raw:
         if not self.letters:
             raise _pulsar.Timeout
         return self.letters.pop(0)
 
-    def acknowledge_async(self, raw: Raw, _callback: Any) -> None:
-        self.acknowledged.append(raw)
+    def acknowledge_async(self, raw: Raw, callback: Any) -> None:
+        result = self.results.pop(0) if self.results else _pulsar.Result.Ok
+        if result == _pulsar.Result.Ok:
+            self.acknowledged.append(raw)
+        callback(result)
 
 
 def published(letter: str, cause: Exception) -> pr.LetterPublishError:
@@ -85,13 +88,11 @@ class HandOffDouble:
 
     ends: list[Exception | None] = attrs.field(factory=list)
     handed: list[int] = attrs.field(factory=list)
-    topics: list[str] = attrs.field(factory=list)
     flights: dict[Any, bool] = attrs.field(factory=dict)
 
-    def hand_on(self, raw: Raw, source: Any, letter: Letter, *, was_letter: bool, future) -> None:
+    def hand_on(self, raw: Raw, source: Any, _letter: Letter, *, was_letter: bool, future) -> None:
         assert not was_letter
         self.handed.append(raw.entry)
-        self.topics.append(letter.topic)
         error = self.ends.pop(0) if self.ends else None
         if error is None:
             source.acknowledge_async(raw, lambda _: None)
@@ -250,46 +251,27 @@ def test_a_topic_that_cannot_be_read_is_an_error(carry_out, monkeypatch) -> None
         carry_out([0])
 
 
-class Edits:
-    """A judge that has every letter edited."""
+class Nothing:
+    """A judge that has every letter discarded."""
 
-    def judge(self, _raw: Raw, _position: str) -> Letter:
-        return EditedLetter(topic="retry", properties={}, original=Letter("archive", {}))
+    def judge(self, _raw: Raw, _position: str) -> None:
+        return None
 
 
-def test_the_original_of_an_edited_letter_is_archived_first(carry_out) -> None:
-    """Its receipt comes before the copy is published, and the letter is acknowledged at last."""
-    run, hand_off, consumer = carry_out([0, 1], judge=Edits())
+def test_what_is_discarded_is_only_acknowledged(carry_out) -> None:
+    """It is counted, as far as the limit."""
+    run, hand_off, consumer = carry_out([0, 1, 2], judge=Nothing(), limit=2)
 
-    assert (2, 2) == (run.redriven, run.archived)
-    assert ["archive", "retry"] == [
-        topic for topic, entry in zip(hand_off.topics, hand_off.handed, strict=True) if entry == 1
-    ]
+    assert (2, {}, "limit") == (run.redriven, dict(run.targets), run.stopped)
+    assert ([], [Raw(0), Raw(1)]) == (hand_off.handed, consumer.acknowledged)
+
+
+def test_a_discarded_letter_is_acknowledged_again(carry_out) -> None:
+    """If the broker was away; it counts once."""
+    results = [_pulsar.Result.NotConnected, _pulsar.Result.Ok, _pulsar.Result.Timeout]
+    consumer = Consumer([Raw(0), Raw(1)], results=results)
+
+    run, _, _ = carry_out([], judge=Nothing(), consumer=consumer)
+
+    assert (2, {}, None) == (run.redriven, dict(run.left), run.stopped)
     assert [Raw(0), Raw(1)] == consumer.acknowledged
-
-
-@pytest.mark.parametrize(
-    ("ends", "topics"),
-    [
-        ([pulsar.Timeout()], ["archive", "archive", "retry"]),
-        ([None, pulsar.Timeout()], ["archive", "retry", "retry"]),
-    ],
-)
-def test_an_edited_letter_is_tried_again(carry_out, ends, topics) -> None:
-    """From the step that has failed: an original that is archived is not archived again."""
-    lost = [None if each is None else published("x", each) for each in ends]
-
-    run, hand_off, consumer = carry_out([0], *lost, judge=Edits())
-
-    assert (topics, 1, 1) == (hand_off.topics, run.redriven, run.archived)
-    assert [Raw(0)] == consumer.acknowledged
-
-
-def test_an_archive_that_refuses_the_original(carry_out) -> None:
-    """Then no copy is published, and the letter stays."""
-    refused = published("archive", pulsar.IncompatibleSchema("another schema"))
-
-    run, hand_off, consumer = carry_out([0], refused, judge=Edits())
-
-    assert (["archive"], 0, []) == (hand_off.topics, run.redriven, consumer.acknowledged)
-    assert {"refused": 1} == run.left

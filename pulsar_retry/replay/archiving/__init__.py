@@ -1,1 +1,0 @@
-"""Dead letters are archived, discarded and restored."""

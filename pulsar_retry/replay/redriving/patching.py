@@ -1,0 +1,220 @@
+"""Patches of JSON payloads: what a redrive changes in letters, and how a dry run shows it.
+
+Letters without a schema, or with the schema JSON, can be patched.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import attrs
+
+from pulsar_retry._extras import need
+from pulsar_retry.errors import ConfigError, PayloadError, shown
+from pulsar_retry.runtime.upstream import has_null_value
+from pulsar_retry.wire.payloads.codec import PayloadCodec
+from pulsar_retry.wire.payloads.readable import value_as_json
+
+#: A JSON patch, a JSON merge patch, or the text of one.
+PatchLike = Sequence[Any] | Mapping[str, Any] | str
+
+_PATCH = "a JSON patch (a list, RFC 6902) or a JSON merge patch (an object, RFC 7396)"
+#: Of how many letters a dry run shows what changes.
+DIFFS = 10
+#: How many lines of a diff are shown, and of how many characters.
+_MOST_LINES, _LONGEST = 200, 2000
+
+
+@attrs.frozen
+class LetterDiff:
+    """The difference that a patch makes to the payload of a letter.
+
+    Attributes:
+        message_id: The id of the letter.
+        text: A unified diff; lines of context begin with a space, others with ``-`` or ``+``.
+    """
+
+    message_id: str
+    text: str
+
+
+@attrs.frozen
+class PayloadPatch:
+    """A patch that is checked.
+
+    Attributes:
+        text: The patch as JSON. The same patch has the same text.
+    """
+
+    text: str
+    _apply: Callable[[Any], Any] = attrs.field(eq=False, repr=False)
+
+    @classmethod
+    def of(cls, patch: PatchLike) -> PayloadPatch:
+        """Check a patch.
+
+        Raises:
+            ConfigError: it is no patch.
+            ModuleNotFoundError: a JSON patch needs `jsonpatch`.
+        """
+        read: Any = patch
+        if isinstance(patch, str):
+            try:
+                read = json.loads(patch)
+            except ValueError as error:
+                raise ConfigError(f"patch: expected {_PATCH}: {error}") from None
+        if isinstance(read, Mapping):
+            apply: Callable[[Any], Any] = partial(merged, read)
+        elif isinstance(read, Sequence) and not isinstance(read, str):
+            apply = _json_patch(list(read))
+        else:
+            raise ConfigError.bad("patch", patch, _PATCH)
+        try:
+            return cls(json.dumps(read, sort_keys=True, ensure_ascii=False), apply)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"patch: expected {_PATCH}: {error}") from None
+
+    def patched(self, payload: bytes | None, schema: str | None) -> bytes:
+        """Return the payload that a letter gets: the same bytes if the patch changes nothing.
+
+        Args:
+            payload: The payload of the letter; None for a null value.
+            schema: The type of its schema; None if it has none.
+
+        Raises:
+            PayloadError: the payload is not JSON, the patch does not fit it, or writing it again
+                would change also what the patch does not, such as digits of a number that Python
+                does not keep.
+        """
+        if payload is None:
+            raise PayloadError("the letter has a null value")
+        if schema not in {None, "JSON"}:
+            raise PayloadError(f"a patch changes JSON, and the letter has the schema {schema}")
+        before = _read(payload)
+        try:
+            after = self._apply(before)
+        except Exception as error:
+            raise PayloadError(f"{type(error).__name__}: {shown(error)}") from error
+        if _same(before, after):
+            return payload
+        if not _stays(payload, before):
+            raise PayloadError(
+                "writing this payload again would change more than the patch does: digits of a "
+                "number, or a key that occurs twice"
+            )
+        return _written(after)
+
+
+def diff_of(message_id: str, before: bytes, after: bytes) -> LetterDiff:
+    """Return the difference of two JSON payloads."""
+    old, new = (value_as_json(json.loads(each)).splitlines() for each in (before, after))
+    found = difflib.unified_diff(old, new, "payload before", "payload after", lineterm="", n=2)
+    lines = [each for each in found if not each.startswith("@@")]
+    if len(lines) > _MOST_LINES:
+        more = len(lines) - _MOST_LINES
+        lines = [*lines[:_MOST_LINES], f"… {more} more lines"]
+    return LetterDiff(message_id, "\n".join(map(_cut, lines)))
+
+
+class Patcher:
+    """Patches the letters of one redrive, or of one dry run.
+
+    Attributes:
+        diffs: What the patch changes in the first letters.
+        changed: How many letters it has changed.
+    """
+
+    def __init__(self, patch: PayloadPatch, codec_of: Callable[[Any], PayloadCodec]) -> None:
+        """Prepare; *codec_of* returns the codec of a raw message."""
+        self._patch, self._codec_of = patch, codec_of
+        self.changed = 0
+        self.diffs: list[LetterDiff] = []
+
+    def payload(self, raw: Any, position: str) -> bytes | None:
+        """Return the payload that a raw letter gets; None: the patch changes nothing.
+
+        Raises:
+            PayloadError: the letter cannot be patched.
+        """
+        before = None if has_null_value(raw) else raw.data()
+        after = self._patch.patched(before, self._codec_of(raw).schema)
+        if after == before:
+            return None
+        self.changed += 1
+        if before is not None and len(self.diffs) < DIFFS:
+            self.diffs.append(diff_of(position, before, after))
+        return after
+
+
+def merged(patch: Any, value: Any) -> Any:
+    """Return *value* with a JSON merge patch applied, as the pseudo code of RFC 7396 does it."""
+    if not isinstance(patch, Mapping):
+        return copy.deepcopy(patch)
+    result = dict(value) if isinstance(value, dict) else {}
+    for name, each in patch.items():
+        if each is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(each, result.get(name))
+    return result
+
+
+def _json_patch(operations: list[Any]) -> Callable[[Any], Any]:
+    need("cli", "a JSON patch", "jsonpatch")
+    import jsonpatch  # noqa: PLC0415 - an extra
+
+    try:
+        patch = jsonpatch.JsonPatch(operations)
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
+        raise ConfigError(f"patch: expected {_PATCH}: {error}") from None
+    apply: Callable[[Any], Any] = patch.apply
+    return apply
+
+
+def _read(payload: bytes) -> Any:
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise PayloadError(f"the payload is not JSON: {error}") from None
+
+
+def _written(value: Any) -> bytes:
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text.encode()
+    except (ValueError, RecursionError) as error:
+        raise PayloadError(f"the value cannot be written as JSON: {error}") from None
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Tell whether two values are the same; 1, 1.0 and true are equal in Python."""
+    return json.dumps(before) == json.dumps(after)
+
+
+def _stays(payload: bytes, value: Any) -> bool:
+    """Tell whether a payload says the same when its *value* is written again."""
+    try:
+        return bool(_exactly(payload) == _exactly(_written(value)))
+    except PayloadError:  # NaN, or half of a pair of surrogates
+        return False
+
+
+def _exactly(payload: bytes) -> Any:
+    """Return JSON with all digits of its numbers, and all of its keys."""
+    return json.loads(payload, parse_float=Decimal, object_pairs_hook=_with_repeated_keys)
+
+
+def _with_repeated_keys(pairs: list[tuple[str, Any]]) -> Any:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else pairs
+
+
+def _cut(line: str) -> str:
+    left = len(line) - _LONGEST
+    return line if left <= 0 else f"{line[:_LONGEST]}… {left} more characters"

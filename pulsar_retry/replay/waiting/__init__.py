@@ -1,1 +1,0 @@
-"""Letters that wait for their delay are cancelled, or made due now."""
