@@ -166,7 +166,7 @@ class Dispatcher:
                 as Pub/Sub does, only failures reduce the window.
             max_outstanding: How many requests are outstanding at most, each on its own connection.
                 Above 3000 the window grows slowly. If the process may not have that many files open
-                (``ulimit -n``), the number is reduced and a warning is logged.
+                (``ulimit -n``), the number is reduced.
             latency_limit: Seconds or a timedelta. While the mean latency of answers is longer, at
                 most 3000 requests are outstanding. math.inf switches this limit off.
             guard: The addresses that may be connected to.

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
@@ -24,7 +23,7 @@ from pulsar_retry.push.body import (
 from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.http.poster import Poster
 from pulsar_retry.push.metrics import PushMetrics
-from pulsar_retry.push.pacing.pacer import MEASURED, Pacer
+from pulsar_retry.push.pacing.pacer import Pacer
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -90,7 +89,6 @@ class Pusher:
         self._at_work: set[asyncio.Task[Any]] = set()
         self._logged: set[str] = set()
         self._has_left = threading.Event()
-        self._is_measuring = False
         self.ready: Callable[[], object] | None = None
 
     @property
@@ -120,8 +118,6 @@ class Pusher:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a running coroutine is always in a task
         self._at_work.add(task)
-        if not self._is_measuring:
-            self._measure(task.get_loop())
         ticket = self._pacer.begin()
         try:
             poster = self._poster
@@ -140,16 +136,6 @@ class Pusher:
         self._tally.answered(answer, latency)
         if not answer.is_ack:
             raise PushNacked.of(poster.endpoint, answer, _words_of(signatures))
-
-    def _measure(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Measure for the pacer how busy this thread is, until `MEASURED` seconds have passed."""
-        began, self._is_measuring = time.thread_time(), True
-
-        def measured() -> None:
-            self._is_measuring = False
-            self._pacer.worked(time.thread_time() - began)
-
-        loop.call_later(MEASURED, measured)
 
     def _request(self, message: Any, poster: Poster) -> tuple[bytes, list[Header], list[Header]]:
         """Return the body, the headers, and the headers with signatures."""

@@ -11,7 +11,7 @@ import attrs
 
 from pulsar_retry.pull.rules.limit import AdaptiveLimit
 from pulsar_retry.push.pacing.backoff import PushBackoff
-from pulsar_retry.push.pacing.window import INITIAL, Window
+from pulsar_retry.push.pacing.window import Window
 
 #: How many messages are received ahead and not sent yet, at most.
 _AHEAD = 256
@@ -19,15 +19,6 @@ _AHEAD = 256
 #: The same during a backoff. It is small, because messages that a lane retries at once are sent
 #: after these.
 _AHEAD_BACKING_OFF = 16
-
-
-#: Seconds of work on the event loop within one measurement (`MEASURED`). Above the first, fewer
-#: requests may be outstanding; below the second, more may be outstanding again.
-_BUSY_ABOVE, _IDLE_BELOW = 0.15, 0.1
-_FEWER_FACTOR, _MORE_FACTOR = 3 / 4, 5 / 4
-
-#: The length of a measurement in seconds, if the event loop is not late.
-MEASURED = 0.05
 
 #: An outstanding request: its window, the round of this window, and the time of sending by the
 #: pacer's clock. Each endpoint has its own window, and results of an earlier endpoint do not count.
@@ -40,7 +31,7 @@ class Pace:
     """The current state of a pacer.
 
     Attributes:
-        window: How many requests may be outstanding, if this process can handle that many.
+        window: How many requests may be outstanding.
         outstanding: How many requests are outstanding.
         delay: Seconds from one send to the next; 0 without backoff.
         latency: The mean latency of successes, in seconds.
@@ -84,7 +75,6 @@ class Pacer:
         self._lock = threading.Lock()
         self._changed: Callable[[], None] = _do_nothing
         self._window = attrs.evolve(window)
-        self._manageable = float(window.maximum)
         self._backoff = PushBackoff()
         self._delay = 0.0
         self._outstanding = 0
@@ -149,7 +139,7 @@ class Pacer:
             self._is_stopping = True
 
     def _size(self) -> float:
-        size = min(self._window.size, self._manageable)
+        size = self._window.size
         return size if self._limit is None else min(size, self._limit.limit)
 
     def _due_in(self) -> float:
@@ -193,22 +183,6 @@ class Pacer:
             self._outstanding -= 1
         self._changed()
 
-    def worked(self, busy: float) -> None:
-        """Record the seconds of work within one measurement.
-
-        Much work means that answers wait to be read. More requests would not make the dispatcher
-        faster: they only wait longer, and after a crash every request whose answer was not read is
-        sent again. So the number of outstanding requests is limited to what this process can
-        handle. The endpoint's latency does not matter for this limit, because waiting is not work.
-        """
-        with self._lock:
-            if busy > _BUSY_ABOVE:
-                fewer = _FEWER_FACTOR * min(self._manageable, self._outstanding)
-                self._manageable = max(fewer, float(min(INITIAL, self._fresh.maximum)))
-            elif busy < _IDLE_BELOW and self._outstanding + 1 > self._manageable:
-                more = _MORE_FACTOR * self._manageable
-                self._manageable = min(more, float(self._fresh.maximum))
-
     # -- called by the owner ----------------------------------------------------------------------
 
     def pause(self) -> None:
@@ -228,7 +202,6 @@ class Pacer:
             self._window = attrs.evolve(self._fresh)
             if self._limit is not None:
                 self._limit = AdaptiveLimit(self._fresh.maximum)
-            self._manageable = float(self._fresh.maximum)
             self._backoff, self._delay = PushBackoff(), 0.0
         self._changed()
 

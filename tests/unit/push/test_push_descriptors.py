@@ -10,32 +10,26 @@ from typing import Any
 import pytest
 
 
-def limited(soft: int, hard: int, program: str) -> tuple[Any, str]:
-    """Return what *program* prints in a process with these limits, and what it logs."""
+def limited(soft: int, hard: int, program: str) -> Any:
+    """Return what *program* prints in a process with these limits."""
     before = f"""
-import json, logging, resource
-logging.basicConfig()
+import json, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 from pulsar_retry.push.http.descriptors import make_room_for, room_for
 """
     done = subprocess.run(
         [sys.executable, "-c", before + program], capture_output=True, text=True, check=True
     )
-    return json.loads(done.stdout), done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(
     ("soft", "rooms"), [(1024, [896, 896, 50]), (200, [100, 100, 50]), (40, [20, 20, 20])]
 )
 def test_room(soft, rooms):
-    """Half of the files, or all but 128, are for connections; what does not fit is said."""
+    """Half of the files, or all but 128, are for connections."""
     program = "print(json.dumps([room_for(count) for count in (3000, 900, 50)]))"
-    found, logged = limited(soft, 1024, program)
-    assert rooms == found
-    told = (
-        f"at most {rooms[0]} requests will be outstanding, not 3000, because at most {soft} files"
-    )
-    assert told in logged
+    assert rooms == limited(soft, 1024, program)
 
 
 @pytest.mark.parametrize(("wanted", "limit"), [(300, 428), (3000, 1024), (50, 256)])
@@ -45,7 +39,7 @@ def test_the_limit_is_raised(wanted, limit):
 make_room_for({wanted})
 print(json.dumps(resource.getrlimit(resource.RLIMIT_NOFILE)))
 """
-    assert ([limit, 1024], "") == limited(256, 1024, program)
+    assert [limit, 1024] == limited(256, 1024, program)
 
 
 def test_a_dispatcher_knows_its_limit():
@@ -58,6 +52,4 @@ with pr.Client("pulsar://localhost:1", logger=quiet) as client:
     dispatcher = pr.push.Dispatcher(client, "t", "s", "http://localhost:1/", max_outstanding=600)
     print(json.dumps(dispatcher._pacer._fresh.maximum))
 """
-    found, logged = limited(256, 1024, program)
-    assert 128 == found
-    assert "at most 128 requests" in logged
+    assert 128 == limited(256, 1024, program)

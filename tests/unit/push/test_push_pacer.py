@@ -102,69 +102,6 @@ def test_what_was_given_up(pacer):
     assert (0, 0.0, 4) == (pacer.pace().outstanding, pacer.pace().delay, pacer.pace().window)
 
 
-def wide(clock: Clock) -> tuple[Pacer, list[Ticket]]:
-    """Return a pacer with a window of 100 and as many outstanding requests."""
-    pacer = Pacer(Window(maximum=100), clock)
-    for _ in range(100):
-        pacer.leave(send(pacer), acked=True)
-    return pacer, [send(pacer) for _ in range(100)]
-
-
-def outstanding_at_most(pacer: Pacer) -> int:
-    """Return how many requests may be outstanding."""
-    return pacer.pace().outstanding + pacer.free()
-
-
-def test_much_work_lets_fewer_through(clock):
-    """A quarter fewer than there are, each time, and never fewer than at first; then more again."""
-    pacer, tickets = wide(clock)
-    pacer.worked(0.2)
-    assert not pacer.enter()
-    for ticket in tickets[:50]:
-        pacer.leave(ticket, acked=True)
-    assert (25, 75) == (pacer.free(), outstanding_at_most(pacer))
-    pacer.worked(0.2)
-    assert (0, False) == (pacer.free(), pacer.enter())  # three quarters of the 50 that there are
-    for ticket in tickets[50:]:
-        pacer.leave(ticket, acked=True)
-    for _ in range(30):
-        pacer.worked(0.2)
-    assert (4, 100) == (outstanding_at_most(pacer), pacer.pace().window)
-    pacer.worked(0.01)
-    assert 4 == outstanding_at_most(pacer)  # it is not what holds them back
-    tickets = []
-    while len(tickets) < 100:
-        if pacer.enter():
-            tickets.append(pacer.begin())
-        else:
-            pacer.worked(0.01)
-    pacer.worked(0.01)
-    assert not pacer.enter()
-
-
-def test_little_work_lets_the_window_decide(clock):
-    """An endpoint may be as slow as it likes: waiting is no work."""
-    pacer, tickets = wide(clock)
-    clock.now += 100
-    for _ in range(10):
-        pacer.worked(0.14)
-    for ticket in tickets:
-        pacer.leave(ticket, acked=True)
-    assert 100 == outstanding_at_most(pacer)
-
-
-def test_another_endpoint_has_its_own_chance(clock):
-    """What was too much for one may not be for the next."""
-    pacer, tickets = wide(clock)
-    pacer.worked(0.2)
-    pacer.begin_anew()
-    for ticket in tickets:
-        pacer.leave(ticket, acked=True)
-    for _ in range(100):
-        pacer.leave(send(pacer), acked=True)
-    assert 100 == outstanding_at_most(pacer)
-
-
 def test_latency(pacer, clock):
     """From the send to the outcome."""
     ticket = send(pacer)
