@@ -288,6 +288,21 @@ def test_a_restart_remembers_letters_and_arrivals(broker, namespace, dead, tmp_p
         assert 0 == again.stop()
 
 
+def test_the_audit_log_names_the_user_of_a_proxy(broker, namespace, dead) -> None:
+    """Also of a redrive; a request that does not come through the proxy is refused."""
+    consumer = dead.subscribe()
+    dead.fill(2)
+    served = Served(broker, namespace, "--user-header", "X-Forwarded-User")
+    try:
+        assert 401 == served.client.get("/").status_code
+        served.client.headers["x-forwarded-user"] = "ada"
+        assert "<strong>1</strong> redriven" in served.done(name=dead.dlq, reason="odd")
+        received(consumer, 1)
+        assert re.search("<td>ada\n<td>redrive\n", served.get("/audit"))
+    finally:
+        assert 0 == served.stop()
+
+
 def test_a_subscription_is_checked_kept_and_moved(console, topic, client) -> None:
     """Doctor, snapshot and seek, as the commands do; the seek after a dry run."""
     consumer = client.subscribe(
