@@ -29,7 +29,6 @@ bool found_all(const char* path) {
     const Function functions[] = {
         {OF_MESSAGE "20getLongSchemaVersionEv", &library.schema_version},
         {OF_BUILDER "11setPropertyERK" STRING "S8_", &library.set_property},
-        {OF_BUILDER "13setSequenceIdEl", &library.set_sequence},
         {"_ZN6pulsar6Reader8readNextERNS_7MessageEi", &library.read_next},
     };
     return find_common(path, library) && find_all(path, functions);
@@ -54,7 +53,7 @@ PyType_Spec columns_spec = {"pulsar_retry.native._rows.Columns", sizeof(Columns)
 PyMethodDef receipts_methods[] = {
     {"take", receipts_take, METH_VARARGS,
      "take(rows, timeout_ms): wait until so many rows have receipts, one has failed, or none has "
-     "come for that time. Return rows, duplicates and failures since the last call."},
+     "come for that time. Return rows and failures since the last call."},
     {}};
 PyType_Slot receipts_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(receipts_new)},
@@ -68,7 +67,7 @@ PyType_Spec receipts_spec = {"pulsar_retry.native._rows.Receipts", sizeof(Receip
 PyMethodDef letters_methods[] = {
     {"append", letters_append, METH_O, "Add a message of pulsar-client's builder."},
     {"extend", letters_extend, METH_VARARGS,
-     "extend(columns, rows, plan, now_ms, sequence): build messages of rows."},
+     "extend(columns, rows, plan, now_ms): build messages of rows."},
     {"send", letters_send, METH_VARARGS,
      "send(producer, receipts, topic, each): send all messages, and forget them."},
     {"first", letters_first, METH_NOARGS, "Return what the first message has, for a test."},

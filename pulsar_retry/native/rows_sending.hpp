@@ -139,7 +139,7 @@ struct Failure {
 struct Counts {
     std::mutex mutex;
     std::condition_variable changed;
-    std::int64_t rows = 0, duplicates = 0, wanted = 0;
+    std::int64_t rows = 0, wanted = 0;
     std::vector<Failure> failures;
     Clock::time_point last = Clock::now();
 
@@ -148,12 +148,10 @@ struct Counts {
         try {
             // Only the last row of a batch asks for a receipt; its place proves the whole batch.
             bool whole = result == ResultOk && std::max(library.batch(&id), 0) == count - 1;
-            bool known = whole && library.ledger(&id) < 0;
             std::lock_guard<std::mutex> lock(mutex);
             last = Clock::now();
             if (whole) {
                 rows += count;
-                if (known) duplicates += count;
             } else {
                 failures.push_back({topic, count, int(result)});
             }
@@ -182,7 +180,7 @@ PyObject* receipts_new(PyTypeObject* type, PyObject*, PyObject*) {
     });
 }
 
-// take(rows, timeout_ms) -> (rows, duplicates, [(topic, rows, result), ...]) since the last call
+// take(rows, timeout_ms) -> (rows, [(topic, rows, result), ...]) since the last call
 PyObject* receipts_take(PyObject* object, PyObject* arguments) {
     long long wanted, timeout;
     if (!PyArg_ParseTuple(arguments, "LL", &wanted, &timeout)) return nullptr;
@@ -190,7 +188,7 @@ PyObject* receipts_take(PyObject* object, PyObject* arguments) {
         auto counts = reinterpret_cast<Receipts*>(object)->inner->counts;
         const auto began = Clock::now();
         const auto patience = std::chrono::milliseconds(std::max(0LL, timeout));
-        std::int64_t rows = 0, duplicates = 0;
+        std::int64_t rows = 0;
         std::vector<Failure> failures;
         for (bool waits = true; waits;) {
             bool done = without_python([&] {
@@ -205,7 +203,6 @@ PyObject* receipts_take(PyObject* object, PyObject* arguments) {
                         Clock::now() < std::max(began, counts->last) + patience;
                 if (waits) return;
                 rows = std::exchange(counts->rows, 0);
-                duplicates = std::exchange(counts->duplicates, 0);
                 failures.swap(counts->failures);
                 counts->wanted = std::numeric_limits<std::int64_t>::max();
             });
@@ -223,8 +220,7 @@ PyObject* receipts_take(PyObject* object, PyObject* arguments) {
             }
             Py_DECREF(item);
         }
-        return Py_BuildValue("(LLN)", static_cast<long long>(rows),
-                             static_cast<long long>(duplicates), list);
+        return Py_BuildValue("(LN)", static_cast<long long>(rows), list);
     });
 }
 
@@ -251,7 +247,6 @@ struct Builder {
     const Frame& frame;
     const std::vector<Property>& properties;
     std::uint64_t deliver_at;
-    std::int64_t sequence;
     std::string text;
 
     const std::string& copied(const Slice& slice) {
@@ -288,7 +283,6 @@ struct Builder {
             std::int64_t more = delay == nullptr ? 0 : std::max<std::int64_t>(0, delay->number(row));
             library.set_deliver_at(builder, deliver_at + std::uint64_t(more));
         }
-        if (sequence != 0) library.set_sequence(builder, sequence + row);
         return library.build(builder);
     }
 };
@@ -347,15 +341,13 @@ bool read_plan(PyObject* plan, const Frame& frame, std::vector<Property>& proper
     return true;
 }
 
-// extend(columns, rows, plan, now_ms, sequence): build messages of *rows* (64-bit numbers). They are
-// delivered at that time and the delay of their row; if it is 0, at once. The number of the first row
-// of all is *sequence*; 0 for no numbers.
+// extend(columns, rows, plan, now_ms): build messages of *rows* (64-bit numbers). They are delivered
+// at that time and the delay of their row; if it is 0, at once.
 PyObject* letters_extend(PyObject* object, PyObject* arguments) {
     PyObject *source, *rows, *plan;
     unsigned long long deliver_at;
-    long long sequence;
-    if (!PyArg_ParseTuple(arguments, "O!OO!KL", columns_type, &source, &rows, &PyTuple_Type, &plan,
-                          &deliver_at, &sequence))
+    if (!PyArg_ParseTuple(arguments, "O!OO!K", columns_type, &source, &rows, &PyTuple_Type, &plan,
+                          &deliver_at))
         return nullptr;
     auto* built = reinterpret_cast<Letters*>(object)->inner;
     Busy busy(built->is_busy);
@@ -373,7 +365,7 @@ PyObject* letters_extend(PyObject* object, PyObject* arguments) {
                 return nullptr;
             }
         bool done = without_python([&] {
-            Builder builder{frame, properties, deliver_at, sequence, {}};
+            Builder builder{frame, properties, deliver_at, {}};
             built->messages.reserve(built->messages.size() + count);
             for (std::int64_t each = 0; each < count; ++each)
                 built->messages.push_back(builder.build(row[each]));

@@ -17,7 +17,6 @@ using pulsar::Reader;
 struct Library : Common {
     std::int64_t (*schema_version)(const Message*);
     MessageBuilder& (*set_property)(MessageBuilder*, const std::string&, const std::string&);
-    MessageBuilder& (*set_sequence)(MessageBuilder*, std::int64_t);
     Result (*read_next)(Reader*, Message&, int);
 } library;
 

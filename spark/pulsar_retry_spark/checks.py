@@ -13,7 +13,6 @@ from pulsar_retry.admin import AdminClient
 from pulsar_retry.consumer.old_names import PROBE
 from pulsar_retry.errors import AdminError, AdminNotFoundError, ConfigError
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.wire.names import TopicName
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
@@ -217,17 +216,11 @@ def _reached(check: str, whence: str, error: str | None) -> Finding:
 
 def _settings(options: SinkOptions, seen: BrokerView) -> Iterator[Finding]:
     """Check the cluster's settings, if the options name the REST API."""
-    once = options.effectively_once is not None
     if options.connection.admin_url is None:
-        if once:
-            text = "not checked, and delivery=effectively-once does not work without it"
-            yield Finding("deduplication", "warning", text, "set admin.url")
         return
     try:
         with _cluster(options.connection).admin() as admin:
             for topic, exists in seen.topics.items():
-                if once:
-                    yield _deduplication(admin, topic)
                 if exists:
                     dead = topic not in (options.targets.retry, options.report_topic)
                     keeper = options.initial_subscription_name if dead else None
@@ -254,18 +247,6 @@ def _unless_missing(ask: Callable[[], _Answer]) -> _Answer | None:
         return ask()
     except AdminNotFoundError:
         return None
-
-
-def _deduplication(admin: AdminClient, topic: str) -> Finding:
-    check, name = "deduplication", TopicName.parse(topic)
-    on = _unless_missing(lambda: admin.topics.policy(topic, "deduplicationEnabled"))
-    if on is None:  # there is no such topic yet
-        namespace = f"{name.tenant}/{name.namespace}"
-        on = _unless_missing(lambda: admin.namespaces.policy(namespace, "deduplication"))
-    if on:
-        return Finding(check, "ok", f"on for {topic}")
-    remedy = f"pulsar-admin namespaces set-deduplication {name.tenant}/{name.namespace} --enable"
-    return Finding(check, "error", f"off for {topic}: rows are written at least once", remedy)
 
 
 def _subscriptions(admin: AdminClient, topic: str, keeper: str | None) -> Iterator[Finding]:

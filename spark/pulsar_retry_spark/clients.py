@@ -27,7 +27,6 @@ from pulsar_retry.runtime.exiting import keep_until_exit
 from pulsar_retry.runtime.fork import keep_for_ever
 from pulsar_retry.wire.names import LetterTopics
 from pulsar_retry_spark.connection import ClusterConnection
-from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.schemas.registry import TopicSchema
 
 #: Seconds after which an unused client is closed.
@@ -37,18 +36,13 @@ IDLE = 60.0
 #: the minute after which a broker deletes a topic without a subscription.
 _KEPT = 30.0
 
-#: Seconds to wait until a producer's name becomes free. A broker notices that a worker's host has
-#: gone when two keep-alives of 30 s are not answered.
-_BUSY_FOR = 90.0
-_BUSY_BACKOFF = Exponential(0.1, 5)
-
 _lock = threading.Lock()
 _cached: dict[ClusterConnection, CachedClient] = {}
 
 
 @attrs.define(eq=False)
 class CachedClient:
-    """A client with its unnamed producers. Only one task at a time may use it; see `lease`.
+    """A client with its producers. Only one task at a time may use it; see `lease`.
 
     Attributes:
         client: The client.
@@ -120,30 +114,17 @@ class CachedClient:
     def producer(self, topic: str, **arguments: Any) -> Any:
         """Return the raw producer of *topic*, a partition or an unpartitioned topic.
 
-        A producer without a name is kept for the next task. A producer with a name has to be closed
-        when its task ends, because the next task that needs the name may run in another process.
+        It is kept for the next task.
 
         Raises:
-            PulsarFailuresError: the name stays in use.
             pulsar.PulsarException: the broker refuses.
         """
         key = (topic, frozenset(arguments.items()))
         raw = self._producers.get(key)
         if raw is None:
-            raw = self._create(topic, arguments)
-            if arguments.get("producer_name") is None:
-                self._producers[key] = raw
+            raw = self.client.create_producer(topic, **arguments)._producer  # noqa: SLF001
+            self._producers[key] = raw
         return raw
-
-    def _create(self, topic: str, arguments: dict[str, Any]) -> Any:
-        def create() -> Any:
-            return self.client.create_producer(topic, **arguments)._producer  # noqa: SLF001
-
-        try:
-            return when_free(create, pulsar.ProducerBusy, patience=_BUSY_FOR, backoff=_BUSY_BACKOFF)
-        except pulsar.ProducerBusy:
-            text = f"another producer on {topic} still has the name {arguments['producer_name']}"
-            raise PulsarFailuresError("PRODUCER_BUSY", text) from None
 
     def forget_producers(self) -> None:
         """Close the producers after a failure, because they may still be sending rows."""

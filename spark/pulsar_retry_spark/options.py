@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 
 import attrs
@@ -41,15 +40,13 @@ _OPTION_OF = {
 #: Options that other sinks have, and why this sink does not have them.
 _REFUSED = {
     "ack_tracking": "a task always waits for the receipt of each of its rows",
-    "batch.delay_ms": "only batch.messages and batch.bytes limit batches, so that each attempt of "
-    "a task sends the same ones",
+    "batch.delay_ms": "only batch.messages and batch.bytes limit batches, because a batch has one "
+    "receipt, which its last row asks for",
     "producer.": "the sink configures its producers; only batch.*, compression, pending.max and "
     "send.timeout_ms can be set",
     "properties.packed": "consumers read each property by itself",
     "window": "pending.max limits how many rows have no receipt yet",
 }
-
-_SINK_ID = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 
 _COMPRESSION = {
     "none": pulsar.CompressionType.NONE,
@@ -116,35 +113,6 @@ class Batching:
 
 
 @attrs.frozen
-class Claim:
-    """What the driver has found out and stored before it starts tasks (see `manifest`).
-
-    Attributes:
-        topics: The number of partitions of each topic.
-        batch: The number of the micro-batch; None if the job is not a stream.
-    """
-
-    topics: frozenset[tuple[str, int]]
-    batch: int | None
-
-
-@attrs.frozen
-class EffectivelyOnce:
-    """What the broker's deduplication needs to recognize rows that it has stored.
-
-    Attributes:
-        sink_id: The user's name for this use of the sink.
-        partitions: The number of tasks that write, the same in every run.
-        claim: None until a helper has put the rows in a stable order. The data source alone can't
-            see whether they are in one.
-    """
-
-    sink_id: str
-    partitions: int
-    claim: Claim | None = None
-
-
-@attrs.frozen
 class SinkOptions:
     """Every option of the sink. Picklable; its `repr` shows no secret.
 
@@ -154,7 +122,6 @@ class SinkOptions:
         max_attempts: A retryable row without an action is retried if its attempt is below this.
         delays: The delay of a row that has no delay itself, by its attempt.
         batching: How rows are batched and sent.
-        effectively_once: Set for delivery=effectively-once; None for at-least-once.
         oversize: What happens to a row that is too big: fail, truncate or chunk.
         max_message_bytes: The largest size of payload, key and properties together.
         max_failed_rows: How many rows a job may write before it fails; None for no limit.
@@ -175,7 +142,6 @@ class SinkOptions:
     max_attempts: int
     delays: Backoff
     batching: Batching
-    effectively_once: EffectivelyOnce | None
     oversize: str
     max_message_bytes: int
     max_failed_rows: int | None
@@ -214,7 +180,6 @@ class SinkOptions:
             max_attempts=max_attempts,
             delays=_delays(reader, levels),
             batching=_batching(reader, max_message_bytes, rate_limit),
-            effectively_once=_effectively_once(reader),
             oversize=reader.choice("oversize", "fail", ("fail", "truncate", "chunk")),
             max_message_bytes=max_message_bytes,
             max_failed_rows=reader.integer("max_failed_rows", minimum=0, maximum=2**63 - 1),
@@ -229,11 +194,6 @@ class SinkOptions:
         )
         reader.refuse(_REFUSED)
         reader.finish()
-        if parsed.effectively_once is not None and parsed.oversize == "chunk":
-            accepted = (
-                "fail or truncate with delivery=effectively-once, because parts cannot be numbered"
-            )
-            raise ConfigError.bad("oversize", "chunk", accepted)
         if parsed.by_topic_schema and parsed.targets.topic is None:
             raise ConfigError.bad("topic", None, "the topic with the schema of value.schema=topic")
         return parsed
@@ -344,27 +304,3 @@ def _rate_limit(reader: OptionReader) -> float | None:
     if rate is not None and rate <= 0:
         raise ConfigError.bad("rate_limit", rate, accepted)
     return rate
-
-
-def _effectively_once(reader: OptionReader) -> EffectivelyOnce | None:
-    """Read the options of `delivery`; refuse the other two if delivery is at-least-once."""
-    delivery = reader.choice("delivery", "at-least-once", ("at-least-once", "effectively-once"))
-    sink_id = reader.text("sink.id")
-    partitions = reader.integer("sink.partitions", minimum=1, maximum=100_000)
-    if delivery == "at-least-once":
-        for key, value in {"sink.id": sink_id, "sink.partitions": partitions}.items():
-            if value is not None:
-                raise ConfigError.bad(key, value, "no value unless delivery=effectively-once")
-        return None
-    if sink_id is None or not _SINK_ID.fullmatch(sink_id):
-        raise ConfigError.bad(
-            "sink.id",
-            sink_id,
-            "a name for this use of the sink, made of letters, digits, dots, dashes and "
-            "underscores: by it the broker recognizes rows that were already written",
-        )
-    if partitions is None:
-        raise ConfigError.bad(
-            "sink.partitions", None, "the number of tasks that write, the same in every run"
-        )
-    return EffectivelyOnce(sink_id, partitions)

@@ -24,7 +24,6 @@ class Receipts:
         native: Its `Receipts`, if there is a module.
         pending: Rows without a receipt.
         acked: Rows with a receipt.
-        duplicates: Rows in `acked` that the broker had stored before and did not store again.
     """
 
     def __init__(self, timeout: float, module: Any = None) -> None:
@@ -35,7 +34,6 @@ class Receipts:
         self._queue: SimpleQueue[Any] = SimpleQueue()
         self.pending = 0
         self.acked = 0
-        self.duplicates = 0
 
     @property
     def of_row(self) -> Any:
@@ -100,9 +98,8 @@ class Receipts:
         )
 
     def _take_many(self, wanted: int) -> None:
-        rows, duplicates, failures = self.native.take(wanted, round(self._timeout * 1000))
+        rows, failures = self.native.take(wanted, round(self._timeout * 1000))
         self.count(rows)
-        self.duplicates += duplicates
         for topic, refused_rows, result in failures:
             raise _failure(topic, refused_rows, _pulsar.Result(result))
         if rows < wanted:
@@ -119,8 +116,6 @@ class Receipts:
         if result != _OK or max(message_id.batch_index(), 0) != rows - 1:  # -1 without a batch
             raise _failure(topic, rows, result)
         self.count(rows)
-        if message_id.ledger_id() < 0:
-            self.duplicates += rows
 
 
 def _failure(topic: str, rows: int, result: Any) -> PulsarFailuresError:

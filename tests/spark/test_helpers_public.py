@@ -14,7 +14,6 @@ import pulsar_retry_spark as spark_part
 #: Modules that are of use where no Spark is.
 PURE = (
     "connection",
-    "exactly_once.sequence",
     "frames.columns",
     "options",
     "sink.report",

@@ -271,11 +271,6 @@ def check_schema(schema: Any, options: SinkOptions) -> Columns:
         for position in columns.extra.values():
             _check_extra(fields[position])
     _check_targets(columns, options)
-    if options.effectively_once is not None and columns.has_targets:
-        raise ConfigError(
-            "column 'target_topic': expected no such column with delivery=effectively-once, which "
-            "has to know all topics in advance"
-        )
     return columns
 
 

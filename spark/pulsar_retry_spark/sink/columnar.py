@@ -53,7 +53,6 @@ class RowGroup:
         self._columns: Any = None
         self._plan: tuple[tuple[str, str | int], ...] = ()
         self._now = 0
-        self._sequence = 0
         self.frame = frame = content.frame
         self.taken = rows_of
         self.topic = self._routes[0].topic
@@ -106,13 +105,9 @@ class RowGroup:
         code = self._codes[row] if self._codes else 0
         return self._now + self._routes[code].delay if self.delay else 0
 
-    def number(self, first: int) -> None:
-        """Number the rows of the frame, from *first*, with delivery=effectively-once."""
-        self._sequence = first
-
     def build(self, letters: Any, rows: Sequence[int]) -> None:
         """Add the messages of *rows* to *letters*."""
-        letters.extend(self._columns, array("q", rows), self._plan, self._now, self._sequence)
+        letters.extend(self._columns, array("q", rows), self._plan, self._now)
 
     def routed(self, row: int) -> str:
         """Return the key by which a row gets to its partition."""

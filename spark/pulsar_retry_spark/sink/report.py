@@ -23,8 +23,6 @@ class TaskReport:
             have written are in the topics too, but in no report.
         rows: Rows that the task was given.
         acked: Rows that the broker has stored.
-        duplicates: Rows in `acked` that an earlier attempt or run had stored (known only with
-            delivery=effectively-once).
         bytes: Bytes of the payloads.
         by_topic: Rows by the full name of their topic.
         by_reason: Rows by reason; "" for rows without one.
@@ -40,7 +38,6 @@ class TaskReport:
     attempt: int = 0
     rows: int = 0
     acked: int = 0
-    duplicates: int = 0
     bytes: int = 0
     by_topic: Mapping[str, int] = attrs.Factory(dict)
     by_reason: Mapping[str, int] = attrs.Factory(dict)
@@ -74,11 +71,9 @@ class Report:
         oversize: Rows that were too big, and were truncated or sent in chunks.
         over_redriven: Rows that would have been brought back more often than `max_redrives`, and
             were written to the dead-letter topic instead.
-        duplicates: Rows in `rows` that the broker had stored before and did not store again
-            (known only with delivery=effectively-once).
         partitions: The number of tasks.
         attempts: The number of attempts of all tasks. If it is above `partitions`, some rows may be
-            stored twice, with equal `DEDUPE_ID`, unless delivery=effectively-once.
+            stored twice, with equal `DEDUPE_ID`.
         seconds: How long the slowest task took.
     """
 
@@ -90,7 +85,6 @@ class Report:
     dead_by_reason: Mapping[str, int] = attrs.Factory(dict)
     oversize: int = 0
     over_redriven: int = 0
-    duplicates: int = 0
     partitions: int = 0
     attempts: int = 0
     seconds: float = 0.0
@@ -108,7 +102,6 @@ class Report:
             dead_by_reason=_sum(each.dead_by_reason for each in tasks),
             oversize=sum(each.oversize for each in tasks),
             over_redriven=sum(each.over_redriven for each in tasks),
-            duplicates=sum(each.duplicates for each in tasks),
             partitions=len(tasks),
             attempts=sum(each.attempt + 1 for each in tasks),
             seconds=max((each.seconds for each in tasks), default=0.0),

@@ -61,8 +61,7 @@ Row = tuple[
 #: The most bytes that a message and each of its properties take on the wire beside their contents.
 _MESSAGE_ROOM, _PROPERTY_ROOM = 64, 16
 
-#: Bytes reserved for the properties that name the task. This is a constant because these properties
-#: differ between the attempts of a task, but batches have to end at the same rows in each attempt.
+#: Bytes reserved for the properties that name the task.
 _TASK_ROOM = 1024
 
 _MAX_DELAY_MS = round(MAX_DELAY * 1000)
@@ -358,8 +357,7 @@ class Router:
     def _own_wait(self, wait: Wait) -> tuple[int, int]:
         """Return the row's own delay in milliseconds, and its delivery time; 0 if it names no time.
 
-        A time in the past is returned as well. A row with a delivery time is not sent in a batch,
-        and this must not change from one attempt of a task to the next.
+        A time in the past is returned as well: the row is due at once.
         """
         delay, not_before = wait
         if not_before is not None:

@@ -17,7 +17,6 @@ from pulsar_retry.native.loading import native_rows
 from pulsar_retry.wire.properties import DEDUPE_ID
 from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarFailuresError, slug_of
-from pulsar_retry_spark.exactly_once.sequence import Numbering
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts, refused
 from pulsar_retry_spark.schemas.registry import TopicSchema
@@ -61,8 +60,7 @@ class Sender:
 
     At most `pending.max` rows and 64 MiB wait for receipts at a time, so memory use is bounded, and
     a slow broker slows the task down. At most 64 MiB more wait for full batches, in all topics
-    together. With delivery=effectively-once, one batch for each partition may wait instead, because
-    batches have to end at the same rows in each run.
+    together.
 
     Attributes:
         module: The extension module; None if rows are sent in Python.
@@ -72,7 +70,6 @@ class Sender:
         self,
         client: CachedClient,
         options: SinkOptions,
-        numbering: Numbering | None = None,
         keepers: Mapping[str, str] | None = None,
     ) -> None:
         """Make a sender of rows for one task.
@@ -80,19 +77,16 @@ class Sender:
         Args:
             client: Opens producers and subscriptions.
             options: The sink's options.
-            numbering: For delivery=effectively-once.
             keepers: By topic, the subscription that must exist before the first row is sent.
         """
         self._client = client
         self._keepers = keepers or {}
         self._options = options
-        self._numbering = numbering
         self.module = native_rows().module
         self._receipts = Receipts(options.batching.timeout, self.module)
         self._lanes: dict[tuple[str, str, TopicSchema | None], Lane] = {}
         self._written: dict[str, set[str]] = {}  # the partitions that may have got rows, by topic
         self._batches: list[BatchLane] = []
-        self._named: list[Any] = []
         self._unconfirmed_bytes = 0
         self._batched_bytes = 0
 
@@ -101,38 +95,29 @@ class Sender:
         """The number of rows with a receipt."""
         return self._receipts.acked
 
-    @property
-    def duplicates(self) -> int:
-        """The number of those rows that the broker had stored before, as far as receipts say."""
-        return self._receipts.duplicates
-
     def send(self, rows: Iterable[Row]) -> None:
         """Send *rows*. Some of them wait for a full batch, at the latest until `finish`.
 
         Raises:
             PulsarFailuresError: a row was refused, or receipts do not come.
         """
-        lanes, limit, numbering = self._lanes, self._options.max_message_bytes, self._numbering
+        lanes, limit = self._lanes, self._options.max_message_bytes
         for row in rows:
             topic, payload, key, properties, _, due, size, _, schema = row
-            message = message_of(row, None if numbering is None else numbering.next())
+            message = message_of(row)
             how = CHUNKED if size > limit else SINGLE if due else BATCHED
             lane = lanes.get((topic, how, schema)) or self._open(topic, how, schema)
             self._batched_bytes += size
             routed = key or properties[DEDUPE_ID]
-            if due and numbering is None and self._sent_alone(row, message, routed):
+            if due and self._sent_alone(row, message, routed):
                 continue
             lane.add(message, size, len(payload or b""), routed)
-            if self._batched_bytes > _MAX_PENDING_BYTES and numbering is None:
+            if self._batched_bytes > _MAX_PENDING_BYTES:
                 self._flush()
 
     def has_proved(self, group: RowGroup) -> bool:
         """Return whether the topic of *group* is known to accept its delay: see `_sent_alone`."""
-        return (
-            not group.delay
-            or self._numbering is not None
-            or group.delay <= self._client.proven.get(group.topic, 0.0)
-        )
+        return not group.delay or group.delay <= self._client.proven.get(group.topic, 0.0)
 
     def send_groups(self, groups: Sequence[RowGroup]) -> None:
         """Send the rows of one frame, as `send` does, with the extension module.
@@ -142,23 +127,18 @@ class Sender:
         Raises:
             PulsarFailuresError: a row was refused, or receipts do not come.
         """
-        numbering = self._numbering
         for group in groups:
             how, most = (SINGLE, _AT_ONCE_ALONE) if group.delay else (BATCHED, _AT_ONCE)
             lane = self._lanes.get((group.topic, how, None)) or self._open(group.topic, how, None)
             fitting = _MAX_PENDING_BYTES // _SHARE // group.largest
             step = max(1, min(most, self._options.batching.pending, fitting))
-            if numbering is not None:
-                group.number(numbering.number + 1)
             for begin in range(0, len(group.rows), step):
                 rows = group.rows[begin : begin + step]
                 self._batched_bytes += sum([group.sizes[row] for row in rows])
                 group.begin()
                 lane.add_rows(group, rows)
-                if self._batched_bytes > _MAX_PENDING_BYTES and numbering is None:
+                if self._batched_bytes > _MAX_PENDING_BYTES:
                     self._flush()
-        if numbering is not None:
-            numbering.number += sum(len(group.rows) for group in groups)
 
     def finish(self) -> None:
         """Send the rows that wait for a full batch, and wait until every row has its receipt.
@@ -172,17 +152,6 @@ class Sender:
         self._receipts.wait()
         for topic, partitions in self._written.items():
             self._keep(topic, partitions)
-        while self._named:  # the next task may need the name at once
-            with suppress(pulsar.PulsarException):
-                self._named.pop().close()
-
-    def close(self) -> None:
-        """Close the named producers that a failure has left open, without waiting.
-
-        The next task that needs a name waits until it is free.
-        """
-        while self._named:
-            self._named.pop().close_async(_ignore)
 
     def _sent_alone(self, row: Row, message: Any, key: str) -> bool:
         """Send a row alone if its delay is longer than any that *topic* has accepted so far.
@@ -220,7 +189,7 @@ class Sender:
                 is_reachable=is_reachable,
                 timeout=batching.timeout,
             ) as alone:
-                alone.publish(message, partial(message_of, row, None))
+                alone.publish(message, partial(message_of, row))
         except RefusedError:
             raise PulsarFailuresError("REFUSED", _REFUSED.format(topic, delay)) from None
         except pulsar.PulsarException as error:
@@ -268,17 +237,11 @@ class Sender:
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {topic}") from None
         self._written.setdefault(topic, set()).update(names)
-        name = None
-        if self._numbering is not None:
-            self._check_claim(topic, len(names))
-            name = self._numbering.name(how, len(names), schema)
         lane: Lane
         if names == [topic]:
-            lane = self._lane(topic, how, name, schema)
+            lane = self._lane(topic, how, schema)
         else:
-            lane = PartitionedLane(
-                names, lambda partition: self._lane(partition, how, name, schema)
-            )
+            lane = PartitionedLane(names, lambda partition: self._lane(partition, how, schema))
         self._lanes[topic, how, schema] = lane
         return lane
 
@@ -298,17 +261,7 @@ class Sender:
                 "if the topic already has a subscription",
             ) from None
 
-    def _check_claim(self, topic: str, partitions: int) -> None:
-        """Refuse a topic whose number of partitions has changed: rows would change partitions."""
-        once = self._options.effectively_once
-        if once and once.claim and (topic, partitions) not in once.claim.topics:
-            raise PulsarFailuresError(
-                "PARTITIONS_CHANGED",
-                f"{topic} now has {partitions} partitions: with delivery=effectively-once this "
-                "needs a new sink.id",
-            )
-
-    def _lane(self, topic: str, how: str, name: str | None, schema: TopicSchema | None) -> Lane:
+    def _lane(self, topic: str, how: str, schema: TopicSchema | None) -> Lane:
         """Open the lane to an unpartitioned topic, or to one partition."""
         batching = self._options.batching
         arguments: dict[str, Any] = {
@@ -319,28 +272,19 @@ class Sender:
             **(BatchLane.arguments(batching) if how == BATCHED else SingleLane.arguments(how)),
         }
         try:
-            raw = self._client.producer(topic, producer_name=name, **arguments)
+            raw = self._client.producer(topic, **arguments)
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {topic}") from None
-        if name is not None:
-            self._named.append(raw)
         if how == BATCHED:
             lane = BatchLane(topic, raw, self._options, self._receipts, self._reserve)
             self._batches.append(lane)
             return lane
-        # The quicker callback `of_row` does not recognize duplicates.
-        receipt = self._receipts.of_row if name is None else self._receipts.of_batch(topic, 1)
         receipts = None if self.module is None else self._receipts
-        return SingleLane(raw, receipt, self._reserve, receipts, topic)
+        return SingleLane(raw, self._receipts.of_row, self._reserve, receipts, topic)
 
 
-def message_of(row: Row, number: int | None) -> Any:
-    """Return the message of a row as pulsar-client's builder makes it.
-
-    Args:
-        row: The row.
-        number: Its number in its sequence, with delivery=effectively-once.
-    """
+def message_of(row: Row) -> Any:
+    """Return the message of a row as pulsar-client's builder makes it."""
     _, payload, key, properties, event_time, due, _, ordering_key, _ = row
     builder = MessageBuilder()
     if payload is None:
@@ -356,10 +300,4 @@ def message_of(row: Row, number: int | None) -> Any:
         builder.event_timestamp(event_time)
     if due:
         builder.deliver_at(due)
-    if number is not None:
-        builder.sequence_id(number)
     return builder.build()
-
-
-def _ignore(_result: Any) -> None:
-    """Ignore the result of closing."""

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 import attrs
 import pulsar
@@ -20,8 +20,6 @@ from _pulsar import MessageBuilder
 
 from pulsar_retry_spark.clients import CachedClient, lease
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.exactly_once.sequence import Numbering, OrderCheck
-from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import refused
@@ -30,6 +28,7 @@ from pulsar_retry_spark.sink.columnar import count, grouped
 from pulsar_retry_spark.sink.report import NO_REASON, Report, TaskReport
 from pulsar_retry_spark.sink.routing import Route, Router, Row
 from pulsar_retry_spark.sink.sender import Sender
+from pulsar_retry_spark.sink.task import Task
 
 #: The schema of the rows that `arrow_sender`'s function yields: one row for each task.
 REPORT_SCHEMA = "report string"
@@ -61,21 +60,17 @@ def send_batches(
     started = time.monotonic()
     rows = 0
     router = sender = None
-    numbering, order = Numbering.of(options, task), OrderCheck()
     with ExitStack() as stack:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            if numbering is not None:
-                order.check(batch.column("dedupe_id"))
             rows += batch.num_rows
             _check_number(rows, options)
             if router is None or sender is None:
                 client = stack.enter_context(lease(options.connection))
                 router = _router(client, options, batch.schema.names, task)
                 keepers = router.targets.keepers(options.initial_subscription_name)
-                sender = Sender(client, options, numbering, keepers)
-                stack.enter_context(closing(sender))
+                sender = Sender(client, options, keepers)
                 pace = RowRate(options.rate_limit)
             if options.rate_limit is None:
                 _send(router, sender, batch)
@@ -90,7 +85,6 @@ def send_batches(
         attempt=task.attempt,
         rows=rows,
         acked=sender.acked,
-        duplicates=sender.duplicates,
         bytes=router.payload_bytes,
         by_topic=_counted(router, lambda route: route.topic),
         by_reason=_named(router.reasons),
@@ -184,11 +178,11 @@ def _check_number(rows: int, options: SinkOptions) -> None:
 def _router(client: CachedClient, options: SinkOptions, names: list[str], task: Task) -> Router:
     """Return a router for columns of these *names*.
 
-    Each worker looks for old-style topics, unless the driver has done so for all workers.
+    Each worker looks for old-style topics.
     """
     columns = Columns.of(names, extra=options.extra != "error")
     targets = options.targets
-    if targets.plan is not None and options.effectively_once is None:
+    if targets.plan is not None:
         try:
             letters = client.letter_topics(targets.plan)
         except pulsar.PulsarException as error:

@@ -33,13 +33,6 @@ def parsed_options(
     if overwrite:
         raise ConfigError.bad("mode", "overwrite", "append, because topics cannot be emptied")
     parsed = SinkOptions.parse(options)
-    if parsed.effectively_once is not None:
-        raise ConfigError.bad(
-            "delivery",
-            "effectively-once",
-            "at-least-once here: only write_failures and route_batches can do more, because they "
-            "put the rows in a stable order",
-        )
     reach(parsed.connection)
     warn_of(check_schema(schema, parsed), schema.names, parsed)
     return with_topic_schema(parsed, schema)
@@ -115,8 +108,7 @@ def _log_abort(messages: Sequence[WriterCommitMessage | None], batch: int | None
     report = Report.total(_reports(messages))
     _log.warning(
         "%s failed: at least %d rows of %d of %d tasks are stored and will not be removed; "
-        "running it again stores them again, with the same DEDUPE_ID, unless "
-        "delivery=effectively-once",
+        "running it again stores them again, with the same DEDUPE_ID",
         "the job" if batch is None else f"micro-batch {batch}",
         report.rows,
         report.partitions,

@@ -15,10 +15,8 @@ from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.policy.durations import number
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
-from pulsar_retry_spark.exactly_once.stable import in_stable_order
 from pulsar_retry_spark.frames.columns import Columns, check_schema, warn_of
-from pulsar_retry_spark.frames.identity import with_dedupe_id
-from pulsar_retry_spark.frames.plans import is_deterministic, is_frame
+from pulsar_retry_spark.frames.plans import is_frame
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.parsing import Option, option_texts
 from pulsar_retry_spark.reaching import reach
@@ -118,21 +116,8 @@ def prepare(
     if read_back and action == RETRY:
         failed = failed.drop("delay_ms")
         failed = failed if keep_attempts else failed.withColumn("attempt", F.lit(0))
-    if options.effectively_once is not None:
-        _check_stability(failed)
-        failed = with_dedupe_id(failed)
     warn_of(check_schema(failed.schema, options), failed.columns, options)
     return failed
-
-
-def _check_stability(failed: DataFrame) -> None:
-    """Refuse a frame whose plan may give other rows each time it is evaluated."""
-    if not is_deterministic(failed):
-        accepted = (
-            "the same rows each time, because of delivery=effectively-once, but its plan contains "
-            "something like rand() or uuid(): checkpoint it, or write it to a table first"
-        )
-        raise ConfigError.bad("failed", failed, accepted)
 
 
 @contextmanager
@@ -169,14 +154,12 @@ def send(failed: DataFrame, options: SinkOptions, batch: int | None = None) -> R
     """Send rows that `prepare` has returned; *batch* is the number of a micro-batch.
 
     Raises:
-        ConfigError: the rows can't be written effectively once. Nothing was sent.
         PulsarFailuresError: a row could not be written.
     """
     with errors_of_tasks():
-        rows, ready = in_stable_order(failed, options, batch)
-        reports = rows.mapInArrow(arrow_sender(ready), REPORT_SCHEMA).collect()
+        reports = failed.mapInArrow(arrow_sender(options), REPORT_SCHEMA).collect()
     tasks = (TaskReport.from_json(row.report) for row in reports)
-    return conclude(ready, tasks, batch)
+    return conclude(options, tasks, batch)
 
 
 @contextmanager

@@ -196,28 +196,6 @@ def test_what_a_killed_process_left_behind(spark, options, admin, topic):
     assert [name] == list(admin.stats(dead)["subscriptions"])
 
 
-@pytest.mark.parametrize("delivery", ["at-least-once", "effectively-once"])
-def test_deduplication_is_asked_for_where_it_matters(spark, options, admin, namespace, delivery):
-    """Off, each row is written at least once, which is not what was asked for."""
-    if delivery == "effectively-once":
-        options |= {"delivery": delivery, "sink.id": "s", "sink.partitions": 2}
-
-    before = levels(doctor(spark, options)).get("deduplication")
-    admin.set_namespace_policy(namespace, "deduplication", value=True)
-    after = levels(doctor(spark, options)).get("deduplication")
-
-    expected = [None, None] if delivery == "at-least-once" else [["error"] * 2, ["ok"] * 2]
-    assert expected == [before, after]
-
-
-def test_nobody_to_ask_about_deduplication(spark, options):
-    """The client can't, so the doctor says that it has not looked."""
-    del options["admin.url"]
-    options |= {"delivery": "effectively-once", "sink.id": "s", "sink.partitions": 2}
-
-    assert "admin.url" in only(doctor(spark, options), "deduplication").remedy
-
-
 @pytest.mark.parametrize(("size", "level"), [(None, "ok"), (6_000_000, "error")])
 def test_messages_that_the_broker_refuses(spark, options, size, level):
     """Before the first large row is."""

@@ -117,19 +117,6 @@ def test_bytes_that_are_encoded_go_out_as_they_are(spark, letters, client, schem
     )
 
 
-def test_rows_are_written_effectively_once_with_a_schema(
-    spark, letters, admin, namespace, client, schema
-):
-    """The second run stores nothing; structs have ids, and an order."""
-    admin.set_namespace_policy(namespace, "deduplication", value=True)
-    once = {"delivery": "effectively-once", "sink.id": "s", "sink.partitions": 1}
-    for duplicates in (0, 2):
-        rows = failed(spark, action="dead_letter")
-        report = write_failures(rows, letters.options | BY_TOPIC | once)
-        assert duplicates == report.duplicates
-    check(read(client, letters.dead, schema, 2))
-
-
 LOGICAL = {
     "type": "record",
     "name": "Moment",

@@ -158,41 +158,6 @@ def test_failed_rows_that_are_not_written_fail_the_batch(lines, options, tmp_pat
         )
 
 
-def test_a_batch_done_again_is_written_once(
-    lines, options, client, admin, namespace, dead, tmp_path
-):
-    """With effectively-once delivery, whichever part of the batch was written before."""
-    admin.set_namespace_policy(namespace, "deduplication", value=True)
-    once = options | {
-        "delivery": "effectively-once",
-        "sink.id": "orders",
-        "sink.partitions": 2,
-    }
-    put(tmp_path, "1.json", range(40))
-    put(tmp_path, "2.json", range(40, 60))
-    reports = []
-
-    def break_first(_report, _number):
-        if not reports:
-            reports.append(None)
-            raise RuntimeError("no space left")
-
-    route = route_batches(judge, once, write_good=to(tmp_path), on_report=break_first)
-    with pytest.raises(StreamingQueryException, match="no space left"):
-        run(lines, tmp_path, route)
-    run(
-        lines,
-        tmp_path,
-        route_batches(
-            judge, once, write_good=to(tmp_path), on_report=lambda *said: reports.append(said)
-        ),
-    )
-
-    assert [(20, 20, 0), (10, 0, 1)] == [(r.rows, r.duplicates, n) for r, n in reports[1:]]
-    messages = read_all(client, dead, 30)
-    assert {str(i) for i in range(1, 60, 2)} == {each.partition_key() for each in messages}
-
-
 @pytest.mark.parametrize("limit", [{"max_failed_ratio": 0.4}, {"options": {"max_failed_rows": 1}}])
 def test_a_batch_of_failures_is_not_written(lines, options, admin, namespace, tmp_path, limit):
     """Nor are its good rows: whatever is wrong is wrong with all of it."""

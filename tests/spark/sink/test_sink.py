@@ -16,10 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 import pulsar_retry as pr
 from pulsar_retry_spark import clients, write_failures
 from pulsar_retry_spark.datasource import register
-from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink import sender
 from pulsar_retry_spark.sink.sink import send_batches
+from pulsar_retry_spark.sink.task import Task
 from support.brokers.hostile import TICK
 from support.reading import SOON, SUBSCRIPTION
 from support.stored import QUIET, payloads, stored
@@ -420,11 +420,6 @@ def test_a_refused_topic_fails_the_job(admin, write, rows, dead):
         ({}, "rason", "unknown column 'rason': did you mean reason?"),
         ({}, "reason", "no column 'payload'"),
         ({}, "attempt", "column 'attempt' is string: expected tinyint"),
-        (
-            {"delivery": "effectively-once", "sink__id": "a", "sink__partitions": "1"},
-            "payload",
-            "delivery='effectively-once': expected at-least-once here",
-        ),
     ],
 )
 def test_what_is_wrong_is_told_before_any_task_runs(

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts
 from pulsar_retry_spark.sink import sender
 from pulsar_retry_spark.sink.sink import send_batches
+from pulsar_retry_spark.sink.task import Task
 from support.reading import SUBSCRIPTION
 from support.stored import payloads, stored
 

@@ -10,9 +10,9 @@ import pytest
 
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry_spark import clients
-from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.sink import send_batches
+from pulsar_retry_spark.sink.task import Task
 from support.reading import NEVER, SOON, SUBSCRIPTION, eventually
 from support.stored import payloads, stored
 

@@ -102,10 +102,6 @@ def test_a_failure_fails_the_query(admin, stream, run, dead):
     ("options", "message"),
     [
         ({"delay": "soon"}, r"delay='soon': expected seconds"),
-        (
-            {"delivery": "effectively-once", "sink__id": "a", "sink__partitions": "1"},
-            r"delivery='effectively-once': expected at-least-once here: only write_failures and",
-        ),
     ],
 )
 def test_what_is_wrong_is_told_before_any_task_runs(

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
-from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.sink import send_batches
+from pulsar_retry_spark.sink.task import Task
 from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.source import batch_reader
 from support.spark.sourcing import Letters

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import attrs
-import pulsar
 import pytest
 
 from pulsar_retry_spark import clients
-from pulsar_retry_spark.errors import PulsarFailuresError
 
 
 class Raw:
@@ -31,12 +29,8 @@ class Client:
     def __init__(self) -> None:
         self.closed = threading.Event()
         self.created: list[Raw] = []
-        self.busy = 0
 
     def create_producer(self, _topic: str, **_arguments: Any) -> Any:
-        if self.busy:
-            self.busy -= 1
-            raise pulsar.ProducerBusy("busy")
         self.created.append(Raw())
         return type("Producer", (), {"_producer": self.created[-1]})
 
@@ -100,38 +94,13 @@ def test_a_client_in_use_is_not_idle():
         assert not connection.opened[0].closed.is_set()
 
 
-def test_producers_without_a_name_are_kept():
+def test_producers_are_kept():
     """The next task needs none of its own; one with other arguments is another one."""
     with clients.lease(Connection("a")) as client:
         one = client.producer("t", batching_enabled=True)
         assert one is client.producer("t", batching_enabled=True)
         assert one is not client.producer("t", batching_enabled=False)
         assert one is not client.producer("u", batching_enabled=True)
-
-
-def test_producers_with_a_name_are_not():
-    """Another process may need the name next."""
-    with clients.lease(Connection("a")) as client:
-        assert client.producer("t", producer_name="n") is not client.producer(
-            "t", producer_name="n"
-        )
-
-
-def test_a_name_that_is_still_in_use_is_waited_for(monkeypatch):
-    """A killed task's producer is there until the broker has noticed."""
-    monkeypatch.setattr(clients.time, "sleep", lambda _: None)
-    with clients.lease(Connection("a")) as client:
-        client.client.busy = 3
-        assert client.producer("t", producer_name="n") is client.client.created[0]
-
-
-def test_a_name_that_stays_in_use(monkeypatch):
-    """The error says which, and on what topic."""
-    monkeypatch.setattr(clients, "_BUSY_FOR", -1)
-    with clients.lease(Connection("a")) as client:
-        client.client.busy = 3
-        with pytest.raises(PulsarFailuresError, match=r"PRODUCER_BUSY\] another producer on t"):
-            client.producer("t", producer_name="n")
 
 
 def test_after_a_failure_nothing_is_taken_over():

@@ -69,7 +69,6 @@ def test_defaults():
     assert 17 == options.max_attempts
     assert isinstance(options.delays, DelayLevels)
     assert [1, 5, 7200] == [options.delays.delay(attempt) for attempt in (1, 2, 99)]
-    assert options.effectively_once is None
 
 
 def test_delays():
@@ -95,7 +94,7 @@ def test_a_count_of_rows_may_be_big():
 
 def test_options_travel():
     """The driver checks them, the workers use them."""
-    options = parse(delivery="effectively-once", sink__id="nightly", sink__partitions="4")
+    options = parse(max_failed_rows="4", delay="2")
     assert options == pickle.loads(pickle.dumps(options))  # noqa: S301 - our own
 
 
@@ -140,14 +139,6 @@ def test_options_travel():
             {"backoff.minimum": "1", "backoff.maximum": "2", "backoff.multiplier": "0"},
             "backoff.multiplier=0.0: expected",
         ),
-        ({"delivery": "exactly-once"}, "delivery='exactly-once': expected one of"),
-        ({"delivery": "effectively-once"}, "sink.id=None: expected a name"),
-        ({"delivery": "effectively-once", "sink.id": "a/b"}, "sink.id='a/b': expected a name"),
-        (
-            {"delivery": "effectively-once", "sink.id": "a"},
-            "sink.partitions=None: expected the number of tasks",
-        ),
-        ({"sink.id": "a"}, "sink.id='a': expected no value unless delivery=effectively-once"),
         ({"batch.messages": "0"}, "batch.messages='0': expected"),
         ({"batch.bytes": "9999999"}, "batch.bytes='9999999': expected"),
         ({"compression": "gzip"}, "compression='gzip': expected one of"),

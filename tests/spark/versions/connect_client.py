@@ -21,7 +21,6 @@ from pulsar_retry_spark import (
 
 url, options, folder = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
 spark = SparkSession.builder.remote(url).getOrCreate()
-once = options | {"delivery": "effectively-once", "sink.id": "connect", "sink.partitions": 2}
 said = {"session": type(spark).__module__}
 has_format = int(spark.version.split(".")[0]) >= 4
 
@@ -143,12 +142,6 @@ def redrive():
     return write_failures(letters(), options, action="retry").by_action
 
 
-@step
-def once_twice():
-    """Write effectively once, twice."""
-    return [write_failures(failed, once).duplicates for _ in range(2)]
-
-
 (folder / "in").mkdir()
 (folder / "in" / "1.json").write_text("".join(f'{{"id": {i}}}\n' for i in range(10)))
 
@@ -157,12 +150,6 @@ def once_twice():
 def stream():
     """Route a stream."""
     return routed(options, "stream")
-
-
-@step
-def stream_once():
-    """Route a stream effectively once."""
-    return routed(once | {"sink.id": "stream"}, "once")
 
 
 @step

@@ -63,7 +63,6 @@ def said(server, broker, admin, tmp_path_factory):
     folder = tmp_path_factory.mktemp("connect")
     namespace = f"public/{uuid.uuid4().hex}"
     admin.create_namespace(namespace)
-    admin.set_namespace_policy(namespace, "deduplication", value=True)
     options = {
         "service.url": broker.service_url,
         "topic": f"persistent://{namespace}/orders",
@@ -123,21 +122,9 @@ def test_letters_go_back(said):
     assert {"retry": 100} == said["redrive"]
 
 
-def test_rows_are_written_once(said):
-    """With effectively-once delivery: the second job finds all of them there."""
-    assert [0, 50] == said["once_twice"]
-
-
 def test_a_stream_is_routed(said):
     """`foreachBatch` runs the route on the server."""
     assert [[0, 5]] == said["stream"]
-
-
-def test_a_stream_is_not_written_effectively_once(said):
-    """Nothing tells the sink which query it is, so it refuses, as documented."""
-    kind, text = said["stream_once"]
-    assert "StreamingQueryException" == kind
-    assert "PULSAR_SINK_NO_QUERY_ID" in text or SPARK < (4, 0), "there only the server's log says"
 
 
 def test_hidden_columns_have_to_be_asked_for(said):

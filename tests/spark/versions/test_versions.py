@@ -98,16 +98,6 @@ def test_route_batches(spark, orders, letters, tmp_path):
     assert 2 == spark.read.parquet(str(tmp_path / "good" / "0")).count()
 
 
-@pytest.mark.feature("effectively once")
-def test_effectively_once(orders, letters, admin, namespace):
-    """Rows that are written again under one id are stored once."""
-    admin.set_namespace_policy(namespace, "deduplication", value=True)
-    _, failed = judged(orders)
-    once = {"delivery": "effectively-once", "sink.id": "nightly", "sink.partitions": 2}
-    write_failures(failed, letters.options | once)
-    assert 2 == write_failures(failed, letters.options | once).duplicates
-
-
 @pytest.mark.feature("`read_failures`")
 def test_read_failures(spark, orders, letters):
     """Rows come back with their columns, without the data source."""

@@ -234,14 +234,6 @@ def test_rows_that_may_have_somewhere_to_go(ddl, options):
     check_schema(schema(ddl), no_topic(**options))
 
 
-def test_effectively_once_has_to_know_all_topics():
-    """A topic that only a row names can't be in the manifest."""
-    once = {"delivery": "effectively-once", "sink__id": "a", "sink__partitions": "1"}
-    check("payload string", **once)
-    with pytest.raises(ConfigError, match="column 'target_topic': expected no such column with"):
-        check("payload string, target_topic string", **once)
-
-
 def test_what_was_read_back_names_no_target():
     """Then `topic` is where the row was read."""
     columns = check(f"payload binary, topic string, {READ_BACK}")

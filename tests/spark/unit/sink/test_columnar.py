@@ -81,7 +81,7 @@ def router(batch: pa.RecordBatch, **options: str) -> Router:
 def built(row: Row) -> Any:
     """Return what a row has after Python has built its message."""
     letters = MODULE.Letters()
-    letters.append(message_of(row, None))
+    letters.append(message_of(row))
     return letters.first()
 
 
@@ -222,7 +222,7 @@ rows = st.lists(st.tuples(st.integers(0, 1200), st.integers(1, 6000)), min_size=
 
 @given(rows, st.integers(1, 8), st.integers(1, 9), st.booleans())
 def test_batches_end_at_the_same_rows(rows, messages, step, partitioned):
-    """Whether rows come one by one or many at once; otherwise, numbers of rows would be wrong."""
+    """Whether rows come one by one or many at once; only the last row of a batch has a receipt."""
     sizes = [payload + rest for payload, rest in rows]
     group = Group(sizes, [payload for payload, _ in rows])
 
@@ -273,12 +273,12 @@ def test_rows_that_do_not_exist():
     letters = MODULE.Letters()
     for wrong in (1, -1):
         with pytest.raises(IndexError):
-            letters.extend(columns, array("q", (wrong,)), (), 0, 0)
+            letters.extend(columns, array("q", (wrong,)), (), 0)
     for plan in ((("a", 4),), (("a", 9),)):
         with pytest.raises(ValueError, match="no such column"):
-            letters.extend(columns, array("q", (0,)), plan, 0, 0)
+            letters.extend(columns, array("q", (0,)), plan, 0)
     with pytest.raises(TypeError):
-        letters.extend(columns, array("q", (0,)), (("a", None),), 0, 0)
+        letters.extend(columns, array("q", (0,)), (("a", None),), 0)
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,9 @@ class Id:
     """Stands for a message id."""
 
     index: int
-    ledger: int = 1
 
     def batch_index(self) -> int:
         return self.index
-
-    def ledger_id(self) -> int:
-        return self.ledger
 
 
 @attrs.define
@@ -116,7 +112,7 @@ def test_every_row_is_sent_and_vouched_for(rows, messages):
 
 @given(rows, st.integers(1, 8))
 def test_batches_end_at_the_same_rows_each_time(rows, messages):
-    """Whatever was waited for in between: numbers are worth nothing otherwise."""
+    """Whatever was waited for in between."""
     sent = []
     for impatient in (False, True):
         under_test = Harness(messages)
@@ -183,17 +179,6 @@ def test_as_many_as_may_stay_under_way():
     receipts.of_row(Result.Ok, Id(-1))
     receipts.wait(2)
     assert 2 == receipts.pending
-
-
-def test_duplicates_are_told_by_their_receipts():
-    """A broker that has stored a batch before gives it no place."""
-    receipts = Receipts(timeout=0.01)
-    receipts.pending = 6
-    receipts.of_batch("t", 4)(Result.Ok, Id(3, ledger=-1))
-    receipts.of_batch("t", 1)(Result.Ok, Id(-1, ledger=-1))
-    receipts.of_batch("t", 1)(Result.Ok, Id(-1, ledger=5))
-    receipts.wait()
-    assert (6, 5) == (receipts.acked, receipts.duplicates)
 
 
 def test_a_row_alone_is_sent_at_once():

@@ -18,11 +18,11 @@ from pulsar_retry.wire.properties import (
     RetryProperties,
 )
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.schemas.registry import TopicSchema
 from pulsar_retry_spark.sink.routing import OTHER_REASONS, Router, Row
+from pulsar_retry_spark.sink.task import Task
 
 BASE = {"service.url": "pulsar://localhost", "topic": "orders", "subscription": "billing"}
 MAIN = "persistent://public/default/orders"
@@ -566,7 +566,7 @@ def test_the_size_is_never_too_small(payload, key, reason, headers):
 
 
 def test_the_size_is_the_same_for_each_attempt():
-    """Or batches would end at other rows, and effectively once would lose some."""
+    """Whatever is in the properties that name the task."""
     sizes = set()
     for number in (1, 10**9):
         task = Task(number, number, "app", str(number), "query", number).properties()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink import sink
 from pulsar_retry_spark.sink.report import TaskReport
 from pulsar_retry_spark.sink.sink import RowRate, arrow_sender, conclude, send_batches
+from pulsar_retry_spark.sink.task import Task
 
 
 def options(**more: str) -> SinkOptions:
