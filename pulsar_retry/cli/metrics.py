@@ -85,8 +85,7 @@ def command(
             awaiting_signals(threading.Event()) as next_signal,
             serve_registry(_registry(collector), port, host) as server,
         ):
-            shown = f"[{host}]" if ":" in host else host
-            url = f"http://{shown}:{server.port}/metrics"
+            url = f"{server.url}/metrics"
             told = json.dumps({"url": url}) if as_json else f"Metrics are at {url}; Ctrl-C ends it."
             click.echo(told)
             next_signal()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol, runtime_checkable
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -53,10 +53,16 @@ def checked(watched: Watched) -> Callable[[], list[HasHealth]]:
     return all_of
 
 
-def with_probes(
-    app: WSGIApplication, watched: Callable[[], list[HasHealth]] | None
+#: Returns the status and the JSON value of a page, for the query of the request.
+Page = Callable[[str], tuple[HTTPStatus, object]]
+
+
+def with_pages(
+    app: WSGIApplication,
+    watched: Callable[[], list[HasHealth]] | None,
+    pages: Mapping[str, Page],
 ) -> WSGIApplication:
-    """Return *app* with the pages ``/livez`` and ``/readyz``; if nothing is watched, with neither.
+    """Return *app* with *pages*, by their paths, and with the pages ``/livez`` and ``/readyz``.
 
     ``/livez`` is 503 if a subscription has failed: another process may do better. ``/readyz`` is
     200 if there is a subscription and all of them are well; while one stops, it is 503.
@@ -64,6 +70,8 @@ def with_probes(
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
+        if path in pages:
+            return _json(start_response, *pages[path](environ.get("QUERY_STRING", "")))
         if path not in {_LIVE, _READY}:
             return app(environ, start_response)
         if watched is None:

@@ -2,27 +2,82 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
 import threading
+import time
 import weakref
-from typing import Self
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
-from pulsar_retry.observe.bounded import Bounded
 from pulsar_retry.observe.metrics import CountersCollector
-from pulsar_retry.observe.probes import Watched, checked, with_probes
+from pulsar_retry.observe.probes import Page, Watched, checked, with_pages
 from pulsar_retry.policy.checks import whole
+
+_log = logging.getLogger("pulsar_retry")
+
+#: The maximum number of connections. Each needs a thread and a file descriptor of the application.
+MOST = 16
+#: The maximum number of seconds for a request and its answer together.
+PATIENCE = 10.0
 
 _COLLECTOR = CountersCollector()
 _registered: weakref.WeakSet[CollectorRegistry] = weakref.WeakSet()
 _guard = threading.Lock()
 
 
-class _Server(Bounded, WSGIServer):
-    pass
+class _Server(ThreadingWSGIServer):
+    """prometheus_client's server, with at most `MOST` connections, each for `PATIENCE` seconds.
+
+    Beyond the limit, a new connection ends the oldest one. So many slow clients cannot keep out
+    clients that are quick, such as probes.
+    """
+
+    request_queue_size = 64
+
+    def __init__(self, *arguments: Any) -> None:
+        #: The open connections, the oldest one first, and when each has to end.
+        self._open: dict[socket.socket, float] = {}
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open[request] = time.monotonic() + PATIENCE
+        for each in list(self._open)[:-MOST]:
+            self._end(each)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End connections that take too long; the server calls this twice a second."""
+        now = time.monotonic()
+        for each, latest in list(self._open.items()):
+            if latest < now:
+                self._end(each)
+
+    def server_close(self) -> None:
+        super().server_close()
+        for each in list(self._open):
+            self._end(each)
+
+    def _end(self, request: socket.socket) -> None:
+        """Shut a connection down, so that its thread ends."""
+        self._open.pop(request, None)
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the server's
+        """Log an exception of a handler. The usual reason is that its client has disconnected."""
+        _log.debug("a request from %s has failed", client_address, exc_info=True)
 
 
 class _IPv6Server(_Server):
@@ -39,11 +94,13 @@ class MetricsServer:
 
     Attributes:
         port: The port on which it listens.
+        url: The URL of its pages, without a slash at the end.
     """
 
     def __init__(self, server: WSGIServer) -> None:
         self._server = server
-        self.port: int = server.server_port
+        host, self.port = str(server.server_address[0]), server.server_port
+        self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
         self._thread = threading.Thread(
             target=server.serve_forever, name="pulsar-retry-metrics", daemon=True
         )
@@ -132,14 +189,19 @@ def start_metrics_server(
 
 
 def serve_registry(
-    registry: CollectorRegistry, port: int, addr: str, health: Watched | None = None
+    registry: CollectorRegistry,
+    port: int,
+    addr: str,
+    health: Watched | None = None,
+    pages: Mapping[str, Page] = MappingProxyType({}),
 ) -> MetricsServer:
-    """Serve a registry, and the probes of *health*.
+    """Serve a registry, the probes of *health*, and *pages* by their paths.
 
     Raises:
         PulsarRetryError: the server cannot listen on that address and port.
     """
-    app = with_probes(make_wsgi_app(registry), None if health is None else checked(health))
+    watched = None if health is None else checked(health)
+    app = with_pages(make_wsgi_app(registry), watched, pages)
     try:
         found = socket.getaddrinfo(addr, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]

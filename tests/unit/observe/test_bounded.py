@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.observe import bounded
+from pulsar_retry.observe import bounded, serving
 from pulsar_retry.pull.health import Health
 from pulsar_retry.push.pacing.pacer import Pacer
 from pulsar_retry.push.pacing.window import Window
@@ -82,7 +82,8 @@ def test_slow_clients_take_no_more_than_their_share(serve: Serve) -> None:
 @pytest.mark.parametrize("slowly", [b"X", b""])
 def test_a_request_has_a_deadline(serve: Serve, slowly: bytes, monkeypatch) -> None:
     """Of the whole, however often something comes."""
-    monkeypatch.setattr(bounded, "PATIENCE", 1.0)
+    for each in (bounded, serving):
+        monkeypatch.setattr(each, "PATIENCE", 1.0)
     with serve() as port, socket.create_connection(("127.0.0.1", port)) as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
         slow.settimeout(0.05)
@@ -105,7 +106,8 @@ def is_answering() -> bool:
 
 def test_who_does_not_read_the_answer_is_left(monkeypatch, capsys) -> None:
     """And nothing is printed."""
-    monkeypatch.setattr(bounded, "PATIENCE", 1.0)
+    for each in (bounded, serving):
+        monkeypatch.setattr(each, "PATIENCE", 1.0)
     eventually(lambda: not is_answering())  # what other tests have asked for
     with push_server() as port, socket.create_connection(("127.0.0.1", port)) as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
