@@ -67,7 +67,6 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.pull.health import Health
     from pulsar_retry.pull.report import Report
     from pulsar_retry.pull.rules.breaker import Breaker
-    from pulsar_retry.pull.rules.budget import RetryBudget
     from pulsar_retry.pull.rules.flow import FlowControl
     from pulsar_retry.pull.rules.lanes import Lanes
     from pulsar_retry.pull.rules.lease import Lease
@@ -134,7 +133,6 @@ __all__ = [
     "Report",
     "RetentionError",
     "Retry",
-    "RetryBudget",
     "RetryPolicy",
     "RetryProperties",
     "Schedule",

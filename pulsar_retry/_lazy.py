@@ -57,7 +57,6 @@ NAMES: dict[str, tuple[str, ...]] = {
         "pull.health": "Health",
         "pull.report": "Report",
         "pull.rules.breaker": "Breaker",
-        "pull.rules.budget": "RetryBudget",
         "pull.rules.flow": "FlowControl",
         "pull.rules.lanes": "Lanes",
         "pull.rules.lease": "Lease",

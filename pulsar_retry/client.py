@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import pulsar
 
@@ -28,7 +28,6 @@ from pulsar_retry.pull.options import (
 )
 from pulsar_retry.pull.puller import Puller
 from pulsar_retry.pull.rules.breaker import Breaker
-from pulsar_retry.pull.rules.budget import RetryBudget
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
@@ -38,7 +37,7 @@ from pulsar_retry.wire.names import Naming, NamingLike
 
 _BYTES = pulsar.schema.BytesSchema()
 _EARLIEST = pulsar.InitialPosition.Earliest
-_FLOW_CONTROL, _LEASE, _LANES, _BUDGET = FlowControl(), Lease(), Lanes(), RetryBudget()
+_FLOW_CONTROL, _LEASE, _LANES = FlowControl(), Lease(), Lanes()
 
 
 class Client(consumer_client.Client):
@@ -57,15 +56,13 @@ class Client(consumer_client.Client):
         retry_policy: RetryPolicy | None = None,
         dead_letter_policy: DeadLetterPolicy | pulsar.ConsumerDeadLetterPolicy | None = None,
         flow_control: FlowControl = _FLOW_CONTROL,
-        concurrency: int | Literal["auto"] = 10,
-        max_concurrency: int | None = None,
+        concurrency: int = 10,
         workers: Workers = "threads",
         consumer_type: pulsar.ConsumerType | None = None,
         redelivery: Redelivery = "letters",
         lease: Lease = _LEASE,
         lanes: Lanes = _LANES,
         breaker: Breaker | None = None,
-        retry_budget: RetryBudget | None = _BUDGET,
         prefetch: int = 200,
         schema: pulsar.schema.Schema = _BYTES,
         initial_position: pulsar.InitialPosition = _EARLIEST,
@@ -98,11 +95,7 @@ class Client(consumer_client.Client):
             dead_letter_policy: The letters' topics, and the number of attempts if the retry policy
                 does not set it.
             flow_control: The limits on what is in hand at a time.
-            concurrency: How many handlers run at a time. ``"auto"`` finds the number, from 1 to
-                *max_concurrency*: more while their latency stays the same, fewer when the latency
-                grows or most of them fail.
-            max_concurrency: The limit of ``concurrency="auto"``. None: 200, or the number of
-                processors with worker processes.
+            concurrency: How many handlers run at a time.
             workers: ``"threads"`` or ``"processes"``. Choose processes for handlers that need much
                 processor time, or that can crash: a message that has killed three workers is
                 dead-lettered, with the reason ``crash-loop``. Handler and schema are then pickled,
@@ -117,8 +110,6 @@ class Client(consumer_client.Client):
             lease: How long a handler may take.
             lanes: How an ordered subscription retries.
             breaker: When to stop receiving because too many messages fail. None: never.
-            retry_budget: How many retries may fail, compared with what succeeds. Without a budget
-                left, messages are held. None: there is no limit.
             prefetch: How many messages pulsar-client fetches ahead (its ``receiver_queue_size``),
                 in addition to those in hand. A small number leaves more to other consumers.
             schema: The topic's schema.
@@ -154,14 +145,12 @@ class Client(consumer_client.Client):
                 dead_letter_policy=dead_letter_policy,
                 flow_control=flow_control,
                 concurrency=concurrency,
-                max_concurrency=max_concurrency,
                 workers=workers,
                 consumer_type=consumer_type,
                 redelivery=redelivery,
                 lease=lease,
                 lanes=lanes,
                 breaker=breaker,
-                retry_budget=retry_budget,
                 prefetch=prefetch,
                 schema=schema,
                 initial_position=initial_position,

@@ -29,7 +29,6 @@ from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.policy.explain import SCHEDULE_SETTINGS
 from pulsar_retry.policy.retry import RetryPolicy, policy_of_texts
 from pulsar_retry.pull.rules.breaker import Breaker
-from pulsar_retry.pull.rules.budget import RetryBudget
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.wire.names import Naming
 
@@ -140,14 +139,6 @@ _serve_options = with_options(
     click.option(
         "--breaker", is_flag=True, help="While most requests fail, pause, and dead-letter nothing."
     ),
-    click.option(
-        "--retry-budget/--no-retry-budget",
-        default=True,
-        help="While too many requests fail, hold messages.",
-    ),
-    click.option(
-        "--adaptive", is_flag=True, help="Let the latency limit the outstanding requests, too."
-    ),
     click.option("--max-outstanding", type=int, default=3000, show_default=True, metavar="N"),
     click.option(
         "--latency-limit",
@@ -219,8 +210,6 @@ class _Options:
     naming: str
     pubsub_attributes: bool
     breaker: bool
-    retry_budget: bool
-    adaptive: bool
     max_outstanding: int
     latency_limit: str
     prefetch: int
@@ -324,8 +313,6 @@ def _dispatcher(client: Any, options: _Options, endpoint: str, signers: list[Any
         naming=Naming(options.naming),
         pubsub_attributes=options.pubsub_attributes,
         breaker=Breaker() if options.breaker else None,
-        retry_budget=RetryBudget() if options.retry_budget else None,
-        concurrency="auto" if options.adaptive else None,
         max_outstanding=options.max_outstanding,
         latency_limit=_latency_limit(options.latency_limit),
         prefetch=options.prefetch,

@@ -80,16 +80,6 @@ class SubscriberAccess:
         """How many letters wait after their publication has failed repeatedly."""
         return self._outbox.kept.stuck
 
-    @property
-    def reads_letters(self) -> bool:
-        """Whether the consumer reads a retry topic, which `hold_letters` can stop."""
-        return self._receiving.inbox is not None
-
-    def hold_letters(self, hold: bool) -> None:
-        """Stop to read the retry topic, or continue. Call it again while it is to hold."""
-        if self._receiving.inbox is not None:
-            self._receiving.inbox.hold_letters(hold)
-
     def flush(self) -> None:
         """Have all letters sent that wait in batches."""
         self._outbox.flush()

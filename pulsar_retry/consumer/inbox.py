@@ -181,16 +181,6 @@ class Inbox:
         """Tell whether a message waits here."""
         return bool(self._ready or self._main.overlooked or self._retry.overlooked)
 
-    def hold_letters(self, hold: bool) -> None:
-        """Stop to read the retry topic, or continue; a letter that is under way still comes.
-
-        A source that is held counts as armed. Call it again while it holds: a letter that is taken
-        disarms its source.
-        """
-        with self._changed:
-            if hold != self._retry.is_held and not (hold and self._retry.armed):
-                self._retry.armed = self._retry.is_held = hold
-
     def leave_topic(self) -> None:
         """Do not read the topic until `go_on`, and drop its messages that wait here.
 

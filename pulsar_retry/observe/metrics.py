@@ -103,9 +103,6 @@ METRICS = (
     ),
     Spec("inflight", "gauge", "Messages that a subscriber holds."),
     Spec("load_ratio", "gauge", "The used share of the limits of flow control.", together="max"),
-    Spec("concurrency_limit", "gauge", "Messages that may be handled at a time, if that adapts."),
-    Spec("retry_budget", "gauge", "Tokens of the retry budget; below 1, messages are held."),
-    Spec("holding", "gauge", "Subscribers that hold messages until the retry budget suffices."),
     Spec("lease_seconds", "gauge", "The current length of a lease.", together="max"),
     Spec(
         "abandoned_handlers",

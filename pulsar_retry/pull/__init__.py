@@ -13,7 +13,6 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.pull.health import Health
     from pulsar_retry.pull.report import Report
     from pulsar_retry.pull.rules.breaker import Breaker
-    from pulsar_retry.pull.rules.budget import RetryBudget
     from pulsar_retry.pull.rules.flow import FlowControl
     from pulsar_retry.pull.rules.lanes import Lanes
     from pulsar_retry.pull.rules.lease import Lease
@@ -29,6 +28,5 @@ __all__ = [
     "Lanes",
     "Lease",
     "Report",
-    "RetryBudget",
     "Subscriber",
 ]

@@ -10,7 +10,6 @@ from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
-from pulsar_retry.pull.workers.adaptive import Governor
 from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.pull.workers.threads import WorkerThread
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -24,7 +23,6 @@ class Crew:
 
     Attributes:
         threads: The threads on which handlers are called.
-        governor: Finds out how many handlers should run at a time; None if that is fixed.
     """
 
     def __init__(
@@ -54,16 +52,11 @@ class Crew:
         self._finisher = Finisher(work_queue, options.loop, lost)
         self.threads: list[threading.Thread] = []
         self._crew: list[WorkerThread] = []
-        self._resizing = threading.Lock()
-        self.governor = (
-            Governor(options.concurrency, self._resize, clock) if options.adaptive else None
-        )
-        self._begin_with = options.concurrency if self.governor is None else self.governor.limit
         self._on_loop: LoopWorkers | None = None
         if options.workers == LOOP:
             self._start_on_loop(lost)
         else:
-            crew = [self._worker() for _ in range(self._begin_with)]
+            crew = [self._worker() for _ in range(options.concurrency)]
             work_queue.slots.extend(worker.slot for worker in crew)
             for worker in crew:
                 self._start(worker)
@@ -76,10 +69,7 @@ class Crew:
             self._on_loop.replace(slot)
             return
         worker = self._worker()
-        with self._resizing:
-            if slot.parked:
-                worker.slot.park()
-            self._work_queue.replace(slot, worker.slot)
+        self._work_queue.replace(slot, worker.slot)
         self._start(worker)
 
     def dead(self) -> list[tuple[Slot, BaseException]]:
@@ -102,29 +92,6 @@ class Crew:
         """Have *answer* called on the event loop of the workers; tell whether they have one."""
         return self._on_loop is not None and self._on_loop.call(answer)
 
-    def _resize(self) -> None:
-        """Have as many workers as the governor says; the others finish their messages, and rest."""
-        assert self.governor is not None  # noqa: S101 - it calls this
-        with self._resizing:
-            limit = self.governor.limit  # this call may be later than the next one
-            slots = self._work_queue.slots
-            working = [slot for slot in slots if not slot.parked]
-            for slot in working[limit:]:
-                slot.park()
-            more = limit - len(working)
-            for slot in [slot for slot in slots if slot.parked][: max(0, more)]:
-                slot.resume()
-                more -= 1
-            if self._on_loop is None and not self._work_queue.closed:
-                for _ in range(more):
-                    worker = self._worker()
-                    self._start(worker)
-                    slots.append(worker.slot)
-            if self._work_queue.closed:  # a worker that rests now would never end
-                for slot in slots:
-                    slot.resume()
-        self._work_queue.notify()
-
     def _start(self, worker: WorkerThread) -> None:
         worker.thread.start()  # first: `dead` forgets a thread that is not alive
         self._crew.append(worker)
@@ -140,8 +107,6 @@ class Crew:
         options, handler = self._options, self._handler
         if options.admission is None:  # a dispatcher's handler never returns an awaitable
             handler = self._finisher.finishing_async(handler)
-        if self.governor is not None:
-            handler = self.governor.timed_async(handler)
         if (spans := spans_of(options.subscription)) is not None:
             handler = spans.traced_async(handler)
         workers = self._on_loop = LoopWorkers(
@@ -153,8 +118,6 @@ class Crew:
             around=options.around,
             clock=self._clock,
         )
-        for slot in self._work_queue.slots[self._begin_with :]:
-            slot.park()
         if options.loop is not None:
             workers.run_on(options.loop, lost)
             return
@@ -186,10 +149,7 @@ class Crew:
     def _around(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
         """Return *handler* inside the span of tracing, if any."""
         spans = spans_of(self._options.subscription)
-        if not (spans is None and self.governor is None):
-            handler = self._finisher.finishing(
-                handler, slot
-            )  # so that what is around it includes its awaitable
-        if self.governor is not None:
-            handler = self.governor.timed(handler)
-        return handler if spans is None else spans.traced(handler)
+        if spans is None:
+            return handler
+        # The span includes the awaitable that the handler returns.
+        return spans.traced(self._finisher.finishing(handler, slot))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +21,6 @@ from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.rules.breaker import Breaker
-from pulsar_retry.pull.rules.budget import RetryBudget
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
@@ -36,10 +34,6 @@ if TYPE_CHECKING:
 #: Where handlers run.
 Workers = Literal["threads", "processes"]
 Redelivery = Literal["letters", "nack"]
-AUTO: Literal["auto"] = "auto"
-
-#: The limit of ``concurrency="auto"``, unless ``max_concurrency`` is given.
-MOST_AT_A_TIME = 200
 THREADS: Workers = "threads"
 PROCESSES: Workers = "processes"
 LOOP: Literal["loop"] = "loop"
@@ -56,14 +50,12 @@ class Options:
     dead_letter_policy: DeadLetterPolicy | None = None
     flow_control: FlowControl = attrs.Factory(FlowControl)
     concurrency: int = 10
-    adaptive: bool = False
     workers: Workers | Literal["loop"] = THREADS
     consumer_type: pulsar.ConsumerType | None = None
     redelivery: Redelivery = "letters"
     lease: Lease = attrs.Factory(Lease)
     lanes: Lanes = attrs.Factory(Lanes)
     breaker: Breaker | None = None
-    retry_budget: RetryBudget | None = None
     prefetch: int = 200
     schema: Any = attrs.Factory(pulsar.schema.BytesSchema)
     initial_position: pulsar.InitialPosition = pulsar.InitialPosition.Earliest
@@ -110,8 +102,7 @@ def checked_options(**arguments: Any) -> Options:
     if "prefetch" in arguments:
         whole("prefetch", arguments["prefetch"])
     if "concurrency" in arguments:
-        most = arguments.pop("max_concurrency", None)
-        arguments.update(_concurrency(arguments["concurrency"], most, arguments.get("workers")))
+        whole("concurrency", arguments["concurrency"])
     one_of("redelivery", arguments.get("redelivery", "letters"), ("letters", "nack"))
     one_of("workers", arguments.get("workers", THREADS), (THREADS, PROCESSES))
     policy = arguments.get("dead_letter_policy")
@@ -130,19 +121,6 @@ def checked_options(**arguments: Any) -> Options:
         retry=options.redelivery == "letters",
     )
     return options
-
-
-def _concurrency(value: Any, most: int | None, workers: Any) -> dict[str, Any]:
-    if value != AUTO:
-        if most is not None:
-            raise ConfigError.bad(
-                "max_concurrency", most, 'None, because concurrency is not "auto"'
-            )
-        whole("concurrency", value, accepted=f'a whole number, 1 or more, or "{AUTO}"')
-        return {}
-    if most is None:
-        most = (os.cpu_count() or 1) if workers == PROCESSES else MOST_AT_A_TIME
-    return {"concurrency": whole("max_concurrency", most), "adaptive": True}
 
 
 def with_handler(options: Options) -> Options:
@@ -220,7 +198,6 @@ _KINDS: tuple[tuple[str, type, bool], ...] = (
     ("lease", Lease, False),
     ("lanes", Lanes, False),
     ("breaker", Breaker, True),
-    ("retry_budget", RetryBudget, True),
     ("consumer_type", pulsar.ConsumerType, True),
     ("schema", pulsar.schema.Schema, False),
     ("initial_position", pulsar.InitialPosition, False),

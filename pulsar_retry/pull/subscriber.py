@@ -22,7 +22,6 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.closing import close_in_time
 from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.engine.gauges import Gauges
-from pulsar_retry.pull.engine.holding import Holding
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.receiver import Receiver
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
@@ -81,7 +80,6 @@ class Subscriber:
         self._supervisor: Supervisor | None = None
         self._consumer: Consumer | None = None
         self._safe_breaker: ThreadSafeBreaker | None = None
-        self._holding: Holding | None = None
         self._trouble = ""
         self._reason: BaseException | None = None
         self._refusal: Exception | None = None
@@ -273,8 +271,6 @@ class Subscriber:
         problems = supervisor.problems()
         if self._safe_breaker is not None and self._safe_breaker.state() is not BreakerState.CLOSED:
             problems.append("the breaker is open: too many messages fail")
-        if self._holding is not None and (held := self._holding.held()):
-            problems.append(f"the retry budget is used up: {held} are held")
         if (settler := self._settler) is not None and (stuck := settler.access.stuck_letters):
             problems.append(f"{stuck} letters could not be published yet; publishing is repeated")
         if not consumer.is_connected():
@@ -371,10 +367,6 @@ class Subscriber:
         safe_breaker = None
         if options.breaker is not None:
             safe_breaker = ThreadSafeBreaker(options.breaker, work_queue.notify, clock)
-        limits = {"concurrency": options.concurrency, "most": options.flow_control.max_messages}
-        holding = self._holding = Holding.of(
-            options.retry_budget, work_queue, facts=self._facts(), clock=clock, **limits
-        )
         self._consumer, self._safe_breaker = consumer, safe_breaker
         if options.admission is not None:
             options.admission.attach(work_queue.notify)
@@ -387,7 +379,6 @@ class Subscriber:
             lanes=lanes,
             safe_breaker=safe_breaker,
             late=options.lease.late,
-            holding=holding,
             clock=clock,
         )
         receiver = Receiver(
@@ -400,7 +391,6 @@ class Subscriber:
             keeps=keeps,
             safe_breaker=safe_breaker,
             admission=options.admission,
-            holding=holding,
             probe=lambda: probe(self._client, options.topic),
             supervise=self._supervise,
             clock=clock,
@@ -415,16 +405,13 @@ class Subscriber:
         )
         gauges = Gauges(work_queue, options.flow_control, receiver.clock, self._supervisor, self)
         counters = settler.access.watch.counters
-        sources = [each for each in (gauges, holding, crew.governor) if each is not None]
-        for source in sources:
-            counters.attach(source)
+        counters.attach(gauges)
         self._report_opened()
         try:
             receiver.run(lambda: self._stop is not None)
         finally:
             handed_back = self._finish_in_hand(receiver)
-            for source in sources:
-                counters.detach(source)
+            counters.detach(gauges)
         self._report = self._reported(settler.counts, handed_back)
 
     def _supervise(self, now: float) -> None:
@@ -440,8 +427,6 @@ class Subscriber:
     def _finish_in_hand(self, receiver: Receiver) -> int:
         """Wait for the messages in hand as the stop mode says; return how many were not handled."""
         work_queue, handed_back = self._work_queue, 0
-        if self._holding is not None:
-            self._holding.release()  # at most some hundred messages, which are in hand
         while (stop := self._stop) is not None and stop.mode != ABANDON:
             admission = self._options.admission
             if stop.mode == HAND_BACK or (admission is not None and admission.is_shut()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Literal, Self
+from typing import Self
 
 import attrs
 import pulsar
@@ -21,10 +21,9 @@ from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.settler import LETTERS, NACK
 from pulsar_retry.pull.health import Health
-from pulsar_retry.pull.options import AUTO, LOOP, Options, Redelivery, checked_options
+from pulsar_retry.pull.options import LOOP, Options, Redelivery, checked_options
 from pulsar_retry.pull.report import Report, StopMode
 from pulsar_retry.pull.rules.breaker import Breaker
-from pulsar_retry.pull.rules.budget import RetryBudget
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
@@ -57,7 +56,7 @@ from pulsar_retry.wire.names import Naming, NamingLike
 #: Seconds to wait for connections to be closed.
 _CLOSING = 5.0
 
-_LANES, _GUARD, _BUDGET = Lanes(), Guard(), RetryBudget()
+_LANES, _GUARD = Lanes(), Guard()
 _EARLIEST = pulsar.InitialPosition.Earliest
 
 #: The subscriber's lease never expires, because each request of a dispatcher has its own deadline.
@@ -102,8 +101,6 @@ class Dispatcher:
         flow_control: FlowControl | None = None,
         lanes: Lanes = _LANES,
         breaker: Breaker | None = None,
-        retry_budget: RetryBudget | None = _BUDGET,
-        concurrency: Literal["auto"] | None = None,
         max_outstanding: int = EXPONENTIAL_UP_TO,
         latency_limit: Duration = LATENCY_LIMIT,
         guard: Guard = _GUARD,
@@ -160,10 +157,6 @@ class Dispatcher:
                 lanes. None allows 100 MiB, and enough messages for *max_outstanding*.
             lanes: See `Client.subscriber`.
             breaker: See `Client.subscriber`. A negative acknowledgement counts as a failure.
-            retry_budget: See `Client.subscriber`; the same holds.
-            concurrency: ``"auto"`` also limits the outstanding requests by their latency: more of
-                them while it stays the same, fewer when it grows (see `Client.subscriber`). None:
-                as Pub/Sub does, only failures reduce the window.
             max_outstanding: How many requests are outstanding at most, each on its own connection.
                 Above 3000 the window grows slowly. If the process may not have that many files open
                 (``ulimit -n``), the number is reduced.
@@ -208,8 +201,6 @@ class Dispatcher:
         for name, text in {"audience": audience, "subscription_name": subscription_name}.items():
             if text is not None:
                 not_blank(name, text, "a text that is not blank, or None")
-        if concurrency not in {None, AUTO}:
-            raise ConfigError.bad("concurrency", concurrency, f'"{AUTO}" or None')
         signers = signers_of(sign)
         if audience is not None and all(isinstance(each, Hmac) for each in signers):
             raise ConfigError.bad(
@@ -232,7 +223,6 @@ class Dispatcher:
             lease=_LEASE,
             lanes=lanes,
             breaker=breaker,
-            retry_budget=retry_budget,
             prefetch=prefetch,
             initial_position=initial_position,
             naming=naming,
@@ -258,7 +248,7 @@ class Dispatcher:
             signers=signers,
             pubsub_attributes=pubsub_attributes,
         )
-        self._pacer = Pacer(window, adapts=concurrency == AUTO)
+        self._pacer = Pacer(window)
         self._tally = PushMetrics(Watch.of(topic, subscription).counters)
         self._pusher = Pusher(
             self._poster(endpoint),

@@ -46,9 +46,7 @@ class PushMetrics:
         if self._pace is None:
             return {}
         pace = self._pace()
-        limit = {} if pace.limit is None else {"concurrency_limit": float(pace.limit)}
         return {
-            **limit,
             "push_window": float(pace.window),
             "push_outstanding": float(pace.outstanding),
             "push_backoff_seconds": pace.delay,

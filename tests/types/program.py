@@ -65,8 +65,6 @@ def work(client: pr.Client) -> int:
         retry_policy=POLICY,
         workers="processes",
         redelivery="letters",
-        retry_budget=pr.RetryBudget(ratio=0.2),
-        concurrency="auto",
     )
     subscriber.start().stop(mode="drain")
     return subscriber.result().acknowledged

@@ -17,8 +17,6 @@ PROGRAM = (Path(__file__).parent / "program.py").read_text(encoding="utf-8")
 MISTAKES = (
     ('workers="processes"', 'workers="proceses"'),
     ('redelivery="letters"', 'redelivery="letter"'),
-    ('concurrency="auto"', 'concurrency="automatic"'),
-    ("pr.RetryBudget(ratio=0.2)", "0.2"),
     ('jitter="full"', 'jitter="ful"'),
     ('naming="tdmq-2.9.2"', 'naming="tdmq-2.9"'),
     ('mode="drain"', 'mode="drained"'),

@@ -75,7 +75,7 @@ class OrderedLanes:
         """
         key = self.key_of(message)
         if key is None:
-            self._work_queue.offer(Work(message, size, None))
+            self._work_queue.ready.append(Work(message, size, None))
             return True
         entry = LaneEntry(key, era=self._era)
         with self._lock:
@@ -84,7 +84,7 @@ class OrderedLanes:
             )
         entry.comes_again = comes_again
         if now is not None:
-            self._work_queue.offer(now)
+            self._work_queue.ready.append(now)
         return is_kept
 
     def _place(self, work: Work) -> LeftPlace:

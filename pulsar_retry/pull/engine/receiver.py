@@ -16,7 +16,6 @@ from typing import Any, cast
 import pulsar
 
 from pulsar_retry.pull.engine.admission import AdmissionControl
-from pulsar_retry.pull.engine.holding import Holding
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.probe import ConnectionProbe
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
@@ -85,7 +84,6 @@ class Receiver:
         keeps: bool = False,
         safe_breaker: ThreadSafeBreaker | None,
         admission: AdmissionControl | None,
-        holding: Holding | None = None,
         probe: Callable[[], Future[None]],
         supervise: Callable[[float], None] = lambda _now: None,
         clock: Clock = SYSTEM,
@@ -109,7 +107,6 @@ class Receiver:
         self._keeps = keeps
         self._safe_breaker = safe_breaker
         self._admission = admission
-        self._holding = holding
         self._probe = ConnectionProbe(probe, self._now)
         self._interval = min(_STOP_CHECK_INTERVAL, lease.minimum / 4)
         self._idle_interval = max(self._interval, clock.interval(_STOP_CHECK_INTERVAL))
@@ -220,8 +217,6 @@ class Receiver:
             return False
         if self._safe_breaker is not None and not self._is_let_in(self._safe_breaker):
             return False
-        if self._holding is not None and not self._holding.may_receive():
-            return False
         count, size = self._work_queue.held()
         if self._admission is not None and self._admission.room(self._unsent()) < 1:
             return False
@@ -256,7 +251,7 @@ class Receiver:
         """
         work_queue, lanes = self._work_queue, self._lanes
         settler, own_letters = self._settler, self._settler.own_letters
-        put_up = work_queue.ready.append if work_queue.hold is None else work_queue.offer
+        put_up = work_queue.ready.append
         count, size = work_queue.held()
         room = min(self._at_a_time(), self._limits.max_messages - count)
         space = self._limits.max_bytes - size
@@ -299,10 +294,9 @@ class Receiver:
         """Return how many messages may be received at once."""
         if self._is_half_open:
             return 1
-        count = self._batch_size
         if self._admission is not None:  # it decides how many are received ahead
-            count = self._admission.room(self._unsent())
-        return count if self._holding is None else min(count, self._holding.at_a_time())
+            return self._admission.room(self._unsent())
+        return self._batch_size
 
     def _unsent(self) -> int:
         """Return how many messages are ready that no handler has begun.
@@ -375,14 +369,11 @@ class Receiver:
             wait = min(wait, self._glance)
         if self._safe_breaker is not None:
             wait = min(wait, self._safe_breaker.wait() or wait)
-        breaker, holding = self._safe_breaker, self._holding
-        decides = breaker is not None and breaker.state() is not BreakerState.CLOSED
-        if holding is not None:
-            wait = min(wait, holding.look(suspended=decides))
         if self._admission is not None:
             wait = min(wait, self._admission.wait())
         if self._lanes is not None:
-            receives = not decides and (holding is None or holding.may_receive())
+            breaker = self._safe_breaker
+            receives = breaker is None or breaker.state() is BreakerState.CLOSED
             surplus, due = self._lanes.tick(receives=receives)
             for work in surplus:
                 self._settler.overflow(work, letter=self._by_letter)
@@ -450,7 +441,6 @@ class Receiver:
                 self._moved_at = None
         lanes = self._lanes
         holds = self._kept or self._work_queue.ready or (lanes is not None and not lanes.is_empty)
-        holds = holds or (self._holding is not None and self._holding.is_active)
         return bool(holds) or self._moved_at is not None
 
     def _let_go(self) -> None:
@@ -463,7 +453,5 @@ class Receiver:
     def take_down(self) -> list[Work]:
         """Remove and return the messages in hand that no handler has begun."""
         kept, self._kept = self._kept, []
-        if self._holding is not None:
-            kept += self._holding.take_down()
         works = [*kept, *self._work_queue.unstarted()]
         return works if self._lanes is None else [*works, *self._lanes.clear(works)]

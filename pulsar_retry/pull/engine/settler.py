@@ -22,18 +22,16 @@ from pulsar_retry.letters.stamps import stamp_of
 from pulsar_retry.observe.counting import ACKNOWLEDGED, DROPPED, SUPERSEDED
 from pulsar_retry.observe.failures import FailureLog
 from pulsar_retry.policy.actions import (
-    RETRIES_EXHAUSTED,
     UNREADABLE_PROPERTIES,
     Action,
     DeadLetter,
     RetryLater,
     Stop,
 )
-from pulsar_retry.policy.decide import TOO_OLD, decide
-from pulsar_retry.policy.outcomes import Failure, Outcome, Retry, unwrapped
+from pulsar_retry.policy.decide import decide
+from pulsar_retry.policy.outcomes import Failure, Outcome, unwrapped
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.ending import ending, failure_of
-from pulsar_retry.pull.engine.holding import Holding
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
@@ -123,7 +121,6 @@ class Settler:
         lanes: OrderedLanes | None,
         safe_breaker: ThreadSafeBreaker | None,
         late: str,
-        holding: Holding | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """Make the settler of one subscription. For *late*, see `Lease`."""
@@ -137,7 +134,6 @@ class Settler:
         self._lanes = lanes
         self._safe_breaker = safe_breaker
         self._late = late
-        self._holding = holding
         self._lock = threading.Lock()
         # Reentrant, because a garbage collection can settle messages at any moment.
         self._recording = threading.RLock()
@@ -145,8 +141,6 @@ class Settler:
         self.own_letters = OwnLetters(clock=clock.time, steady=clock.monotonic)
         self.fatal: BaseException | None = None
         self._has_reported_unfinished = False
-        if holding is not None:
-            holding.attach(self._is_retry, access.hold_letters if access.reads_letters else None)
 
     # -- what workers report ----------------------------------------------------------------------
 
@@ -222,8 +216,6 @@ class Settler:
                 # Two copies of a message can fail at the same moment. One must count the other.
                 if changes == self.own_letters.changes or attempt == self.attempt(work):
                     verdict = self._recorded(work, action, attempt)
-        if self._holding is not None and _is_storm(verdict, failure):
-            self._holding.failed(retry=verdict.attempt > 1)
         return self._carry_out(work, verdict, failure, keep=keep)
 
     def attempt(self, work: Work) -> int:
@@ -241,10 +233,6 @@ class Settler:
     def _can_retry(self, work: Work) -> bool:
         """Tell whether a message can be retried: a letter could not have all of its properties."""
         return work.entry is not None or self._nacks or facts_of(work.message).is_text
-
-    def _is_retry(self, work: Work) -> bool:
-        """Tell whether a message that was not handled yet was tried before."""
-        return self._failures(work) > 0
 
     def _failures(self, work: Work) -> int:
         """Return how many earlier attempts have failed."""
@@ -431,8 +419,6 @@ class Settler:
             return
         if self._safe_breaker is not None:
             self._safe_breaker.succeeded()
-        if self._holding is not None and kind == ACKNOWLEDGED:
-            self._holding.succeeded()
         self._settled(work, kind)
 
     def _settled(self, work: Work, kind: str) -> None:
@@ -475,19 +461,3 @@ class Settler:
 def _is_chosen(error: BaseException) -> bool:
     """Tell whether *error* is an outcome that a handler chose."""
     return isinstance(error, Exception) and isinstance(unwrapped(error), Outcome)
-
-
-def _is_storm(verdict: FailureVerdict, failure: Failure) -> bool:
-    """Tell whether a failed attempt counts for the retry budget: its retry, or it was a retry.
-
-    A retry does not count if the handler chose its time.
-    """
-    error = failure.error
-    if isinstance(error, Retry) and (error.delay is not None or error.level is not None):
-        return False
-    match verdict.action:
-        case RetryLater(counted=counted):
-            return counted
-        case DeadLetter(reason=reason):
-            return verdict.attempt > 1 and reason in {RETRIES_EXHAUSTED, TOO_OLD}
-    return False

@@ -72,10 +72,7 @@ class Slot:
         watched: The message that it handles, if that message has a lease because it takes long.
         expired: The message that it still handles although the lease has expired.
         interrupt: Called when a lease has expired, to end the handler if that is possible.
-        unpark: Called to continue a worker that is parked.
         retired: Whether another worker has taken its place. It ends when its handler returns.
-        parked: Whether it handles no more messages for now, because fewer workers are wanted.
-        halted: Whether it is retired or parked.
         seen: The message that it handled at the receiving thread's last check.
         seen_at: When that check was, by the monotonic clock.
     """
@@ -83,15 +80,12 @@ class Slot:
     __slots__ = (
         "done",
         "expired",
-        "halted",
         "interrupt",
         "lock",
-        "parked",
         "retired",
         "seen",
         "seen_at",
         "size",
-        "unpark",
         "watched",
         "work",
     )
@@ -103,8 +97,7 @@ class Slot:
         self.watched: Item | None = None
         self.expired: Item | None = None
         self.interrupt: Callable[[], None] | None = None
-        self.retired = self.parked = self.halted = False
-        self.unpark: Callable[[], None] | None = None
+        self.retired = False
         self.lock = threading.Lock()  # guards the moment in which the work ends or expires
         self.seen: Item | None = None
         self.seen_at = 0.0
@@ -133,28 +126,8 @@ class Slot:
         with self.lock:
             if self.work is None or self.work is not self.expired:
                 return False
-            self.retired = self.halted = True
+            self.retired = True
             return True
-
-    def park(self) -> None:
-        """Have the worker rest when its handler returns."""
-        with self.lock:
-            self.parked = self.halted = True
-
-    def resume(self) -> None:
-        """Have the worker handle messages again."""
-        with self.lock:
-            self.parked, self.halted = False, self.retired
-            unpark, self.unpark = self.unpark, None
-        if unpark is not None:
-            unpark()
-
-    def rests(self, unpark: Callable[[], None]) -> bool:
-        """Have *unpark* called by `resume`; tell whether the worker may sleep until then."""
-        with self.lock:
-            if self.parked:
-                self.unpark = unpark
-            return self.parked
 
 
 class WorkQueue:
@@ -169,7 +142,6 @@ class WorkQueue:
         closed: Whether the workers are to end.
         low: When fewer messages than this are ready, more are received, before a worker is idle. 0
             switches this off.
-        hold: Keeps a message that is ready, and tells whether it does. None: all messages begin.
         top_up: Receives more. A worker that sees too few messages ready calls it, with the number
             of messages that it takes at once; it does not block.
     """
@@ -183,7 +155,6 @@ class WorkQueue:
         self.received_size = 0
         self.closed = False
         self.low = 0
-        self.hold: Callable[[Work], bool] | None = None
         self.top_up: Callable[..., None] = lambda taken=0: self.notify()  # noqa: ARG005
         self._changed = clock.lock()  # held until something has changed
         self._changed.acquire()
@@ -239,26 +210,15 @@ class WorkQueue:
             for _ in range(count):
                 self.idle.pop()()
 
-    def offer(self, item: Item) -> None:
-        """Make one message ready, unless it is held; this wakes no worker."""
-        hold = self.hold  # another thread may end it
-        if hold is not None:
-            item = Work.of(item)
-            if hold(item):
-                return
-        self.ready.append(item)
-
     def put(self, work: Item) -> None:
-        """Do what `offer` does, for a worker that sleeps, or for the next that is free."""
-        self.offer(work)
+        """Make one message ready, for a worker that sleeps, or for the next that is free."""
+        self.ready.append(work)
         self.wake(1)
 
     def close(self) -> None:
         """Have the workers end, each when its handler has returned."""
         self.closed = True
         self.wake(len(self.slots))
-        for slot in list(self.slots):
-            slot.resume()
         self.notify()
 
     # -- the receiving thread ---------------------------------------------------------------------

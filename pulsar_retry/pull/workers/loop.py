@@ -163,10 +163,10 @@ class LoopWorkers:
                 self._lost()
 
         while not (work_queue.closed or slot.retired):
-            if slot.parked or not work_queue.ready:
+            if not work_queue.ready:
                 slot.work = None
                 awake.clear()
-                if self._may_sleep(slot, wake):
+                if work_queue.lie_down(wake):
                     self._clock.end(slot)
                     await awake.wait()
                 continue
@@ -183,13 +183,6 @@ class LoopWorkers:
             if (item := self._take_down()) is None:
                 continue
             await self._settle(slot, item, self._begun(slot, item))
-
-    def _may_sleep(self, slot: Slot, wake: Callable[[], None]) -> bool:
-        """Have *wake* called when the worker has work again; tell whether it has none."""
-        if not slot.parked:
-            return self._work_queue.lie_down(wake)
-        self._work_queue.wake(len(self._work_queue.ready))  # it may have been woken for one
-        return slot.rests(wake)
 
     def _take_down(self) -> Item | None:
         """Take the next message that was let out; return None if there is none any more."""

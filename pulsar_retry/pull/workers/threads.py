@@ -64,12 +64,6 @@ class WorkerThread:
                 self._handle_all()
                 if self.slot.retired:
                     return
-                if self.slot.parked:
-                    self.slot.work = None
-                    self._work_queue.wake(len(self._work_queue.ready))  # it may have been woken
-                    if self.slot.rests(self._sleep.release):
-                        self._sleep.acquire()
-                    continue
                 self._work_queue.top_up(1)  # often there are more: then no thread has to wake up
                 if not self._work_queue.ready and self._work_queue.lie_down(self._sleep.release):
                     self._sleep.acquire()
@@ -89,7 +83,7 @@ class WorkerThread:
         )
         finish = self._finisher.finish
         take, acknowledge = work_queue.ready.popleft, settler.consumer.acknowledge
-        while not (work_queue.closed or slot.halted):
+        while not (work_queue.closed or slot.retired):
             try:
                 item = take()
             except IndexError:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import attrs
 
-from pulsar_retry.pull.rules.limit import AdaptiveLimit
 from pulsar_retry.push.pacing.backoff import PushBackoff
 from pulsar_retry.push.pacing.window import Window
 
@@ -37,7 +36,6 @@ class Pace:
         latency: The mean latency of successes, in seconds.
         paused: Whether nothing is sent until `resume`.
         stopping: Whether nothing is sent any more.
-        limit: How many requests the latency allows; None if it does not matter.
     """
 
     window: int
@@ -46,7 +44,6 @@ class Pace:
     latency: float
     paused: bool
     stopping: bool = False
-    limit: int | None = None
 
 
 def in_hand(window: int) -> int:
@@ -65,12 +62,8 @@ class Pacer:
         self,
         window: Window,
         clock: Callable[[], float] = time.monotonic,
-        *,
-        adapts: bool = False,
     ) -> None:
-        """Make one; with *adapts* the latency limits the window, too (`AdaptiveLimit`)."""
         self._fresh = window
-        self._limit = AdaptiveLimit(window.maximum) if adapts else None
         self._clock = clock
         self._lock = threading.Lock()
         self._changed: Callable[[], None] = _do_nothing
@@ -99,14 +92,14 @@ class Pacer:
                 return 0
             if self._delay:
                 return _AHEAD_BACKING_OFF - waiting
-            return in_hand(int(self._size())) - self._outstanding - waiting
+            return in_hand(int(self._window.size)) - self._outstanding - waiting
 
     def free(self) -> int:
         """Return how many messages `enter` would let pass now."""
         with self._lock:
             if self._due_in() > 0:
                 return 0
-            left = int(self._size()) - self._outstanding
+            left = int(self._window.size) - self._outstanding
             return max(0, min(left, 1) if self._delay else left)
 
     def wait(self) -> float:
@@ -118,7 +111,7 @@ class Pacer:
     def enter(self) -> bool:
         """Tell whether a request may be sent now. If so, it is outstanding until `leave`."""
         with self._lock:
-            if self._outstanding + 1 > self._size() or self._due_in() > 0:
+            if self._outstanding + 1 > self._window.size or self._due_in() > 0:
                 return False
             self._outstanding += 1
             self._last_sent = self._clock()
@@ -138,10 +131,6 @@ class Pacer:
         with self._lock:
             self._is_stopping = True
 
-    def _size(self) -> float:
-        size = self._window.size
-        return size if self._limit is None else min(size, self._limit.limit)
-
     def _due_in(self) -> float:
         if self._is_paused or self._is_stopping:
             return math.inf
@@ -157,14 +146,10 @@ class Pacer:
     def leave(self, ticket: Ticket, *, acked: bool) -> float:
         """Record a result; return the request's latency in seconds."""
         with self._lock:
-            running = self._outstanding
             self._outstanding -= 1
             window, sent_in, began = ticket
-            now = self._clock()
-            latency = now - began
+            latency = self._clock() - began
             if window is self._window:
-                if self._limit is not None:
-                    self._limit.record(began, now, failed=not acked, running=running)
                 if acked:
                     window.succeeded(latency)
                     self._backoff.succeeded()
@@ -200,8 +185,6 @@ class Pacer:
         """Forget all measurements, because the endpoint has changed."""
         with self._lock:
             self._window = attrs.evolve(self._fresh)
-            if self._limit is not None:
-                self._limit = AdaptiveLimit(self._fresh.maximum)
             self._backoff, self._delay = PushBackoff(), 0.0
         self._changed()
 
@@ -215,5 +198,4 @@ class Pacer:
                 self._window.latency,
                 self._is_paused,
                 self._is_stopping,
-                None if self._limit is None else self._limit.limit,
             )

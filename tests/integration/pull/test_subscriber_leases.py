@@ -121,6 +121,8 @@ class TestBreaker:
             publish(b"%d" % number)
         notes.wait_for(5 + 3)  # and tries, one each second; one more may be in hand when it opens
         eventually(lambda: min(times[-1] - times[-2], times[-2] - times[-3]) > 0.5)
+        assert "degraded" == subscriber.health.state
+        assert "the breaker is open" in subscriber.health.reason
         works.set()
         eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
         report = subscriber.stop()

@@ -558,32 +558,6 @@ def test_the_breaker(push, publish, receiver, dead_letters, admin, topic):
     eventually(drained(admin, topic))
 
 
-def test_the_retry_budget(push, publish, receiver, admin, topic):
-    """While the endpoint is down, messages are held; then all are delivered, and none is dead."""
-    policy = pr.RetryPolicy(max_attempts=100, backoff=pr.Immediate())
-    dispatcher = push(
-        retry_policy=policy, retry_budget=pr.RetryBudget(burst=1, floor=0.2), concurrency="auto"
-    )
-    for number in range(100):
-        publish(b"%d" % number)
-    eventually(drained(admin, topic))
-    receiver.act = lambda _request: answer(500)
-    for number in range(100, 150):
-        publish(b"%d" % number)
-    # Whether only retries are held depends on how soon the dispatcher's own backoff slows it down.
-    eventually(lambda: "the retry budget is used up" in dispatcher.health.reason)
-    assert len(receiver.requests) < 150
-    receiver.act = no_content
-    dispatcher.change_endpoint(receiver.url)  # without the backoff, which can be a minute by now
-    eventually(lambda: len({payload(r) for r in receiver.requests}) == 150)
-    eventually(drained(admin, topic))
-    eventually(drained(admin, f"{topic}-{SUBSCRIPTION}-RETRY"))
-    assert b"pulsar_retry_concurrency_limit{" in dispatcher.metrics.text()
-    report = dispatcher.stop()
-    assert report is not None
-    assert (150, 0) == (report.acknowledged, report.dead_lettered)
-
-
 def test_running_it_twice(push, publish, receiver, admin, topic):
     """The second call fails and the first goes on; its requests are answered."""
     release = threading.Event()

@@ -156,7 +156,6 @@ def main() -> None:
             handle,
             retry_policy=pr.RetryPolicy(max_attempts=3, backoff=backoff),
             redelivery=redelivery,
-            retry_budget=None,  # in some tests all messages fail again and again
         )
         report = subscriber.run()
     Path(f"{path}.report").write_text(repr(report), encoding="utf-8")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
-from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
+from pulsar_retry.pull.engine.work_queue import Slot, Work, WorkQueue
 
 
 def item(number: int = 0) -> tuple[str, int, None]:
@@ -31,20 +29,6 @@ def test_a_worker_is_woken_once() -> None:
     assert ["b"] == woken
     work_queue.wake(5)
     assert ["b", "a"] == woken
-
-
-def test_a_hold_may_end_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while another thread makes a message of a lane ready."""
-    work_queue = WorkQueue()
-    work_queue.hold = lambda _work: False
-
-    def ends(item: Item) -> Work:
-        work_queue.hold = None
-        return Work(*item)
-
-    monkeypatch.setattr(Work, "of", ends)
-    work_queue.put(item())
-    assert [item()] == list(work_queue.ready)
 
 
 def test_what_is_in_hand() -> None:
