@@ -38,10 +38,9 @@ __all__ = ["command"]
 #: The options that say what to redrive, and not how.
 _WHAT = (
     *("to", "subscription", "naming", "limit", "max_redrives", "keep_failure", "keep_attempts"),
-    *("reason", "error", "fingerprint", "key", "properties", "since", "until"),
+    *("ids", "reason", "error", "fingerprint", "key", "properties", "attempts", "search"),
+    *("since", "until"),
 )
-#: More of them. They are left out of the key if they are empty, as in the keys of older releases.
-_SINCE_0_3 = ("ids", "attempts", "search")
 
 
 def _patch_text(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
@@ -200,9 +199,7 @@ def command(
 def _job_key() -> str:
     """Return a key that is the same for the same command. A text such as "2h" keeps its key."""
     given = click.get_current_context().params
-    what = {name: value for name, value in given.items() if name in _WHAT}
-    what |= {name: given[name] for name in _SINCE_0_3 if given[name]}
-    return json.dumps(what, sort_keys=True, default=str)
+    return json.dumps({name: given[name] for name in _WHAT}, sort_keys=True, default=str)
 
 
 def _rates(text: str | None) -> list[float]:

@@ -7,8 +7,11 @@ keeps them. Each command writes two entries: before it acts, and when it has end
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import logging
+import os
+import platform
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -23,7 +26,6 @@ from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscripti
 from pulsar_retry.errors import AuditError, shown
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.operator_name import operator_name
 from pulsar_retry.replay.reading import read_letters
 from pulsar_retry.wire.names import TopicName
 
@@ -46,6 +48,15 @@ def audit_topic(topic: str) -> str:
 def audit_topic_of(namespace: str) -> str:
     """Return the full name of the audit topic of ``tenant/namespace``."""
     return audit_topic(f"persistent://{namespace}/any")
+
+
+def operator_name() -> str:
+    """Return the user and the host of this process, ``user@host``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for its user id
+        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
+    return f"{user}@{platform.node() or 'unknown'}"
 
 
 @attrs.frozen(kw_only=True)

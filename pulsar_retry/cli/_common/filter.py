@@ -12,7 +12,7 @@ from pulsar_retry.cli._common.options import as_argument
 from pulsar_retry.ops.formatting import MOMENT, moment, name_and_value
 from pulsar_retry.replay.filter import Filter
 
-__all__ = ["filter_options", "moment"]
+__all__ = ["filter_options"]
 
 
 def _filter_of(given: dict[str, Any]) -> Filter:

@@ -12,9 +12,8 @@ from click.core import ParameterSource
 
 from pulsar_retry.cli._common.options import as_argument
 from pulsar_retry.errors import AuditError
-from pulsar_retry.ops.audit import Act, audited
+from pulsar_retry.ops.audit import Act, audited, operator_name
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.operator_name import operator_name
 
 __all__ = ["Operator", "operator_options"]
 

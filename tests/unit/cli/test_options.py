@@ -14,8 +14,8 @@ from click.testing import CliRunner
 import pulsar_retry as pr
 from pulsar_retry import cli
 from pulsar_retry.cli._common.cluster import cluster_options
-from pulsar_retry.cli._common.filter import moment
 from pulsar_retry.cli._common.output import clean, words_of_age
+from pulsar_retry.ops.formatting import moment
 from pulsar_retry.replay import Cluster
 
 VERBS = [
