@@ -164,14 +164,6 @@ _serve_options = with_options(
         help="Serve health and metrics at this address.",
     ),
     click.option(
-        "--control-token-file", type=FILE, help="Accept control requests with this token."
-    ),
-    click.option(
-        "--paused",
-        is_flag=True,
-        help="Send nothing before POST /resume. Needs --control-token-file.",
-    ),
-    click.option(
         "--drain-timeout",
         default="25",
         metavar="DURATION",
@@ -218,8 +210,6 @@ class _Options:
     allow_http: bool
     ca_file: Path | None
     listen: str
-    control_token_file: Path | None
-    paused: bool
     drain_timeout: str
     as_json: bool
 
@@ -236,8 +226,7 @@ Examples:
 \b
 The address of --listen serves GET /livez, /readyz and /metrics; with
 --service-account also /.well-known/jwks.json, /oauth2/v1/certs and
-/tokeninfo?id_token=TOKEN; with --control-token-file also POST /pause, /resume and
-/endpoint ({"endpoint": URL}).""",
+/tokeninfo?id_token=TOKEN.""",
 )
 @_serve_options
 def serve(**options: Any) -> None:
@@ -256,14 +245,11 @@ def serve(**options: Any) -> None:
 
 def _serve(options: _Options) -> None:
     try:
-        from pulsar_retry.push.serving import Orders, Server, checked_token  # noqa: PLC0415 - for --help's sake
+        from pulsar_retry.push.serving import Pages, Server  # noqa: PLC0415 - for --help's sake
     except ModuleNotFoundError as error:  # the message says what to install
         raise click.ClickException(str(error)) from error
     account, signature = _signers(options)
     host, port = address(options.listen)
-    token = _secret("control_token_file", options.control_token_file)
-    if token is not None:
-        checked_token(token)
     _check(options)
     endpoint = _endpoint(options)
     timeout = seconds_of_text("drain_timeout", options.drain_timeout)
@@ -272,7 +258,7 @@ def _serve(options: _Options) -> None:
         signers = [each for each in (account, signature) if each]
         dispatcher = _dispatcher(client, options, endpoint, signers)
         options.cluster.check()
-        with Server(Orders(dispatcher, account, token), host, port) as server:
+        with Server(Pages(dispatcher, account), host, port) as server:
             told = {
                 "topics": list(options.topics),
                 "subscription": options.subscription,
@@ -319,7 +305,6 @@ def _dispatcher(client: Any, options: _Options, endpoint: str, signers: list[Any
         guard=Guard(allow=options.allow, private=options.private),
         allow_http=options.allow_http,
         tls=_trust(options.ca_file),
-        paused=options.paused,
     )
 
 
@@ -328,10 +313,6 @@ def _dispatcher(client: Any, options: _Options, endpoint: str, signers: list[Any
 
 def _check(options: _Options) -> None:
     """Refuse options that contradict each other."""
-    if options.paused and options.control_token_file is None:
-        raise ConfigError(
-            "--paused: expected --control-token-file too, because POST /resume needs it"
-        )
     if options.audience is not None and options.service_account is None:
         accepted = "--service-account too, because the audience is part of its tokens"
         raise ConfigError.bad("audience", options.audience, accepted)

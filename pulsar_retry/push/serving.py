@@ -1,14 +1,11 @@
-"""The dispatcher's own small HTTP server: health, metrics, keys, and a few commands."""
+"""The dispatcher's own small HTTP server: health, metrics and keys."""
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
-import re
 import socket
 import threading
-from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Self
@@ -16,38 +13,28 @@ from urllib.parse import parse_qsl
 
 import attrs
 
-from pulsar_retry._throttle import Throttle, TooManyTriesError
-from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.bounded import Bounded
 from pulsar_retry.push.auth.tokens import ServiceAccount
 from pulsar_retry.push.dispatcher import Dispatcher
 
 _log = logging.getLogger("pulsar_retry")
 
-#: The longest body of a command, in bytes.
-_MOST = 16 * 1024
 _JSON, _METRICS = "application/json", "text/plain; version=0.0.4; charset=utf-8"
-
-_TOKEN = re.compile(r"[!-~]{16,}")
 
 Reply = tuple[HTTPStatus, str, bytes]
 
 
 @attrs.frozen
-class Orders:
-    """The pages and commands of a dispatcher over HTTP, without a socket.
+class Pages:
+    """The pages of a dispatcher over HTTP, without a socket.
 
     Attributes:
         dispatcher: The dispatcher.
         account: The account whose public key is served; None serves no key.
-        token: The bearer token that commands must have, see `checked_token`. None refuses all
-            commands.
     """
 
     dispatcher: Dispatcher
     account: ServiceAccount | None = None
-    token: str | None = attrs.field(default=None, repr=False)
-    _throttle: Throttle = attrs.field(factory=Throttle, init=False, repr=False)
 
     def get(self, path: str, query: str = "") -> Reply:
         """Answer a GET: ``/livez``, ``/readyz`` or ``/metrics``.
@@ -73,40 +60,6 @@ class Orders:
                 info = self.account.token_info(dict(parse_qsl(query)).get("id_token", ""))
                 return _json(HTTPStatus.OK, info) if info else _NO_TOKEN
         return _json(HTTPStatus.NOT_FOUND, {"error": "there is no such page"})
-
-    def post(self, path: str, authorization: str, body: bytes, address: str = "") -> Reply:
-        """Execute ``/pause``, ``/resume`` or ``/endpoint`` for a client at *address*."""
-        if self.token is None:
-            return _json(
-                HTTPStatus.FORBIDDEN,
-                {"error": "control requests are not accepted without a control token"},
-            )
-        try:
-            self._throttle.take(address)
-        except TooManyTriesError as error:
-            return _json(HTTPStatus.TOO_MANY_REQUESTS, {"error": str(error)})
-        wanted = f"Bearer {self.token}".encode()
-        if not hmac.compare_digest(authorization.encode("latin-1", "replace"), wanted):
-            return _json(HTTPStatus.UNAUTHORIZED, {"error": "the token is wrong"})
-        self._throttle.give_back(address)
-        match path:
-            case "/pause":
-                self.dispatcher.pause()
-            case "/resume":
-                self.dispatcher.resume()
-            case "/endpoint":
-                return self._change(body)
-            case _:
-                return _json(HTTPStatus.NOT_FOUND, {"error": "there is no such control request"})
-        return self._health(ready=False)
-
-    def _change(self, body: bytes) -> Reply:
-        try:
-            self.dispatcher.change_endpoint(json.loads(body)["endpoint"])
-        except (ValueError, KeyError, TypeError) as error:  # a ConfigError is a ValueError
-            text = str(error) if isinstance(error, ConfigError) else 'expected {"endpoint": URL}'
-            return _json(HTTPStatus.BAD_REQUEST, {"error": text})
-        return self._health(ready=False)
 
     def _health(self, *, ready: bool) -> Reply:
         pace, health = self.dispatcher.pace, self.dispatcher.health
@@ -139,20 +92,6 @@ _NO_TOKEN = _json(
 )
 
 
-def checked_token(token: str) -> str:
-    """Return *token*, after a check that it is hard to guess and valid in a header.
-
-    Raises:
-        ConfigError: the token is invalid. The message does not show it.
-    """
-    if not _TOKEN.fullmatch(token):
-        raise ConfigError(
-            "control_token_file: expected a token of 16 or more visible ASCII characters, for "
-            "example from `openssl rand -base64 32`"
-        )
-    return token
-
-
 class _Server(Bounded, HTTPServer):
     pass
 
@@ -162,18 +101,18 @@ class _IPv6Server(_Server):
 
 
 class Server:
-    """Serves a dispatcher's `Orders` on a port, on background threads; a context manager.
+    """Serves a dispatcher's `Pages` on a port, on background threads; a context manager.
 
     Attributes:
         host: The address that it listens on, in the form for URLs: IPv6 addresses are in brackets.
         port: The port.
     """
 
-    def __init__(self, orders: Orders, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, pages: Pages, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen on a port.
 
         Args:
-            orders: What it serves.
+            pages: What it serves.
             host: The address. Use loopback unless others may see health and metrics.
             port: The port; 0 chooses a free one.
 
@@ -181,7 +120,7 @@ class Server:
             OSError: it cannot listen there.
         """
         kind = _IPv6Server if ":" in host else _Server
-        self._server = kind((host, port), _handler(orders))
+        self._server = kind((host, port), _handler(pages))
         actual, self.port = str(self._server.server_address[0]), self._server.server_port
         self.host = f"[{actual}]" if ":" in actual else actual
         self._thread = threading.Thread(
@@ -198,28 +137,14 @@ class Server:
         self._thread.join()
 
 
-def _handler(orders: Orders) -> type[BaseHTTPRequestHandler]:
+def _handler(pages: Pages) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         server_version = "pulsar-retry"
         sys_version = ""
 
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
-            self._answer(lambda: orders.get(path, query))
-
-        def do_POST(self) -> None:
-            length = self.headers.get("Content-Length") or "0"
-            if not length.isdecimal() or int(length) > _MOST:
-                error = {"error": "the body is too long"}
-                self._answer(lambda: _json(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, error))
-                return
-            body = self.rfile.read(int(length))
-            authorization = self.headers.get("Authorization") or ""
-            path, address = self.path.partition("?")[0], str(self.client_address[0])
-            self._answer(lambda: orders.post(path, authorization, body, address))
-
-        def _answer(self, reply: Callable[[], Reply]) -> None:
-            status, kind, content = reply()
+            status, kind, content = pages.get(path, query)
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(content)))

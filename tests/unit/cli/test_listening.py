@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pulsar_retry.cli._common.options import address
-from pulsar_retry.push.serving import Orders, Server
+from pulsar_retry.push.serving import Pages, Server
 
 
 def has_ipv6() -> bool:
@@ -46,7 +46,7 @@ def content(url: str) -> bytes:
 def test_push_serve(listen: str) -> None:
     """Health and metrics are there, by IPv6 as well."""
     dispatcher: Any = SimpleNamespace(metrics=SimpleNamespace(text=lambda: b"up 1"))
-    with Server(Orders(dispatcher), *address(listen)) as server:
+    with Server(Pages(dispatcher), *address(listen)) as server:
         assert b"up 1" == content(f"http://{server.host}:{server.port}/metrics")
 
 

@@ -21,8 +21,6 @@ REFUSED = [
     (["--service-account", "{bad}"], "--service-account 'ValueError': expected an RSA key"),
     (["--hmac-secret-file", "/nowhere"], "--hmac-secret-file '/nowhere (FileNotFoundError)'"),
     (["--hmac-secret-file", "{short}"], "--hmac-secret-file 'bytes': expected "),
-    (["--control-token-file", "{short}"], "--control-token-file: expected a token of 16 or more"),
-    (["--control-token-file", __file__], "16 or more visible ASCII characters"),
     (["--ca-file", "/nowhere"], "--ca-file '/nowhere"),
     (["--allow", "x:80"], "--allow 'x:80'"),
     (["--max-outstanding", "0"], "--max-outstanding 0: expected"),
@@ -33,7 +31,6 @@ REFUSED = [
     (["--retry-letter-topic", "r"], "--retry-letter-topic 'r'"),
     (["--write-metadata"], "--write-metadata: expected --unwrapped too"),
     (["--attribute-header", "x", "--unwrapped"], "expected --write-metadata too"),
-    (["--paused"], "--paused: expected --control-token-file too"),
     (["--audience", "x"], "--audience 'x': expected --service-account too"),
 ]
 

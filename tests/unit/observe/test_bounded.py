@@ -18,7 +18,7 @@ from pulsar_retry.observe import bounded, serving
 from pulsar_retry.pull.health import Health
 from pulsar_retry.push.pacing.pacer import Pacer
 from pulsar_retry.push.pacing.window import Window
-from pulsar_retry.push.serving import Orders, Server
+from pulsar_retry.push.serving import Pages, Server
 from support.reading import eventually
 
 SLOW = 140
@@ -30,7 +30,7 @@ def push_server() -> Iterator[int]:
     pace = Pacer(Window()).pace()
     told: Any = SimpleNamespace(health=Health("running"), pace=pace, endpoint="https://example.com")
     told.metrics = SimpleNamespace(text=lambda: b"x" * 50_000_000)
-    with Server(Orders(told)) as server:
+    with Server(Pages(told)) as server:
         yield server.port
 
 

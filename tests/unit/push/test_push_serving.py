@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_retry.pull.health import Health
 from pulsar_retry.push.pacing.pacer import Pace
-from pulsar_retry.push.serving import Orders
+from pulsar_retry.push.serving import Pages
 
 
 def dispatcher(health: Health, *, paused: bool = False) -> Mock:
@@ -33,9 +33,9 @@ def dispatcher(health: Health, *, paused: bool = False) -> Mock:
 )
 def test_health_is_that_of_the_dispatcher(health: Health, live: int, ready: int) -> None:
     """It lives until it has ended; it is ready while all is well. Both say what is wrong."""
-    orders = Orders(dispatcher(health))
+    pages = Pages(dispatcher(health))
     for path, expected in (("/livez", live), ("/healthz", live), ("/readyz", ready)):
-        status, _, body = orders.get(path)
+        status, _, body = pages.get(path)
         told = json.loads(body)
         assert (expected, health.state, health.reason) == (status, told["state"], told["reason"])
         assert (live == 200) is told["running"]
@@ -43,5 +43,5 @@ def test_health_is_that_of_the_dispatcher(health: Health, live: int, ready: int)
 
 def test_a_paused_dispatcher_lives_but_is_not_ready() -> None:
     """Though nothing is wrong with it."""
-    orders = Orders(dispatcher(Health("running"), paused=True))
-    assert (200, 503) == (orders.get("/healthz")[0], orders.get("/readyz")[0])
+    pages = Pages(dispatcher(Health("running"), paused=True))
+    assert (200, 503) == (pages.get("/healthz")[0], pages.get("/readyz")[0])

@@ -39,7 +39,7 @@ from pulsar_retry.push import (
 from pulsar_retry.push.auth.jwks import KeyCache
 from pulsar_retry.push.auth.middleware import CLAIMS
 from pulsar_retry.push.body import Pushed, unwrapped_headers
-from pulsar_retry.push.serving import Orders, Server
+from pulsar_retry.push.serving import Pages, Server
 
 AUDIENCE, EMAIL = "https://example.com/push", "push@example.com"
 SECRET = b"0123456789abcdef"
@@ -238,7 +238,7 @@ def test_the_audience_in_capitals(account):
 def served(account: ServiceAccount, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Give the URL of a server that has the account's keys."""
     monkeypatch.setenv("no_proxy", "*")
-    with Server(Orders(Mock(), account)) as server:
+    with Server(Pages(Mock(), account)) as server:
         yield f"http://{server.host}:{server.port}"
 
 
