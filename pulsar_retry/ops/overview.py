@@ -18,7 +18,7 @@ from pulsar_retry.replay.redriving.source import is_users, usual_subscription
 from pulsar_retry.wire.names import Kind, candidates, kind_of
 
 #: How many requests run at a time.
-THREADS = 16
+_THREADS = 16
 
 
 @attrs.frozen(kw_only=True)
@@ -86,22 +86,22 @@ def letter_topics(
     letters = {each for each in topics if kind_of(each)}
     owners = {each: list(candidates(each, topics)) for each in letters}
     mains = {topic for each in owners.values() for topic, _ in each if topic is not None}
-    stats = dict(ask_stats(admin, sorted(letters | mains), progress))
-    subscriptions = {topic: subscriptions_of(each) for topic, each in stats.items()}
+    stats = dict(_ask_stats(admin, sorted(letters | mains), progress))
+    subscriptions = {topic: _subscriptions_of(each) for topic, each in stats.items()}
     there = sorted(letters & stats.keys())
     unread = [each for each in there if not subscriptions[each]]
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         asked = pool.map(lambda each: _stored(admin, stats[each]), unread)
         stored = dict(zip(unread, asked, strict=True))
     found = [
-        _letter_topic(each, stats[each], *owner_of(owners[each], subscriptions), stored.get(each))
+        _letter_topic(each, stats[each], *_owner_of(owners[each], subscriptions), stored.get(each))
         for each in there
     ]
     return sorted(found, key=lambda each: -each.backlog)
 
 
 @attrs.frozen
-class TopicStats:
+class _TopicStats:
     """The statistics of a topic: those of each partition, by name."""
 
     by_name: dict[str, dict[str, Any]]
@@ -121,13 +121,13 @@ class _Waiting:
     oldest_age: float | None
 
 
-def ask_stats(
+def _ask_stats(
     admin: AdminClient,
     topics: list[str],
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Iterator[tuple[str, TopicStats]]:
+) -> Iterator[tuple[str, _TopicStats]]:
     """Yield the statistics of each topic that still exists."""
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         asked = {pool.submit(_stats, admin, each): each for each in topics}
         for number, future in enumerate(as_completed(asked), 1):
             progress(number, len(topics))
@@ -136,17 +136,17 @@ def ask_stats(
                 yield asked[future], stats
 
 
-def _stats(admin: AdminClient, topic: str) -> TopicStats | None:
+def _stats(admin: AdminClient, topic: str) -> _TopicStats | None:
     with contextlib.suppress(AdminNotFoundError):
-        return TopicStats({topic: admin.topics.stats(topic)})
+        return _TopicStats({topic: admin.topics.stats(topic)})
     try:
         partitions = admin.topics.partitioned_stats(topic)["partitions"]
-        return TopicStats(partitions, partitioned=True)
+        return _TopicStats(partitions, partitioned=True)
     except AdminNotFoundError:
         return None  # it was deleted meanwhile
 
 
-def subscriptions_of(stats: TopicStats) -> dict[str, list[dict[str, Any]]]:
+def _subscriptions_of(stats: _TopicStats) -> dict[str, list[dict[str, Any]]]:
     """Return the statistics of each durable subscription, for every partition."""
     found: dict[str, list[dict[str, Any]]] = {}
     for partition in stats.each:
@@ -156,7 +156,7 @@ def subscriptions_of(stats: TopicStats) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def owner_of(
+def _owner_of(
     possible: list[tuple[str | None, str]], subscriptions: dict[str, dict[str, Any]]
 ) -> tuple[str | None, str]:
     """Return the topic and subscription that exist, or else the most likely ones."""
@@ -166,7 +166,7 @@ def owner_of(
     return possible[0]
 
 
-def _stored(admin: AdminClient, stats: TopicStats) -> _Waiting:
+def _stored(admin: AdminClient, stats: _TopicStats) -> _Waiting:
     """Return what is stored in a topic without subscriptions."""
     count, published = 0, []
     for name in stats.by_name:
@@ -186,14 +186,14 @@ def _stored(admin: AdminClient, stats: TopicStats) -> _Waiting:
 
 def _letter_topic(
     topic: str,
-    found: TopicStats,
+    found: _TopicStats,
     main: str | None,
     subscription: str | None,
     stored: _Waiting | None,
 ) -> LetterTopic:
     kind = kind_of(topic)
     assert kind is not None  # noqa: S101 - only these are asked for
-    stats, own = found.each, subscriptions_of(found)
+    stats, own = found.each, _subscriptions_of(found)
     waiting = stored or _fullest(own)
     return LetterTopic(
         topic=topic,
