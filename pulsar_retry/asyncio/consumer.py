@@ -262,7 +262,6 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         ended = await self.dead_letter_async(
             message, reason=reason, error=error, properties=properties
         )
-        self._inner._flush()  # noqa: SLF001
         await ended
 
     async def dead_letter_async(

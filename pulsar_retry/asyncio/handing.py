@@ -67,8 +67,6 @@ class Handing:
         return found or outbox.letters.dead(message, reason, error, properties)
 
     async def _wait_for_permit(self) -> None:
-        if self._free_permits.locked():
-            self._access.outbox.flush()  # the letters that it waits for can be in batches
         await self._free_permits.acquire()
 
     async def hand_on(self, message: Any, raw: Any, letter: Letter | Request) -> Ended:

@@ -80,14 +80,6 @@ class SubscriberAccess:
         """How many letters wait after their publication has failed repeatedly."""
         return self._outbox.kept.stuck
 
-    def flush(self) -> None:
-        """Have all letters sent that wait in batches."""
-        self._outbox.flush()
-
-    def hurry(self) -> None:
-        """Have no letter wait in a batch any more."""
-        self._outbox.hurry()
-
     def settle_as(self, message: Any, outcome: str) -> None:
         """Acknowledge a message that was not handled successfully, and count it as *outcome*."""
         self._settling.settle_as(message, outcome)

@@ -394,9 +394,7 @@ class Consumer(pulsar.Consumer):
             ConfigError: there is no dead-letter policy, or an argument is invalid.
             PulsarRetryError: for the other errors, see `reconsume_later`.
         """
-        future = self.dead_letter_async(message, reason=reason, error=error, properties=properties)
-        self._flush()
-        future.result()
+        self.dead_letter_async(message, reason=reason, error=error, properties=properties).result()
 
     def dead_letter_async(
         self,
@@ -410,10 +408,6 @@ class Consumer(pulsar.Consumer):
         future = self._outbox.dead(message, reason, error, properties)
         handed_on(message, future)
         return future
-
-    def _flush(self) -> None:
-        """Have all letters sent that wait in batches."""
-        self._outbox.flush()
 
     # -- the rest of pulsar.Consumer, for two topics --------------------------------------------
 

@@ -321,16 +321,6 @@ class Outbox:
 
     # -- ending -----------------------------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Have all letters sent that wait in batches, because somebody waits for one."""
-        if self._hand_off is not None:
-            self._hand_off.producers.flush()
-
-    def hurry(self) -> None:
-        """Have no letter wait in a batch any more; see `HandOff.hurry`."""
-        if self._hand_off is not None:
-            self._hand_off.hurry()
-
     def drain(self) -> None:
         """Wait for letters in flight, at most for the time that one letter may take."""
         if self._hand_off is not None:
@@ -343,7 +333,6 @@ class Outbox:
         """
         now = self._clock.monotonic
         self.kept.close()
-        self.hurry()
         self._worker.close(until - now())
         if self._hand_off is None:
             return []

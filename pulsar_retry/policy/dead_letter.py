@@ -66,8 +66,6 @@ class DeadLetterPolicy:
                 raise ConfigError.bad(name, value, "a name as str, or None")
         checked_options("retry_producer", self.retry_producer)
         checked_options("dead_letter_producer", self.dead_letter_producer)
-        if self.retry_producer.batching_enabled:
-            raise ConfigError.bad("retry_producer", self.retry_producer, "letters without batches")
 
     @classmethod
     def pubsub(

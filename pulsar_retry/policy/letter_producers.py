@@ -78,10 +78,6 @@ class ProducerOptions:
             `pulsar.CompressionType` is accepted too.
         chunking_enabled: Split letters that are larger than the broker's ``maxMessageSize``. With
             False, such a letter fails with `LetterPublishError`, and its message is redelivered.
-        batching_enabled: Publish many letters as one entry, which is faster, and which whoever
-            reads them has to acknowledge together: see *Batches of dead letters* in the guide to
-            policies. Only for dead letters, because the broker does not delay batches, and only
-            with ``chunking_enabled=False``.
         properties: Names and values that describe the producer. The broker shows them.
         encryption_key: The name of the key that encrypts these letters. None: the
             ``letter_encryption_key`` of `subscribe`.
@@ -104,16 +100,10 @@ class ProducerOptions:
     encryption_key: str | None = None
     crypto_key_reader: Any = None
     arguments: Callable[[str], Mapping[str, Any]] | None = None
-    batching_enabled: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         """Check the other values."""
         flag("chunking_enabled", self.chunking_enabled)
-        flag("batching_enabled", self.batching_enabled)
-        if self.batching_enabled and self.chunking_enabled:
-            raise ConfigError.bad(
-                "batching_enabled", self.batching_enabled, "chunking_enabled=False, too"
-            )
         if self.encryption_key is not None:
             not_blank("encryption_key", self.encryption_key, "the name of a key, or None")
         if self.arguments is not None and not callable(self.arguments):

@@ -142,7 +142,6 @@ class Puller:
                 settler.come_back(pulled.work, trouble)
                 raise
             if future is not None:
-                settler.access.flush()
                 future.result()
 
     def modify(self, pulled: Pulled, duration: Duration) -> None:

@@ -22,7 +22,6 @@ REDRIVEN = 60_000
 #: What is awaited one by one.
 FEW = 300
 ROUNDS, REDRIVES = 9, 5
-UNBATCHED = pr.ProducerOptions()
 #: As `dead_letter` writes them.
 DEAD = {
     "FAILURE_ATTEMPT": "1",
@@ -70,23 +69,10 @@ def in_python_too(url: str, topic: str, count: int, *, awaited: bool) -> Stopwat
         return ours(url, topic, count, awaited=awaited)
 
 
-def in_batches(url: str, topic: str, count: int, *, awaited: bool) -> Stopwatch:
-    """Do the same as `ours`, with dead letters in batches."""
-    batched = pr.ProducerOptions(batching_enabled=True, chunking_enabled=False)
-    return ours(url, topic, count, awaited=awaited, options=batched)
-
-
-def ours(
-    url: str,
-    topic: str,
-    count: int,
-    *,
-    awaited: bool,
-    options: pr.ProducerOptions = UNBATCHED,
-) -> Stopwatch:
+def ours(url: str, topic: str, count: int, *, awaited: bool) -> Stopwatch:
     """Give messages up."""
     client = pr.Client(url, logger=QUIET)
-    policy = pr.DeadLetterPolicy(3, initial_subscription_name="bench", dead_letter_producer=options)
+    policy = pr.DeadLetterPolicy(3, initial_subscription_name="bench")
     consumer = subscribe(
         client,
         topic,
@@ -126,14 +112,16 @@ def test_dead_letter(benchmark, broker, namespace, awaited):
 
         return run
 
-    contestants = {
-        base: contestant(bare),
-        name: contestant(ours),
-        f"{name}, hand-off in Python": contestant(in_python_too),
-    }
-    if not awaited:
-        contestants[f"{name}, in batches"] = contestant(in_batches)
-    compare(benchmark, contestants, base, ROUNDS)
+    compare(
+        benchmark,
+        {
+            base: contestant(bare),
+            name: contestant(ours),
+            f"{name}, hand-off in Python": contestant(in_python_too),
+        },
+        base,
+        ROUNDS,
+    )
 
 
 @pytest.mark.usefixtures("report")

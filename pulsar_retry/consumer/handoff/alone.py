@@ -81,7 +81,7 @@ class Alone:
             return
         try:
             self._client = self._new_client()
-            options = {**self._options, "send_timeout_millis": 0, "batching_enabled": False}
+            options = {**self._options, "send_timeout_millis": 0}
             opened = self._client.create_producer(self._topic, **options)
             self._producer = opened._producer  # noqa: SLF001
         except BaseException:

@@ -139,10 +139,10 @@ class InFlightLetter:
         return self.made_letter
 
     def begin(self, producer: Any, key: Any) -> None:
-        """Expect the receipt from now on, or from when the batch of the letter is sent."""
+        """Expect the receipt from now on."""
         self.producer, self.key = producer, key
         hand_off = self.hand_off
-        self.deadline = hand_off.clock.monotonic() + hand_off.patience + producer.linger
+        self.deadline = hand_off.clock.monotonic() + hand_off.patience
 
     def published(self, result: _pulsar.Result) -> None:
         """Handle the receipt of the letter."""

@@ -117,8 +117,6 @@ class HandOff:
         self._check_is_scheduled = False
         #: Whether nothing is handed on any more.
         self.closed = False
-        #: Whether no letter waits in a batch any more.
-        self.hurries = False
         #: Whether nobody waits for the result of a single letter; see `NativeProducer`.
         self.posts = False
         #: How many letters wait to be published again.
@@ -140,7 +138,7 @@ class HandOff:
             clock=clock.monotonic,
             options=producer_options,
         )
-        self.permits = Permits(max_pending, clock, waits=self.producers.flush)
+        self.permits = Permits(max_pending, clock)
         self._check_interval = (
             min(self.patience, _CHECK_AFTER) if self.producers.can_send_alone else self.patience
         )
@@ -243,8 +241,6 @@ class HandOff:
                 check_letter(raw, letter, most)
                 apart = max(flight.size, most) > _LARGE
                 producer.publish(flight, self._assemble, self.clock.time, apart=apart)
-                if self.hurries:
-                    producer.flush()
         except Exception as error:  # noqa: BLE001 - the caller must get every error
             flight.fail(error)
         except BaseException as error:
@@ -389,7 +385,7 @@ class HandOff:
         pause = self._check_interval
         for producer, flights in waiting.items():
             oldest = flights[0]
-            if now < oldest.deadline - self.patience - producer.linger + _CHECK_AFTER:
+            if now < oldest.deadline - self.patience + _CHECK_AFTER:
                 continue
             pause = LOOK
             closed, reachable = not producer.raw.is_connected(), oldest.source.is_connected()
@@ -471,17 +467,11 @@ class HandOff:
         for flight in list(self.flights):
             flight.fail(error_of(_pulsar.Result.AlreadyClosed))
 
-    def hurry(self) -> None:
-        """Have no letter wait in a batch any more."""
-        self.hurries = True  # first: a letter that is published meanwhile is flushed by its thread
-        self.producers.flush()
-
     def drain(self, most: float = math.inf) -> int:
         """Wait for the letters in flight, for the maximum time of one; return how many are left.
 
         It waits no longer than *most* seconds.
         """
-        self.producers.flush()
         return self.permits.wait_for_all(min(self.patience + 1, most))
 
 

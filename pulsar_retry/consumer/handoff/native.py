@@ -14,7 +14,6 @@ from typing import Any
 
 import _pulsar
 
-from pulsar_retry.consumer.handoff.batches import Batches
 from pulsar_retry.consumer.handoff.making import deliver_at
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
 from pulsar_retry.letters.letter import DelayRequest, FailedRetry
@@ -108,8 +107,8 @@ def native_outcomes(ended: Callable[[list[Any]], None]) -> NativeOutcomes | None
 class NativeProducer(LetterProducer):
     """One of pulsar-client's producers, whose letters are handed off in C++. Thread-safe."""
 
-    def __init__(self, raw: Any, outcomes: NativeOutcomes, batches: Batches | None) -> None:
-        super().__init__(raw, ordered=False, batches=batches)
+    def __init__(self, raw: Any, outcomes: NativeOutcomes) -> None:
+        super().__init__(raw, ordered=False)
         self._outcomes = outcomes
         sender = outcomes.sender(raw)
         self._send = sender.send
@@ -148,11 +147,9 @@ class NativeProducer(LetterProducer):
     def _posts(self, flight: Any) -> bool:
         """Tell whether another thread sends a letter, because nobody waits for its result.
 
-        The thread of a worker would have to wait for the interpreter's lock after each letter. A
-        letter of a batch is sent here, because the batch may be flushed at once.
+        The thread of a worker would have to wait for the interpreter's lock after each letter.
         """
-        nobody_waits = flight.keep is not None or flight.hand_off.posts
-        return nobody_waits and self._batches is None
+        return flight.keep is not None or flight.hand_off.posts
 
     def publish_request(self, rule: Any, flight: Any, longest: float, now: float) -> bool:
         """Publish the letter that is requested, if C++ makes it; tell whether it does.

@@ -109,8 +109,6 @@ class NativeLetters:
                 hand_off.permits.release(1, flight.size)
                 self._know(raw.topic_name())
                 return None
-            if hand_off.hurries:
-                producer.flush()
         except Exception as error:  # noqa: BLE001 - the caller must get every error
             flight.fail(error)
         except BaseException as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
@@ -21,21 +20,13 @@ class Permits:
     that. Thread-safe. `release` never blocks for long, so pulsar-client's threads can call it.
     """
 
-    def __init__(
-        self,
-        size: int,
-        clock: Clock = SYSTEM,
-        *,
-        most_bytes: float = MOST_BYTES,
-        waits: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, size: int, clock: Clock = SYSTEM, *, most_bytes: float = MOST_BYTES) -> None:
         """Make *size* permits. While letters of *most_bytes* in total have one, no other is free.
 
         So a letter larger than *most_bytes* gets a permit too, and the limit is exceeded by one
-        letter at most. *waits* is called before somebody waits for a permit.
+        letter at most.
         """
         self._clock = clock
-        self._waits = waits
         self._most_bytes = most_bytes
         self._bytes = 0
         self._size = size
@@ -51,7 +42,6 @@ class Permits:
         """Take a permit for a letter of *size* bytes; wait until one is free."""
         if self.take(size):
             return
-        self._waits()
         with self._lock:
             while self._free == 0 or self._bytes >= self._most_bytes:
                 self._waiting += 1

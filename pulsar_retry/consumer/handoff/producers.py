@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import math
 import threading
@@ -19,7 +18,6 @@ import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.handoff.alone import Alone, Measure, Refusals, RefusedError
-from pulsar_retry.consumer.handoff.batches import Batches
 from pulsar_retry.consumer.handoff.initial_subscription import Attempts, Keeper, letter_client_of
 from pulsar_retry.consumer.handoff.native import NativeOutcomes, NativeProducer
 from pulsar_retry.consumer.handoff.receipts import Landed, LetterProducer, each_landed
@@ -31,13 +29,6 @@ from pulsar_retry.wire.sizes import most_bytes
 _log = logging.getLogger("pulsar_retry")
 
 _COMPRESSION = {name.lower(): member for name, member in pulsar.CompressionType.__members__.items()}
-
-#: Milliseconds that pulsar-client keeps a letter in a batch, if nothing else is said.
-_LINGER_MS = (
-    inspect.signature(BareClient.create_producer)
-    .parameters["batching_max_publish_delay_ms"]
-    .default
-)
 
 #: The keys of producers whose letters C++ makes: the consumer's schema, and an identity or none.
 OF_RETRIES = (None, True)
@@ -82,7 +73,7 @@ class _Slot(Attempts):
 
 
 class LetterProducers:
-    """Keeps one producer for each topic and schema, usually unbatched and chunking. Thread-safe.
+    """Keeps one producer for each topic and schema, unbatched and usually chunking. Thread-safe.
 
     Producers of letters with an identity have unique names. The names are not fixed, because two
     consumers with the same producer name would exclude each other.
@@ -237,14 +228,10 @@ class LetterProducers:
             )
             return self._create(slot, topic, pulsar.schema.BytesSchema(), fallback=False)
         raw = producer._producer  # noqa: SLF001 - direct use of the handle is faster for each letter
-        batches = None
-        if options["batching_enabled"]:
-            batches = Batches(raw, options.get("batching_max_publish_delay_ms", _LINGER_MS) / 1000)
         if self._outcomes is not None and type(raw) is _pulsar.Producer:
-            return NativeProducer(raw, self._outcomes, batches)
-        # A batch that is too large fails before those that are on their way.
-        ordered = batches is None and self._has_one_io_thread and self._is_single(topic)
-        return LetterProducer(raw, ordered=ordered, landed=self._landed, batches=batches)
+            return NativeProducer(raw, self._outcomes)
+        ordered = self._has_one_io_thread and self._is_single(topic)
+        return LetterProducer(raw, ordered=ordered, landed=self._landed)
 
     def prove(
         self,
@@ -394,12 +381,6 @@ class LetterProducers:
             if slot.proven < math.inf:
                 slot.proven = 0.0  # the topic may have a limit now
 
-    def flush(self) -> None:
-        """Have all letters sent that wait in batches."""
-        for slot in list(self._slots.values()):
-            if (producer := slot.producer) is not None:
-                producer.flush()
-
     def keep(self, topic: str, create: Callable[[str], None]) -> None:
         """Have the letters of *topic* kept, though they are no dead letters.
 
@@ -450,7 +431,7 @@ def arguments_of(options: ProducerOptions, topic: str) -> dict[str, Any]:
         Exception: the user's function raised it.
     """
     given: dict[str, Any] = {
-        "batching_enabled": options.batching_enabled,
+        "batching_enabled": False,
         "chunking_enabled": options.chunking_enabled,
     }
     if options.compression_type != "none":

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import _pulsar
 
 from pulsar_retry.consumer.handoff.alone import CLOSED
-from pulsar_retry.consumer.handoff.batches import Batches
 from pulsar_retry.runtime.threads import keep_thread_state
 
 _OK = _pulsar.Result.Ok
@@ -67,7 +66,6 @@ class LetterProducer:
         *,
         ordered: bool,
         landed: Landed = each_landed,
-        batches: Batches | None = None,
     ) -> None:
         """Wrap the producer *raw*.
 
@@ -77,10 +75,8 @@ class LetterProducer:
                 without partitions and a client with one I/O thread. With more threads, the time-out
                 of one letter could be reported after the receipt of a later one.
             landed: See `Landed`. It is called with flights in the order of their sends.
-            batches: Its batches; None: it has none.
         """
         self.raw = raw
-        self._batches = batches
         self._ordered = ordered
         self._was_ordered = ordered
         self._landed = landed
@@ -159,16 +155,6 @@ class LetterProducer:
             self._closed_checks += 1 if reachable else -2
         return self._closed_checks >= CLOSED
 
-    @property
-    def linger(self) -> float:
-        """The maximum number of seconds that a letter waits for others before it is sent."""
-        return 0.0 if self._batches is None else self._batches.delay
-
-    def flush(self) -> None:
-        """Have letters sent that wait for others. It does not wait for that."""
-        if self._batches is not None:
-            self._batches.flush()
-
     def abandon(self) -> None:
         """Close the producer without waiting; later results of its letters do not count."""
         with self._lock:
@@ -182,11 +168,7 @@ class LetterProducer:
             pulsar.PulsarException: the broker could not be notified.
         """
         self._results.put(None)
-        try:
-            self.raw.close()
-        finally:
-            if self._batches is not None:
-                self._batches.close()
+        self.raw.close()
 
     @property
     def is_given_up(self) -> bool:

@@ -153,7 +153,6 @@ class Receiver:
                     self._await_workers(wait)
             else:
                 self._await_workers(wait)
-        self._settler.access.hurry()
 
     def _wait(self, timeout: float) -> bool:
         """Do what `WorkQueue.wait` does. Meanwhile a worker may receive."""

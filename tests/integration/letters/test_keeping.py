@@ -15,7 +15,6 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
 from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
 
 #: The subscription that is made by default.
@@ -194,42 +193,6 @@ def test_the_first_dead_letter_after_a_deletion(
         publish(b"last")
         letter()
         if ends == "killed":  # which closes nothing
-            eventually(lambda: backlog(admin, dead) == 1)
-    await_deletions(client, admin)
-    assert 1 == backlog(admin, dead)
-
-
-@pytest.mark.parametrize("ends", ["closed", "killed"])
-def test_a_batch_that_is_sent_after_the_check(
-    broker, client, publish, admin, topic, monkeypatch, ends
-):
-    """Its letters are checked once more: between the check and the batch the topic was deleted."""
-    monkeypatch.setattr(KEPT, 2)
-    create, created = InitialSubscription.create, []
-
-    def counted(self: InitialSubscription, topic: str) -> None:
-        create(self, topic)
-        created.append(topic)
-
-    monkeypatch.setattr(InitialSubscription, "create", counted)
-    dead = f"{topic}-{SUBSCRIPTION}-DLQ"
-    options = pr.ProducerOptions(
-        batching_enabled=True,
-        chunking_enabled=False,
-        arguments=lambda _: {"batching_max_publish_delay_ms": 15_000},
-    )
-    policy = pr.DeadLetterPolicy(dead_letter_producer=options)
-    for _ in range(2):
-        publish()
-    with pr.Client(broker.service_url) as own:
-        consumer = own.subscribe(topic, SUBSCRIPTION, **RETRYING, dead_letter_policy=policy)
-        consumer.dead_letter(consumer.receive(SOON))
-        last = consumer.dead_letter_async(consumer.receive(SOON))
-        eventually(lambda: len(created) == 2)  # before the first letter, and after it
-        assert not last.done()
-        admin.delete_topic(dead)
-        if ends == "killed":
-            last.result(SOON / 1000)
             eventually(lambda: backlog(admin, dead) == 1)
     await_deletions(client, admin)
     assert 1 == backlog(admin, dead)

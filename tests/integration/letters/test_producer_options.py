@@ -1,16 +1,14 @@
-"""How letters are published, on a real broker: compressed, encrypted, in batches, unchunked."""
+"""How letters are published, on a real broker: compressed, encrypted, unchunked."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 import pulsar
 import pytest
 
 import pulsar_retry as pr
 import pulsar_retry.asyncio as pra
-from support.consumer.hand_off import in_python
 from support.encrypting import key_files
 from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
 
@@ -112,48 +110,6 @@ def test_without_chunks_a_letter_that_is_too_large_comes_back(client, topic):
     consumer.dead_letter(again)
     reader = client.create_reader(topic + DEAD, pulsar.MessageId.earliest)
     assert TOO_LARGE == reader.read_next(SOON).data()
-
-
-@pytest.mark.parametrize("python", [False, True], ids=["C++", "Python"])
-def test_dead_letters_in_batches(client, topic, admin, python):
-    """Each is whole, and its message acknowledged, also if the broker refuses their batch."""
-    batched = pr.ProducerOptions(batching_enabled=True, chunking_enabled=False)
-    producer = client.create_producer(topic, block_if_queue_full=True)
-    reader = client.create_reader(topic + DEAD, pulsar.MessageId.earliest)
-    with in_python(asked=python):
-        consumer = client.subscribe(
-            topic,
-            SUBSCRIPTION,
-            **RETRYING,
-            dead_letter_policy=pr.DeadLetterPolicy(2, dead_letter_producer=batched),
-        )
-
-    rounds = itertools.count()
-
-    def entries_of(count):
-        """Dead-letter so many messages at once; return how many entries have the letters."""
-        this_round = next(rounds) % 256
-        payloads = [bytes([this_round, number]) * (KIB // 2) for number in range(count)]
-        for each in payloads:
-            producer.send_async(each, None)
-        messages = [consumer.receive(SOON) for _ in payloads]
-        for future in [consumer.dead_letter_async(each) for each in messages]:
-            future.result(60)
-        # A broker that refuses a batch ends the connection, so letters of others may come twice.
-        letters: dict[bytes, pulsar.Message] = {}
-        while len(letters) < count:
-            letter = reader.read_next(SOON)
-            assert letter.properties()["FAILURE_REASON"] == "rejected"
-            if letter.data() in payloads:
-                letters.setdefault(letter.data(), letter)
-        ids = [each.message_id() for each in letters.values()]
-        return len({(each.ledger_id(), each.entry_id()) for each in ids})
-
-    assert entries_of(1) == 1  # opens the producer
-    assert entries_of(9) < 9
-    admin.set_topic_policy(topic + DEAD, "maxMessageSize", 10_000)
-    eventually(lambda: entries_of(30) == 30, 120)  # when the policy is in force, each is sent alone
-    eventually(lambda: admin.stats(topic)["subscriptions"][SUBSCRIPTION]["msgBacklog"] == 0)
 
 
 def refuse(_topic):

@@ -40,17 +40,16 @@ def test_everything_reaches_pulsar_client() -> None:
     options = pr.ProducerOptions(
         "lz4",
         chunking_enabled=False,
-        batching_enabled=True,
         properties={"team": "billing"},
         encryption_key="orders",
         crypto_key_reader=reader,
-        arguments=lambda _: {"batching_max_messages": 100},
+        arguments=lambda _: {"lazy_start_partitioned_producers": True},
     )
     assert {
         "compression_type": pulsar.CompressionType.LZ4,
         "chunking_enabled": False,
-        "batching_enabled": True,
-        "batching_max_messages": 100,
+        "batching_enabled": False,
+        "lazy_start_partitioned_producers": True,
         "properties": {"team": "billing"},
         "encryption_key": "orders",
         "crypto_key_reader": reader,
@@ -107,8 +106,6 @@ def test_what_letters_rely_on_cannot_be_replaced(added: Any, message: str) -> No
             'compression_type=3: expected "none", "lz4", "zlib", "zstd", "snappy"',
         ),
         ({"chunking_enabled": "no"}, "chunking_enabled='no': expected a bool"),
-        ({"batching_enabled": 1}, "batching_enabled=1: expected a bool"),
-        ({"batching_enabled": True}, "batching_enabled=True: expected chunking_enabled=False, too"),
         (
             {"properties": {"team": 1}},
             "properties={'team': 1}: expected a mapping of names to values, both str",
@@ -130,14 +127,6 @@ def test_a_policy_takes_only_these_options(name: str) -> None:
     for make in (pr.DeadLetterPolicy, pr.DeadLetterPolicy.pubsub):
         with pytest.raises(pr.ConfigError, match=rf"{name}={{}}: expected a pulsar_retry\.Produc"):
             make(**{name: {}})  # type: ignore[operator]
-
-
-def test_retry_letters_have_no_batches() -> None:
-    """The broker does not delay batches."""
-    batched = pr.ProducerOptions(batching_enabled=True, chunking_enabled=False)
-    assert pr.DeadLetterPolicy(dead_letter_producer=batched).dead_letter_producer is batched
-    with pytest.raises(pr.ConfigError, match=r"^retry_producer=.*: expected letters without batch"):
-        pr.DeadLetterPolicy(retry_producer=batched)
 
 
 def test_a_policy_with_options_is_hashable() -> None:

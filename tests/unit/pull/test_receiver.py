@@ -46,7 +46,6 @@ def receiver(
     settler: Any = SimpleNamespace(
         consumer=queue,
         access=SimpleNamespace(
-            hurry=lambda: None,
             when_moved=lambda _: None,
             cut=frozenset,
             lost=lambda: None,

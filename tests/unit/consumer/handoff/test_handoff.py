@@ -324,14 +324,6 @@ def test_draining_waits_for_letters_in_flight(rig: Rig) -> None:
     assert ([0], True, 2) == (drained, future.done(), rig.permits())
 
 
-def test_letters_wait_in_batches_after_a_drain(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those in flight are sent at once, but a refused `unsubscribe` leaves the consumer open."""
-    flushes: list[int] = []
-    monkeypatch.setattr(rig.hand_off.producers, "flush", lambda: flushes.append(1))
-    rig.hand_off.drain()
-    assert ([1], False) == (flushes, rig.hand_off.hurries)
-
-
 def test_draining_does_not_wait_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the send time-out and two seconds, what is left is counted."""
     rig.hand_on()

@@ -27,20 +27,6 @@ def test_a_waiter_is_woken_when_a_quarter_is_free(wait_until: Any) -> None:
     assert permits.take()
 
 
-def test_who_waits_says_so(wait_until: Any) -> None:
-    """So that letters in batches are sent; otherwise nobody is told."""
-    told: list[int] = []
-    permits = Permits(1, waits=lambda: told.append(1))
-    permits.acquire()
-    assert not told
-    waiter = threading.Thread(target=permits.acquire, daemon=True)
-    waiter.start()
-    wait_until(lambda: permits._waiting)
-    assert told == [1]
-    permits.release()
-    waiter.join(120)
-
-
 def test_one_permit_is_a_lock(wait_until: Any) -> None:
     """The smallest bound still works."""
     permits = Permits(1)
