@@ -184,11 +184,9 @@ class InFlightLetter:
         if result != _OK:
             self.fail(error_of(result))
             return
-        if (facts := self.facts) is not None:
-            self.hand_off.producers.wrote(facts.topic)  # first, so that closing checks it
         if self._is_first_end():
             if (watch := self.hand_off.watch) is not None:
-                self._resolve(partial(watch.handed_on, self.raw, facts or self.letter))
+                self._resolve(partial(watch.handed_on, self.raw, self.facts or self.letter))
             self.succeed()
 
     def succeed(self) -> None:

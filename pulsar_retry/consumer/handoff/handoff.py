@@ -320,8 +320,6 @@ class HandOff:
             if watch is not None and facts is not None and not watch.is_plain(facts):
                 flight.acknowledged(_OK)
                 continue
-            if facts is not None:
-                self.producers.wrote(facts.topic)  # while it counts as in flight, so none is missed
             if self.flights.pop(flight, False):
                 plain.append(flight)
                 size += flight.size
@@ -359,15 +357,6 @@ class HandOff:
         if self.flights:
             first = min((f.deadline for f in list(self.flights)), default=now)
             self._schedule_check(min(first - now, pause))
-        if not self.closed and (unchecked := self.producers.unchecked()) < math.inf:
-            self._schedule_check(max(_CHECK_AFTER, unchecked - now))
-            if unchecked <= now:
-                self._check_kept()
-
-    def _check_kept(self) -> None:
-        """Check on another thread, because it blocks, whether dead letters are kept."""
-        name, target = "pulsar-retry-keeping", self.producers.check_kept
-        self.clock.thread(target=target, name=name, daemon=True).start()
 
     def _check_connections(self, now: float) -> float:
         """Find producers whose connection the broker closes again and again, because of one letter.

@@ -20,9 +20,8 @@ _log = logging.getLogger("pulsar_retry")
 #: not cause an attempt for each message.
 _BACKOFF = Exponential(0.1, 30)
 
-#: Seconds after which the subscription of a dead-letter topic is created again if it is gone. A
-#: broker deletes a topic without subscriptions after a minute, which is much longer.
-_KEPT = 5.0
+#: Seconds after which a letter has the subscription of its topic created again if it is gone.
+_KEPT = 60.0
 
 _NOT_KEPT = (
     "no subscription is created on %s (initial_subscription_name=None): if you have not created "
@@ -97,7 +96,7 @@ class Attempts:
 
 @attrs.define(eq=False)
 class Keeper(Attempts):
-    """Has what is written to one topic kept, by a check before it and one after. Thread-safe.
+    """Has what is written to one topic kept by a subscription. Thread-safe.
 
     If a topic is deleted, the connection of its producer creates it again, without a subscription.
     What it gets then is lost when the producer is closed.
@@ -107,8 +106,6 @@ class Keeper(Attempts):
     _create: Callable[[str], None]
     _clock: Callable[[], float]
     _until: float = attrs.field(default=-math.inf, init=False)
-    _unchecked: bool = attrs.field(default=False, init=False)
-    _is_closed: bool = attrs.field(default=False, init=False)
     _lock: threading.RLock = attrs.field(factory=threading.RLock, init=False)
 
     def is_due(self) -> bool:
@@ -116,7 +113,7 @@ class Keeper(Attempts):
         return self._until <= self._clock()
 
     def ensure(self) -> None:
-        """Create the subscription if it is gone, unless this was done just before. Blocks.
+        """Create the subscription if it is gone, unless this was done a moment ago. Blocks.
 
         Raises:
             LetterPublishError: it could not be created, now or a moment ago.
@@ -128,41 +125,24 @@ class Keeper(Attempts):
         if error is not None:
             raise LetterPublishError(self._topic, error, right=INITIAL_SUBSCRIPTION) from error
 
-    def wrote(self) -> None:
-        """Record that a letter has its receipt."""
-        self._unchecked = True
-
-    def due(self) -> float:
-        """Return when `check` must be called; inf: there is no letter since the last check."""
-        return max(self._until, self.retry_at) if self._unchecked else math.inf
-
     def check(self) -> None:
-        """Create the subscription again if there are letters since the last check.
+        """Create the subscription if it is gone, after the last letter. Blocks; never raises.
 
-        Blocks; never raises.
+        Further calls wait for the first one, and do nothing.
         """
         with self._lock:
-            if not self._unchecked:
-                return
-            error = self._tried()
-            if error is not None and self.failures == 1:
+            if self._until == -math.inf:
+                return  # nothing was written
+            error, self._until = self._tried(), -math.inf
+            if error is not None:
                 text = "whether what was written to %s is kept is unknown: %s"
                 _log.warning(text, self._topic, error)
 
-    def close(self) -> None:
-        """Check for the last time; further calls wait for that."""
-        with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                self.check()
-
     def _tried(self) -> Exception | None:
         """Create the subscription; return the error, if any."""
-        unchecked, self._unchecked = self._unchecked, False  # letters may be published meanwhile
         try:
             self._create(self._topic)
         except Exception as error:  # noqa: BLE001 - both callers tell of it
-            self._unchecked |= unchecked
             self.failed(error, self._clock())
             return error
         self.worked()

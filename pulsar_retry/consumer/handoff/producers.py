@@ -100,7 +100,8 @@ class LetterProducers:
             client: Opens the producers. If it is a client of this package, its client for letters
                 does this instead.
             send_timeout: Seconds after which a letter without a receipt has failed.
-            prepare_dead_letters: Called with a dead-letter topic before and after its dead letters.
+            prepare_dead_letters: Called with a dead-letter topic before its first dead letter,
+                again before one that comes much later, and after the last one.
             landed: Handles receipts; see `LetterProducer`.
             outcomes: The outcomes of letters that are handed off in C++; None: there are none.
             clock: Returns the time in seconds.
@@ -384,24 +385,15 @@ class LetterProducers:
     def keep(self, topic: str, create: Callable[[str], None]) -> None:
         """Have the letters of *topic* kept, though they are no dead letters.
 
-        *create* is called before and after them, as for dead letters. The first call counts.
+        *create* is called as for dead letters. The first call counts.
         """
         if topic not in self._keepers:
             self._keepers[topic] = Keeper(topic, create, self._clock)
 
-    def wrote(self, topic: str) -> None:
-        """Record that a letter of *topic* has its receipt."""
-        if (keeper := self._keepers.get(topic)) is not None:
-            keeper.wrote()
-
-    def unchecked(self) -> float:
-        """Return when letters must be checked with `check_kept`; inf: there are none."""
-        return min((each.due() for each in list(self._keepers.values())), default=math.inf)
-
     def check_kept(self) -> None:
         """Create the subscription of letters again if their topic was deleted before them.
 
-        Blocks; never raises.
+        Call it after the last letter. It blocks, and never raises.
         """
         for keeper in list(self._keepers.values()):
             keeper.check()
@@ -417,7 +409,7 @@ class LetterProducers:
 def _close(slot: _Slot) -> None:
     """Close the producer, after the letters of its topic were checked."""
     if slot.keeper is not None:
-        slot.keeper.close()
+        slot.keeper.check()
     if slot.producer is not None:
         with contextlib.suppress(_pulsar.PulsarException):
             slot.producer.close()
