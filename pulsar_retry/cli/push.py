@@ -33,7 +33,6 @@ from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.wire.names import Naming
 
 if TYPE_CHECKING:
-    from pulsar_retry.push.auth.hmacs import Hmac
     from pulsar_retry.push.auth.tokens import ServiceAccount
     from pulsar_retry.push.dispatcher import Dispatcher
 
@@ -44,7 +43,6 @@ _NAMES = {
     "client_email": "--service-account",
     "email": "--service-account",
     "private_key": "--service-account",
-    "secret": "--hmac-secret-file",
     "wrapped=False": "--unwrapped",
 }
 
@@ -107,9 +105,6 @@ _serve_options = with_options(
     ),
     click.option(
         "--audience", metavar="TEXT", help="The audience of the JWT.  [default: the endpoint]"
-    ),
-    click.option(
-        "--hmac-secret-file", type=FILE, help="A file with a secret. Sign requests with an HMAC."
     ),
     click.option(
         "--max-attempts",
@@ -191,7 +186,6 @@ class _Options:
     ordered: bool
     service_account: Path | None
     audience: str | None
-    hmac_secret_file: Path | None
     max_attempts: str | None
     max_age: str | None
     backoff: str | None
@@ -248,15 +242,14 @@ def _serve(options: _Options) -> None:
         from pulsar_retry.push.serving import Pages, Server  # noqa: PLC0415 - for --help's sake
     except ModuleNotFoundError as error:  # the message says what to install
         raise click.ClickException(str(error)) from error
-    account, signature = _signers(options)
+    account = _account(options)
     host, port = address(options.listen)
     _check(options)
     endpoint = _endpoint(options)
     timeout = seconds_of_text("drain_timeout", options.drain_timeout)
     client = options.cluster.client(check=False)
     try:
-        signers = [each for each in (account, signature) if each]
-        dispatcher = _dispatcher(client, options, endpoint, signers)
+        dispatcher = _dispatcher(client, options, endpoint, account)
         options.cluster.check()
         with Server(Pages(dispatcher, account), host, port) as server:
             told = {
@@ -275,7 +268,9 @@ def _serve(options: _Options) -> None:
     _tell(attrs.asdict(report), options)
 
 
-def _dispatcher(client: Any, options: _Options, endpoint: str, signers: list[Any]) -> Dispatcher:
+def _dispatcher(
+    client: Any, options: _Options, endpoint: str, account: ServiceAccount | None
+) -> Dispatcher:
     from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
     from pulsar_retry.push.http.descriptors import make_room_for  # noqa: PLC0415 - likewise
     from pulsar_retry.push.http.guard import Guard  # noqa: PLC0415 - likewise
@@ -289,7 +284,7 @@ def _dispatcher(client: Any, options: _Options, endpoint: str, signers: list[Any
         ack_deadline=seconds_of_text("ack_deadline", options.ack_deadline),
         retry_policy=_retry_policy(options),
         dead_letter_policy=_dead_letter_policy(options),
-        sign=signers,
+        sign=account,
         audience=options.audience,
         wrapped=not options.unwrapped,
         write_metadata=options.write_metadata,
@@ -332,7 +327,10 @@ def _endpoint(options: _Options) -> str:
     by_option = options.endpoint is not None and source is ParameterSource.COMMANDLINE
     if by_option and options.endpoint_file is not None:
         raise click.UsageError("Give --endpoint or --endpoint-file, not both.")
-    endpoint = _secret("endpoint_file", options.endpoint_file, "a file that holds a URL")
+    accepted = "a file that holds a URL"
+    endpoint = text_of_file("endpoint_file", options.endpoint_file, accepted)
+    if endpoint == "":
+        raise ConfigError.bad("endpoint_file", str(options.endpoint_file), accepted)
     endpoint = endpoint or options.endpoint
     if not endpoint:
         raise click.UsageError(
@@ -361,25 +359,11 @@ def _dead_letter_policy(options: _Options) -> DeadLetterPolicy | None:
     return DeadLetterPolicy(dead_letter_topic=dead, retry_letter_topic=retry)
 
 
-def _signers(options: _Options) -> tuple[ServiceAccount | None, Hmac | None]:
-    from pulsar_retry.push.auth.hmacs import Hmac  # noqa: PLC0415 - likewise
+def _account(options: _Options) -> ServiceAccount | None:
     from pulsar_retry.push.auth.tokens import ServiceAccount  # noqa: PLC0415 - likewise
 
-    path, secret = options.service_account, _secret("hmac_secret_file", options.hmac_secret_file)
-    account = None if path is None else ServiceAccount.from_file(path)
-    if secret is None:
-        return account, None
-    return account, Hmac(secret if secret.startswith("whsec_") else secret.encode())
-
-
-def _secret(
-    name: str, path: Path | None, accepted: str = "a file that holds a secret"
-) -> str | None:
-    """Return the content of a file, which must not be empty."""
-    secret = text_of_file(name, path, accepted)
-    if secret is not None and not secret:
-        raise ConfigError.bad(name, str(path), accepted)
-    return secret
+    path = options.service_account
+    return None if path is None else ServiceAccount.from_file(path)
 
 
 def _trust(path: Path | None) -> ssl.SSLContext | None:

@@ -4,7 +4,6 @@ It needs the extra: ``pip install "pulsar-retry[push]"``.
 """
 
 from pulsar_retry.push import _needs as _needs
-from pulsar_retry.push.auth.hmacs import Hmac, HmacVerifier
 from pulsar_retry.push.auth.middleware import KeysUnavailableError, VerificationError
 from pulsar_retry.push.auth.tokens import ServiceAccount
 from pulsar_retry.push.auth.verifier import Verifier
@@ -16,8 +15,6 @@ from pulsar_retry.push.pacing.pacer import Pace
 __all__ = [
     "Dispatcher",
     "Guard",
-    "Hmac",
-    "HmacVerifier",
     "KeysUnavailableError",
     "Pace",
     "PushNacked",

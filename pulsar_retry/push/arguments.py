@@ -12,10 +12,10 @@ from pulsar_retry.policy.backoff import Immediate
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.rules.flow import RESUME, FlowControl
+from pulsar_retry.push.auth.tokens import ServiceAccount
 from pulsar_retry.push.body import may_be_header
 from pulsar_retry.push.pacing.pacer import in_hand
 from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, Window
-from pulsar_retry.push.pusher import Signer
 
 #: Pub/Sub's ``ack_deadline_seconds``.
 SHORTEST, LONGEST, USUAL = 10.0, 600.0, 10.0
@@ -39,17 +39,12 @@ def flow_control_for(window: Window) -> FlowControl:
     return FlowControl(max(EXPONENTIAL_UP_TO, math.ceil(in_hand(window.maximum) / RESUME)))
 
 
-def signers_of(sign: Signer | Sequence[Signer] | None) -> tuple[Signer, ...]:
-    """Return the signers; an empty tuple for None."""
-    if sign is None:
-        return ()
-    signers = tuple(sign) if isinstance(sign, Sequence) else (sign,)
-    for each in signers:
-        if not callable(getattr(each, "headers", None)):
-            # Show only the type: the value may be the secret itself.
-            accepted = "a ServiceAccount, an Hmac, a list of these, or None"
-            raise ConfigError.bad("sign", type(each).__name__, accepted)
-    return signers
+def checked_account(sign: ServiceAccount | None) -> ServiceAccount | None:
+    """Return *sign*, after a check that it is an account or None."""
+    if sign is not None and not isinstance(sign, ServiceAccount):
+        # Show only the type: the value may be the secret itself.
+        raise ConfigError.bad("sign", type(sign).__name__, "a ServiceAccount or None")
+    return sign
 
 
 def attribute_headers_of(value: Sequence[str], *, write_metadata: bool) -> frozenset[str]:

@@ -71,7 +71,6 @@ _FORBIDDEN = frozenset(
 _FORBIDDEN_STARTS = (
     "proxy-",
     "sec-",
-    "webhook-",
     "x-forwarded-",
     "x-goog-",
     "x-pulsar-attribute-",

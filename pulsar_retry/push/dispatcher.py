@@ -32,14 +32,14 @@ from pulsar_retry.pull.workers.loop import RETRIES_IN_PLACE
 from pulsar_retry.push.arguments import (
     USUAL,
     attribute_headers_of,
+    checked_account,
     checked_kind,
     checked_tls,
     deadline_of,
     flow_control_for,
     policy_of,
-    signers_of,
 )
-from pulsar_retry.push.auth.hmacs import Hmac
+from pulsar_retry.push.auth.tokens import ServiceAccount
 from pulsar_retry.push.body import subscription_name as default_name
 from pulsar_retry.push.http.descriptors import room_for
 from pulsar_retry.push.http.endpoint import PushEndpoint
@@ -48,7 +48,7 @@ from pulsar_retry.push.http.poster import Poster
 from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import Pace, Pacer
 from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, LATENCY_LIMIT, Window
-from pulsar_retry.push.pusher import Form, Pusher, Signer
+from pulsar_retry.push.pusher import Form, Pusher
 from pulsar_retry.runtime.exiting import closes
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
@@ -90,7 +90,7 @@ class Dispatcher:
         ack_deadline: Duration = USUAL,
         retry_policy: RetryPolicy | None = None,
         dead_letter_policy: DeadLetterPolicy | pulsar.ConsumerDeadLetterPolicy | None = None,
-        sign: Signer | Sequence[Signer] | None = None,
+        sign: ServiceAccount | None = None,
         audience: str | None = None,
         wrapped: bool = True,
         write_metadata: bool = False,
@@ -137,10 +137,9 @@ class Dispatcher:
                 end.
             dead_letter_policy: The topics of the letters, and the number of attempts if the retry
                 policy has none. With it, wrapped bodies contain the ``deliveryAttempt``.
-            sign: How receivers can verify the sender: a `ServiceAccount`, an `Hmac`, or both in a
-                list. None sends no signature.
-            audience: The ``aud`` claim of the tokens; only with a `ServiceAccount` in *sign*. None
-                means the URL of the endpoint.
+            sign: The account whose tokens prove the sender to receivers. None sends no token.
+            audience: The ``aud`` claim of the tokens; only with *sign*. None means the URL of the
+                endpoint.
             wrapped: Whether the body is Pub/Sub's JSON envelope. If False, it is the payload.
             write_metadata: Whether the id, time, key and attributes of an unwrapped message are
                 sent as headers. Attributes are sent as ``X-Pulsar-Attribute-<name>``.
@@ -201,8 +200,8 @@ class Dispatcher:
         for name, text in {"audience": audience, "subscription_name": subscription_name}.items():
             if text is not None:
                 not_blank(name, text, "a text that is not blank, or None")
-        signers = signers_of(sign)
-        if audience is not None and all(isinstance(each, Hmac) for each in signers):
+        account = checked_account(sign)
+        if audience is not None and account is None:
             raise ConfigError.bad(
                 "audience",
                 audience,
@@ -245,7 +244,7 @@ class Dispatcher:
             ),
             tells_attempt=dead_letter_policy is not None,
             audience=audience,
-            signers=signers,
+            account=account,
             pubsub_attributes=pubsub_attributes,
         )
         self._pacer = Pacer(window)

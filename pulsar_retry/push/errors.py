@@ -19,7 +19,7 @@ class PushNacked(PulsarRetryError):  # noqa: N818 - a nack is not a mistake of t
         kind: The status, or the failure with the class of the error. Failures are logged by kind,
             and dead letters are grouped by it.
         detail: The beginning of the answer's body, at most 500 characters, without the endpoint's
-            path and the request's signatures. Letters contain it; logs do not.
+            path and the request's token. Letters contain it; logs do not.
     """
 
     def __init__(

@@ -7,11 +7,12 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import attrs
 
 from pulsar_retry.observe.tracing import outgoing
+from pulsar_retry.push.auth.tokens import ServiceAccount
 from pulsar_retry.push.body import (
     Header,
     Pushed,
@@ -28,13 +29,6 @@ from pulsar_retry.push.pacing.pacer import Pacer
 _log = logging.getLogger("pulsar_retry")
 
 
-class Signer(Protocol):
-    """Makes headers that prove to a receiver who the sender is. Thread-safe."""
-
-    def headers(self, audience: str, message_id: str, body: bytes) -> list[Header]:
-        """Return the headers for a request."""
-
-
 @attrs.frozen(kw_only=True)
 class Form:
     """What requests look like.
@@ -46,7 +40,7 @@ class Form:
         attribute_headers: Names of attributes that are headers without a prefix, in lower case.
         tells_attempt: Whether ``deliveryAttempt`` is sent.
         audience: The audience of tokens; None means the URL of the endpoint.
-        signers: The signers of requests.
+        account: The account that signs requests, if any.
         pubsub_attributes: Whether letters have the attributes of Pub/Sub's dead letters.
     """
 
@@ -56,7 +50,7 @@ class Form:
     attribute_headers: frozenset[str] = frozenset()
     tells_attempt: bool = False
     audience: str | None = None
-    signers: tuple[Signer, ...] = ()
+    account: ServiceAccount | None = None
     pubsub_attributes: bool = False
 
 
@@ -121,8 +115,11 @@ class Pusher:
         ticket = self._pacer.begin()
         try:
             poster = self._poster
-            body, headers, signatures = self._request(message, poster)
-            answer = await poster.post(body, headers + signatures)
+            body, headers = self._request(message)
+            token = self._token(poster)
+            if token:
+                headers.append((b"Authorization", f"Bearer {token}".encode()))
+            answer = await poster.post(body, headers)
         except Exception:
             self._pacer.leave(ticket, acked=False)
             self._tally.unsent()
@@ -135,10 +132,10 @@ class Pusher:
         latency = self._pacer.leave(ticket, acked=answer.is_ack)
         self._tally.answered(answer, latency)
         if not answer.is_ack:
-            raise PushNacked.of(poster.endpoint, answer, _words_of(signatures))
+            raise PushNacked.of(poster.endpoint, answer, [token])
 
-    def _request(self, message: Any, poster: Poster) -> tuple[bytes, list[Header], list[Header]]:
-        """Return the body, the headers, and the headers with signatures."""
+    def _request(self, message: Any) -> tuple[bytes, list[Header]]:
+        """Return the body, and the headers without the token."""
         form = self._form
         pushed = Pushed.of(message, has_pubsub=form.pubsub_attributes)
         attempt = pushed.attempt + self._retries_in_place()
@@ -160,11 +157,12 @@ class Pusher:
             taken = {name.lower() for name, _ in headers}
             own = [(name.encode(), value.encode()) for name, value in traced.items()]
             headers += [each for each in own if each[0].lower() not in taken]
-        audience = form.audience or poster.endpoint.url
-        signatures: list[Header] = []
-        for signer in form.signers:
-            signatures += signer.headers(audience, pushed.key, body)
-        return body, headers, signatures
+        return body, headers
+
+    def _token(self, poster: Poster) -> str:
+        """Return the token that proves the sender; empty without an account."""
+        account = self._form.account
+        return "" if account is None else account.token(self._form.audience or poster.endpoint.url)
 
     def _log_left_out(self, left_out: list[str]) -> None:
         """Log each attribute that cannot be a header, once."""
@@ -191,12 +189,6 @@ class Pusher:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(act)
-
-
-def _words_of(headers: list[Header]) -> list[str]:
-    """Return the words in the values of *headers*, such as tokens and signatures."""
-    words = (word for _, value in headers for word in value.decode().split())
-    return [word for word in words if word != "Bearer"]
 
 
 _closing: set[asyncio.Task[None]] = set()

@@ -1,1 +1,1 @@
-"""Proof of the sender: tokens and signatures, made and verified."""
+"""Proof of the sender: tokens, made and verified."""

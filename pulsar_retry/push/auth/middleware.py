@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
@@ -12,9 +11,6 @@ from pulsar_retry.errors import PulsarRetryError
 
 #: The key of the environ, or of the scope, under which an application finds the claims.
 CLAIMS = "pulsar_retry.push.claims"
-
-#: The longest body that is read for verification, in bytes: enough for a wrapped message of 5 MiB.
-_MOST = 16 << 20
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Scope = MutableMapping[str, Any]
@@ -34,11 +30,8 @@ class KeysUnavailableError(VerificationError):
 class RequestVerifier(ABC):
     """Verifies requests, and wraps applications."""
 
-    #: Whether `verify` needs the body.
-    needs_body = False
-
     @abstractmethod
-    def verify(self, headers: Mapping[str, str], body: bytes = b"") -> Mapping[str, object]:
+    def verify(self, headers: Mapping[str, str]) -> Mapping[str, object]:
         """Return the verified claims of a request about its sender; raise `VerificationError`."""
 
     def wsgi(self, app: Wsgi) -> Wsgi:
@@ -55,8 +48,7 @@ class RequestVerifier(ABC):
                 if name.startswith("HTTP_")
             }
             try:
-                body = self._wsgi_body(environ)
-                environ[CLAIMS] = self.verify(headers, body)
+                environ[CLAIMS] = self.verify(headers)
             except VerificationError as error:
                 status, answer = _answer(error)
                 start_response(status, [("Content-Type", "text/plain")])
@@ -64,16 +56,6 @@ class RequestVerifier(ABC):
             return app(environ, start_response)
 
         return guarded
-
-    def _wsgi_body(self, environ: dict[str, Any]) -> bytes:
-        if not self.needs_body:
-            return b""
-        length = str(environ.get("CONTENT_LENGTH") or "0")
-        if not length.isdecimal() or int(length) > _MOST:
-            raise VerificationError("the body is too long")
-        body: bytes = environ["wsgi.input"].read(int(length))
-        environ["wsgi.input"] = io.BytesIO(body)
-        return body
 
     def asgi(self, app: Asgi) -> Asgi:
         """Return an ASGI application that calls *app* only with verified requests; see `wsgi`.
@@ -90,9 +72,8 @@ class RequestVerifier(ABC):
                 return
             headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
             try:
-                body = await _asgi_body(receive) if self.needs_body else b""
                 # On a thread, because it may fetch keys.
-                scope[CLAIMS] = await asyncio.to_thread(self.verify, headers, body)
+                scope[CLAIMS] = await asyncio.to_thread(self.verify, headers)
             except VerificationError as error:
                 status, answer = _answer(error)
                 await send(
@@ -104,7 +85,7 @@ class RequestVerifier(ABC):
                 )
                 await send({"type": "http.response.body", "body": answer})
                 return
-            await app(scope, _replay(body, receive) if self.needs_body else receive, send)
+            await app(scope, receive, send)
 
         return guarded
 
@@ -114,30 +95,3 @@ def _answer(error: VerificationError) -> tuple[str, bytes]:
     if isinstance(error, KeysUnavailableError):
         return "503 Service Unavailable", b"keys are not available\n"
     return "401 Unauthorized", b"not verified\n"
-
-
-async def _asgi_body(receive: Receive) -> bytes:
-    body, more = b"", True
-    while more:
-        event = await receive()
-        if event["type"] != "http.request":
-            raise VerificationError("the request has ended early")
-        body += event.get("body", b"")
-        more = event.get("more_body", False)
-        if len(body) > _MOST:
-            raise VerificationError("the body is too long")
-    return body
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a *receive* function that gives *body* first."""
-    given = False
-
-    async def again() -> MutableMapping[str, Any]:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again

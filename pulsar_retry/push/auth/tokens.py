@@ -21,7 +21,6 @@ from jwt.utils import base64url_encode
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.push.body import Header
 
 ALGORITHM = "RS256"
 #: The issuer in Google's tokens, which existing receivers check.
@@ -88,7 +87,7 @@ class ServiceAccount:
         self._email, self._subject, self._issuer = email, subject or email, issuer
         self._clock = clock
         self._lock = threading.Lock()
-        self._tokens: dict[str, tuple[float, bytes]] = {}
+        self._tokens: dict[str, tuple[float, str]] = {}
 
     def __repr__(self) -> str:
         return f"<ServiceAccount {self._email}, key {self._key_id}>"
@@ -121,11 +120,16 @@ class ServiceAccount:
 
     def token(self, audience: str) -> str:
         """Return a token for *audience* that is valid for at least five minutes."""
-        return self._token(audience).decode()
-
-    def headers(self, audience: str, message_id: str, body: bytes) -> list[Header]:  # noqa: ARG002 - signs neither
-        """Return the ``Authorization`` header."""
-        return [(b"Authorization", b"Bearer " + self._token(audience))]
+        with self._lock:
+            now = self._clock()
+            until, token = self._tokens.get(audience, (0.0, ""))
+            if now > until - _MARGIN:
+                token = self._signed(audience, now)
+                self._tokens.pop(audience, None)  # so that it becomes the newest
+                if len(self._tokens) == _MOST_AUDIENCES:
+                    del self._tokens[next(iter(self._tokens))]
+                self._tokens[audience] = (now + self._lifetime, token)
+            return token
 
     def jwks(self) -> dict[str, Any]:
         """Return the public key as a JSON Web Key Set."""
@@ -165,19 +169,7 @@ class ServiceAccount:
         values = found["header"] | found["payload"]
         return {name: _text(value) for name, value in sorted(values.items())}
 
-    def _token(self, audience: str) -> bytes:
-        with self._lock:
-            now = self._clock()
-            until, token = self._tokens.get(audience, (0.0, b""))
-            if now > until - _MARGIN:
-                token = self._signed(audience, now)
-                self._tokens.pop(audience, None)  # so that it becomes the newest
-                if len(self._tokens) == _MOST_AUDIENCES:
-                    del self._tokens[next(iter(self._tokens))]
-                self._tokens[audience] = (now + self._lifetime, token)
-            return token
-
-    def _signed(self, audience: str, now: float) -> bytes:
+    def _signed(self, audience: str, now: float) -> str:
         claims = {
             "aud": audience,
             "azp": self._subject,
@@ -189,7 +181,7 @@ class ServiceAccount:
             "sub": self._subject,
         }
         header = {"kid": self._key_id}
-        return jwt.encode(claims, self._key, algorithm=ALGORITHM, headers=header).encode()
+        return jwt.encode(claims, self._key, algorithm=ALGORITHM, headers=header)
 
 
 def _text(value: object) -> str:

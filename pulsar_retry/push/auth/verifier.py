@@ -61,12 +61,11 @@ class Verifier(RequestVerifier):
         self._leeway = seconds("leeway", leeway)
         self._keys = KeyCache(_source(keys), clock)
 
-    def verify(self, headers: Mapping[str, str], body: bytes = b"") -> Mapping[str, object]:  # noqa: ARG002 - not signed
+    def verify(self, headers: Mapping[str, str]) -> Mapping[str, object]:
         """Return the claims of a request.
 
         Args:
             headers: The headers of the request. The case of names does not matter.
-            body: Not used.
 
         Raises:
             VerificationError: the token is missing or invalid. The message says why; do not send it

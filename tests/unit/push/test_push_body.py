@@ -222,7 +222,6 @@ NEVER = [
     "X_Forwarded-For",
     "x.forwarded.for",
     "idempotency_key",
-    "webhook_id",
     "Proxy",
     "X-Serverless-Authorization",
     "X-Original-URL",

@@ -29,8 +29,6 @@ from google.oauth2 import id_token
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.push import (
-    Hmac,
-    HmacVerifier,
     KeysUnavailableError,
     ServiceAccount,
     VerificationError,
@@ -38,7 +36,6 @@ from pulsar_retry.push import (
 )
 from pulsar_retry.push.auth.jwks import KeyCache
 from pulsar_retry.push.auth.middleware import CLAIMS
-from pulsar_retry.push.body import Pushed, unwrapped_headers
 from pulsar_retry.push.serving import Pages, Server
 
 AUDIENCE, EMAIL = "https://example.com/push", "push@example.com"
@@ -139,9 +136,9 @@ def test_each_audience_has_a_token_of_its_own():
 
 def test_verified(account, verifier):
     """What the dispatcher sends, as any server spells headers."""
-    ((name, value),) = account.headers(AUDIENCE, "1", b"")
-    for spelling in (name.decode(), name.decode().lower()):
-        assert EMAIL == verifier.verify({spelling: value.decode()})["email"]
+    value = f"Bearer {account.token(AUDIENCE)}"
+    for spelling in ("Authorization", "authorization"):
+        assert EMAIL == verifier.verify({spelling: value})["email"]
 
 
 def none_token() -> str:
@@ -223,6 +220,15 @@ def test_no_bearer_token(verifier, value):
     """Nothing, or something else."""
     with pytest.raises(VerificationError, match="no bearer token"):
         verifier.verify({} if value is None else {"Authorization": value})
+
+
+@pytest.mark.parametrize(
+    "value", ["Bearer \udcff", "Bearer a.b.\ud800", "\udcff", "Bearer \x00.é.c"]
+)
+def test_headers_of_nonsense_are_no_token(verifier, value):
+    """The error is the verification's."""
+    with pytest.raises(VerificationError):
+        verifier.verify({"Authorization": value})
 
 
 def test_the_audience_in_capitals(account):
@@ -340,9 +346,8 @@ def test_a_key_file_of_nonsense(tmp_path, content):
 
 
 def test_nothing_is_shown(account):
-    """Of keys and secrets, by repr."""
+    """Of the key, by repr."""
     assert "<ServiceAccount push@example.com, key one>" == repr(account)
-    assert "0123" not in repr(Hmac(SECRET))
     assert {"n", "e", "kty", "alg", "use", "kid", "key_ops"} >= set(account.jwks()["keys"][0])
 
 
@@ -576,123 +581,6 @@ def test_keys_of_nonsense(keys):
         Verifier(keys, audience=AUDIENCE, email=EMAIL)
 
 
-# -- HMAC -----------------------------------------------------------------------------------------
-
-
-def hmac_headers(signer: Hmac, body: bytes = b"{}") -> dict[str, str]:
-    """Return a request's headers."""
-    return {name.decode(): v.decode() for name, v in signer.headers("", "1:2:-1", body)}
-
-
-def test_standard_webhooks():
-    """The example of the specification's reference libraries."""
-    signer = Hmac("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", clock=lambda: 1614265330)
-    ((_, name), (_, moment), (_, signature)) = signer.headers(
-        "", "msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}'
-    )
-    assert (
-        b"msg_p5jXN8AQM9LWM0D4loKWxJek",
-        b"1614265330",
-        b"v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
-    ) == (name, moment, signature)
-
-
-def test_signed_by_a_secret():
-    """Any of the secrets that are known will do."""
-    for ours, theirs in ((SECRET, SECRET), ([SECRET, b"x" * 16], b"x" * 16)):
-        found = HmacVerifier(theirs).verify(hmac_headers(Hmac(ours)), b"{}")
-        assert "1:2:-1" == found["id"]
-
-
-def test_what_is_not_signed_is_refused():
-    """Another body, id, time or secret; too old; nothing at all."""
-    good = hmac_headers(Hmac(SECRET))
-    verifier = HmacVerifier(SECRET)
-    bad: list[tuple[dict[str, str], bytes]] = [
-        (good, b"{ }"),
-        (good | {"webhook-id": "2:2:-1"}, b"{}"),
-        (good | {"webhook-timestamp": str(int(good["webhook-timestamp"]) + 1)}, b"{}"),
-        (good | {"webhook-timestamp": "now"}, b"{}"),
-        (good | {"webhook-signature": "v1,"}, b"{}"),
-        (hmac_headers(Hmac(b"y" * 16)), b"{}"),
-        (hmac_headers(Hmac(SECRET, clock=lambda: time.time() - 301)), b"{}"),
-        (hmac_headers(Hmac(SECRET, clock=lambda: time.time() + 400)), b"{}"),
-        ({}, b"{}"),
-    ]
-    for headers, body in bad:
-        with pytest.raises(VerificationError):
-            verifier.verify(headers, body)
-
-
-@pytest.mark.parametrize("secret", [b"short", "no prefix but long enough", "whsec_!!", [], None])
-def test_a_secret_of_nonsense(secret):
-    """It is refused, and not shown."""
-    with pytest.raises(ConfigError) as refused:
-        Hmac(secret)
-    assert "short" not in str(refused.value)
-
-
-def test_an_id_cannot_reach_into_what_follows():
-    """Of an id of anybody's making only plain characters are left."""
-    headers = dict(Hmac(SECRET).headers("", "1.2\r\nX-Evil: 1", b""))
-    assert b"1_2__X-Evil:_1" == headers[b"webhook-id"]
-
-
-def test_a_signature_holds_for_one_reading_of_what_was_signed():
-    """An id with a dot would let a part of the body pass for the time: years later, too."""
-    then, now = 1_700_000_000, 1_700_864_000
-    body = f"{now}.{{}}".encode()  # an unwrapped payload of somebody's choice
-    signed = hmac_headers(Hmac(SECRET, clock=lambda: then), body)
-    assert HmacVerifier(SECRET, clock=lambda: then).verify(signed, body)
-    forged = signed | {
-        "webhook-id": f"{signed['webhook-id']}.{then}",
-        "webhook-timestamp": str(now),
-    }
-    with pytest.raises(VerificationError):
-        HmacVerifier(SECRET, clock=lambda: now).verify(forged, b"{}")
-
-
-@pytest.mark.parametrize("header", ["webhook-id", "webhook-timestamp", "webhook-signature"])
-@pytest.mark.parametrize(
-    "value", ["\udcff", "1\udcff", "é", "\x00", "1\n", "٣", "v1,\ud800", "a b"]
-)
-def test_headers_of_nonsense_are_no_signature(header, value):
-    """Whatever characters a server lets through, the error is the verification's."""
-    with pytest.raises(VerificationError):
-        HmacVerifier(SECRET).verify(hmac_headers(Hmac(SECRET)) | {header: value}, b"{}")
-
-
-@pytest.mark.parametrize("moment", ["0", "01", "1_0", "+1", " 1", "-1", "1.0", "9" * 13])
-def test_a_time_is_plain_digits(moment):
-    """As the signer writes it, and nothing else that int() reads: though it is signed."""
-    signed = b".".join((b"id", moment.encode(), b"{}"))
-    signature = base64.b64encode(hmac.digest(SECRET, signed, "sha256")).decode()
-    headers = {
-        "webhook-id": "id",
-        "webhook-timestamp": moment,
-        "webhook-signature": f"v1,{signature}",
-    }
-    with pytest.raises(VerificationError, match="time"):
-        HmacVerifier(SECRET, clock=lambda: 1.0).verify(headers, b"{}")
-
-
-@pytest.mark.parametrize(
-    "value", ["Bearer \udcff", "Bearer a.b.\ud800", "\udcff", "Bearer \x00.é.c"]
-)
-def test_headers_of_nonsense_are_no_token(verifier, value):
-    """Likewise."""
-    with pytest.raises(VerificationError):
-        verifier.verify({"Authorization": value})
-
-
-def test_an_attribute_is_no_part_of_a_signature():
-    """Not even where WSGI takes its name for a signature's header."""
-    message = Pushed(b"{}", {"webhook_id": "forged", "webhook_signature": "v1,"}, "1:2:-1", 0)
-    own, _ = unwrapped_headers(message, "s", write_metadata=True)
-    headers = hmac_headers(Hmac(SECRET)) | {name.decode(): v.decode() for name, v in own}
-    assert "204 No Content" == wsgi_status(HmacVerifier(SECRET).wsgi(wsgi_app), headers)[0]
-
-
 # -- applications ---------------------------------------------------------------------------------
 
 
@@ -722,9 +610,6 @@ def test_wsgi(account, verifier):
     status, environ = wsgi_status(verifier.wsgi(wsgi_app), good)
     assert ("204 No Content", EMAIL) == (status, environ[CLAIMS]["email"])
     assert "401 Unauthorized" == wsgi_status(verifier.wsgi(wsgi_app), {})[0]
-    app = HmacVerifier(SECRET).wsgi(wsgi_app)
-    assert "204 No Content" == wsgi_status(app, hmac_headers(Hmac(SECRET)))[0]
-    assert "401 Unauthorized" == wsgi_status(app, hmac_headers(Hmac(SECRET)), b"{} ")[0]
     away = Verifier("http://localhost:1/jwks", audience=AUDIENCE, email=EMAIL)
     assert "503 Service Unavailable" == wsgi_status(away.wsgi(wsgi_app), good)[0]
 
@@ -765,8 +650,5 @@ def test_asgi(account, verifier):
     good = {"Authorization": f"Bearer {account.token(AUDIENCE)}"}
     app = verifier.asgi(asgi_app)
     assert (204, 401) == (asgi_status(app, good), asgi_status(app, {}))
-    signed_app = HmacVerifier(SECRET).asgi(asgi_app)
-    assert 204 == asgi_status(signed_app, hmac_headers(Hmac(SECRET)))
-    assert 401 == asgi_status(signed_app, hmac_headers(Hmac(SECRET)), b"{} ")
     assert "websocket.close" == asgi_status(app, good, type="websocket")
     assert 204 == asgi_status(app, {}, type="lifespan")
