@@ -239,7 +239,8 @@ def serve(**options: Any) -> None:
 
 def _serve(options: _Options) -> None:
     try:
-        from pulsar_retry.push.serving import Pages, Server  # noqa: PLC0415 - for --help's sake
+        from pulsar_retry.observe.serving import serve_registry  # noqa: PLC0415 - for --help's sake
+        from pulsar_retry.push.serving import key_pages  # noqa: PLC0415 - likewise
     except ModuleNotFoundError as error:  # the message says what to install
         raise click.ClickException(str(error)) from error
     account = _account(options)
@@ -251,12 +252,13 @@ def _serve(options: _Options) -> None:
     try:
         dispatcher = _dispatcher(client, options, endpoint, account)
         options.cluster.check()
-        with Server(Pages(dispatcher, account), host, port) as server:
+        registry, pages = dispatcher.metrics.registry, key_pages(account)
+        with serve_registry(registry, port, host, dispatcher, pages) as server:
             told = {
                 "topics": list(options.topics),
                 "subscription": options.subscription,
                 "endpoint": dispatcher.endpoint,
-                "listen": f"http://{server.host}:{server.port}",
+                "listen": server.url,
             }
             report = dispatcher.run(timeout=timeout, ready=lambda: _ready(told, options))
     except UnreachableError:

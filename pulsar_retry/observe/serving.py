@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import REGISTRY, CollectorRegistry, generate_latest, make_wsgi_app
+from prometheus_client import REGISTRY, CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
@@ -145,11 +145,6 @@ def register_metrics(registry: CollectorRegistry = REGISTRY) -> CollectorRegistr
 def own_registry() -> CollectorRegistry:
     """Return a registry that has only the metrics of this package."""
     return register_metrics(CollectorRegistry(auto_describe=False))
-
-
-def metrics_text() -> bytes:
-    """Return the metrics of this package in Prometheus' text format."""
-    return generate_latest(own_registry())
 
 
 def start_metrics_server(

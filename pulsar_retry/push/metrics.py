@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from pulsar_retry.observe.counting import LATENCY_BOUNDS, OTHER, Counters
-from pulsar_retry.observe.serving import metrics_text, own_registry
+from pulsar_retry.observe.serving import own_registry
 from pulsar_retry.push.http.poster import Answer
 from pulsar_retry.push.pacing.pacer import Pace
 
@@ -66,7 +66,3 @@ class PushMetrics:
         with self._counters.lock:
             self._requests.add("unsent")
             self._nacked.add(OTHER)
-
-    def text(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
-        return metrics_text()

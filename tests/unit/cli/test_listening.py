@@ -8,14 +8,13 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from types import SimpleNamespace
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from pulsar_retry.cli._common.options import address
-from pulsar_retry.push.serving import Pages, Server
+from pulsar_retry.observe.serving import register_metrics, serve_registry
 
 
 def has_ipv6() -> bool:
@@ -45,9 +44,9 @@ def content(url: str) -> bytes:
 @pytest.mark.parametrize("listen", LOOPBACKS)
 def test_push_serve(listen: str) -> None:
     """Health and metrics are there, by IPv6 as well."""
-    dispatcher: Any = SimpleNamespace(metrics=SimpleNamespace(text=lambda: b"up 1"))
-    with Server(Pages(dispatcher), *address(listen)) as server:
-        assert b"up 1" == content(f"http://{server.host}:{server.port}/metrics")
+    host, port = address(listen)
+    with serve_registry(register_metrics(CollectorRegistry()), port, host) as server:
+        assert b"pulsar_retry_deliveries" in content(f"{server.url}/metrics")
 
 
 @pytest.mark.parametrize("listen", LOOPBACKS)

@@ -1,4 +1,4 @@
-"""HTTP servers of ours among clients that are slow on purpose."""
+"""The metrics' server among clients that are slow on purpose."""
 
 from __future__ import annotations
 
@@ -7,48 +7,31 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-import pulsar_retry as pr
-from pulsar_retry.observe import bounded, serving
-from pulsar_retry.pull.health import Health
-from pulsar_retry.push.pacing.pacer import Pacer
-from pulsar_retry.push.pacing.window import Window
-from pulsar_retry.push.serving import Pages, Server
+from pulsar_retry.observe import serving
 from support.reading import eventually
 
 SLOW = 140
 
 
 @contextlib.contextmanager
-def push_server() -> Iterator[int]:
-    """Give the port of a dispatcher's server."""
-    pace = Pacer(Window()).pace()
-    told: Any = SimpleNamespace(health=Health("running"), pace=pace, endpoint="https://example.com")
-    told.metrics = SimpleNamespace(text=lambda: b"x" * 50_000_000)
-    with Server(Pages(told)) as server:
-        yield server.port
-
-
-@contextlib.contextmanager
 def metrics_server() -> Iterator[int]:
-    """Give the port of a consumer's server."""
-    with pr.start_metrics_server(0) as server:
+    """Give the port of a server."""
+    big: Any = {"/big": lambda _query: (HTTPStatus.OK, "x" * 50_000_000)}
+    with serving.serve_registry(CollectorRegistry(), 0, "127.0.0.1", pages=big) as server:
         yield server.port
-
-
-SERVERS = pytest.mark.parametrize("serve", [push_server, metrics_server])
-Serve = Callable[[], contextlib.AbstractContextManager[int]]
 
 
 def is_healthy(port: int) -> bool:
     """Ask as a health check does."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{port}/healthz", timeout=120) as answer:
+    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
         return bool(answer.status == 200)
 
 
@@ -63,29 +46,26 @@ def has_ended(connection: socket.socket) -> bool:
         return False
 
 
-@SERVERS
-def test_slow_clients_take_no_more_than_their_share(serve: Serve) -> None:
+def test_slow_clients_take_no_more_than_their_share() -> None:
     """Of 140 only the last few have a thread and a file; who asks quickly is answered."""
     before = threading.active_count()
     with contextlib.ExitStack() as stack:
-        port = stack.enter_context(serve())
+        port = stack.enter_context(metrics_server())
         slow = []
         for _ in range(SLOW):
             slow.append(stack.enter_context(socket.create_connection(("127.0.0.1", port))))
-            slow[-1].sendall(b"GET /healthz HTTP/1.1\r\n")
+            slow[-1].sendall(b"GET /metrics HTTP/1.1\r\n")
         assert is_healthy(port)
-        eventually(lambda: threading.active_count() <= before + 1 + bounded.MOST)
-        assert all(map(has_ended, slow[: SLOW - bounded.MOST]))
+        eventually(lambda: threading.active_count() <= before + 1 + serving.MOST)
+        assert all(map(has_ended, slow[: SLOW - serving.MOST]))
 
 
-@SERVERS
 @pytest.mark.parametrize("slowly", [b"X", b""])
-def test_a_request_has_a_deadline(serve: Serve, slowly: bytes, monkeypatch) -> None:
+def test_a_request_has_a_deadline(slowly: bytes, monkeypatch) -> None:
     """Of the whole, however often something comes."""
-    for each in (bounded, serving):
-        monkeypatch.setattr(each, "PATIENCE", 1.0)
-    with serve() as port, socket.create_connection(("127.0.0.1", port)) as slow:
-        slow.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+    monkeypatch.setattr(serving, "PATIENCE", 1.0)
+    with metrics_server() as port, socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
         slow.settimeout(0.05)
         end = time.monotonic() + 120
         while time.monotonic() < end:
@@ -106,22 +86,20 @@ def is_answering() -> bool:
 
 def test_who_does_not_read_the_answer_is_left(monkeypatch, capsys) -> None:
     """And nothing is printed."""
-    for each in (bounded, serving):
-        monkeypatch.setattr(each, "PATIENCE", 1.0)
+    monkeypatch.setattr(serving, "PATIENCE", 1.0)
     eventually(lambda: not is_answering())  # what other tests have asked for
-    with push_server() as port, socket.create_connection(("127.0.0.1", port)) as slow:
-        slow.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+    with metrics_server() as port, socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(b"GET /big HTTP/1.1\r\n\r\n")
         eventually(is_answering)
         eventually(lambda: not is_answering())
         assert is_healthy(port)
     assert ("", "") == capsys.readouterr()
 
 
-@SERVERS
-def test_the_end_waits_for_nobody(serve: Serve) -> None:
+def test_the_end_waits_for_nobody() -> None:
     """Connections that are open are broken off."""
     with contextlib.ExitStack() as stack:
-        with serve() as port:
+        with metrics_server() as port:
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             assert is_healthy(port)
         assert has_ended(slow)
