@@ -21,7 +21,6 @@ from starlette.responses import FileResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pulsar_retry._throttle import TooManyTriesError
 from pulsar_retry.console.forms import Form, Forms
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.login import (
@@ -36,6 +35,7 @@ from pulsar_retry.console.lookup import BusyError, LetterLookup
 from pulsar_retry.console.pages import Pages
 from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.records import Records
+from pulsar_retry.console.throttle import TooManyTriesError
 from pulsar_retry.console.views import FILES, Views
 from pulsar_retry.console.watch import Changes, Watcher
 from pulsar_retry.errors import (

@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pulsar_retry._throttle import Throttle, TooManyTriesError
+from pulsar_retry.console.throttle import Throttle, TooManyTriesError
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import operator_name
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_retry import _throttle as throttle
-from pulsar_retry._throttle import BURST, INTERVAL, Throttle, TooManyTriesError
+from pulsar_retry.console import throttle
+from pulsar_retry.console.throttle import BURST, INTERVAL, Throttle, TooManyTriesError
 
 
 class Clock:
