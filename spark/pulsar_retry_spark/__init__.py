@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pulsar_retry_spark.sink.routes import route_batches
     from pulsar_retry_spark.sink.writing import write_failures
     from pulsar_retry_spark.source.batch import read_failures
+    from pulsar_retry_spark.source.schema_text import topic_schema
 
 __all__ = [
     "Finding",
@@ -32,6 +33,7 @@ __all__ = [
     "register",
     "route_batches",
     "split",
+    "topic_schema",
     "write_failures",
 ]
 
@@ -47,6 +49,7 @@ _MODULES = {
     "register": "datasource",
     "route_batches": "sink.routes",
     "split": "frames.splitting",
+    "topic_schema": "source.schema_text",
     "write_failures": "sink.writing",
 }
 

@@ -27,7 +27,7 @@ from pulsar_retry.runtime.exiting import keep_until_exit
 from pulsar_retry.runtime.fork import keep_for_ever
 from pulsar_retry.wire.names import LetterTopics
 from pulsar_retry_spark.connection import ClusterConnection
-from pulsar_retry_spark.schemas.registry import TopicSchema
+from pulsar_retry_spark.schemas import TopicSchema
 
 #: Seconds after which an unused client is closed.
 IDLE = 60.0

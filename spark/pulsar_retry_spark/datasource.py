@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from pulsar_retry_spark.schemas.decoding import Decoding
-
 __all__ = ["PulsarFailureSource", "register"]
 
 _NAME = "pulsar-failures"
@@ -50,35 +48,23 @@ class PulsarFailureSource(DataSource):
         """Return the name to pass to `format()`."""
         return _NAME
 
-    #: How payloads are decoded. It is looked up once in a query, because the topic's schema may
-    #: change meanwhile, but the columns must not; Spark pickles it with the source.
-    _decoding: Decoding | None = None
-    _has_looked = False
-
     def schema(self) -> StructType:
         """Return the columns of the rows that the source reads."""
         from pulsar_retry_spark.source.batch import schema
 
-        return schema(self._found_decoding())
-
-    def _found_decoding(self) -> Decoding | None:
-        from pulsar_retry_spark.source.batch import find_decoding
-
-        if not self._has_looked:
-            self._decoding, self._has_looked = find_decoding(self.options), True
-        return self._decoding
+        return schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         from pulsar_retry_spark.source.source import batch_reader
 
-        return batch_reader(self.options, schema, self._found_decoding())
+        return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return the reader of a streaming query."""
         from pulsar_retry_spark.source.source import stream_reader
 
-        return stream_reader(self.options, schema, self._found_decoding())
+        return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch job; the only mode is append."""

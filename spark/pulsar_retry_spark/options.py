@@ -22,7 +22,7 @@ from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.wire.names import Naming, TopicName, member_of
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
-from pulsar_retry_spark.schemas.registry import TopicSchema
+from pulsar_retry_spark.schemas import TopicSchema
 
 #: The largest message by default: a broker's usual 5 MiB, less what broker and client add.
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 16 * 1024

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import pulsar_retry as pr
@@ -25,8 +27,17 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
 
     A test that needs another master says so, and Spark is restarted for it:
     `@pytest.mark.parametrize("spark", ["local[2,4]"], indirect=True)`, for four attempts a task.
+    Instead of a master it may name settings; it is skipped if the jars that they name can't be had.
     """
-    with local_session("tests", master=getattr(request, "param", "local[2]")) as session:
+    param = getattr(request, "param", "local[2]")
+    master, conf = (param, {}) if isinstance(param, str) else ("local[2]", param)
+    with contextlib.ExitStack() as stack:
+        try:
+            session = stack.enter_context(local_session("tests", master=master, conf=conf))
+        except PySparkRuntimeError as error:
+            if packages := conf.get("spark.jars.packages"):
+                pytest.skip(f"skipped, because {packages} can't be had: {error}")
+            raise
         yield session
 
 

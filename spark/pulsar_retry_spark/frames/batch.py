@@ -86,25 +86,19 @@ class Frame:
     letters: Iterable[str | None]
 
 
-def read_frame(
-    batch: pa.RecordBatch,
-    columns: Columns,
-    extra: str,
-    encode: Callable[[pa.Array], pa.Array] = decoding.binaries,
-) -> Frame:
+def read_frame(batch: pa.RecordBatch, columns: Columns, extra: str) -> Frame:
     """Decode the columns of *batch*.
 
     Args:
         batch: The rows.
         columns: Which column is which.
         extra: What happens to further columns: "properties" or "json".
-        encode: Returns the bytes of payloads that are structs.
     """
     read = _Reader(batch, columns)
     properties = {name: read.texts(ours) for ours, name in TEXTS.items() if read.has(ours)}
     reasons = properties.get(FAILURE_REASON, read.nulls)
     properties |= {name: column.to_pylist() for name, column in read.further(extra).items()}
-    payloads = read.binaries("payload", encode)
+    payloads = read.binaries("payload")
     topics = read.strings("target_topic")
     origins: list[Origin | None] = read.nulls
     identities = origins
@@ -308,16 +302,9 @@ class _Reader:
         """Return a column that becomes a property."""
         return self.strings(name, decoding.texts)
 
-    def binaries(
-        self, name: str, encode: Callable[[pa.Array], pa.Array] = decoding.binaries
-    ) -> list[bytes | None]:
-        """Return a column of bytes, unchanged, or of structs, encoded; its bytes are counted."""
-
-        def decode(column: pa.Array) -> list[Any]:
-            is_struct = pa.types.is_struct(column.type)
-            return self._measured((encode if is_struct else decoding.binaries)(column))
-
-        return self.values(name, decode)
+    def binaries(self, name: str) -> list[bytes | None]:
+        """Return a column of bytes, unchanged; its bytes are counted."""
+        return self.values(name, lambda column: self._measured(decoding.binaries(column)))
 
     def kafkas(self) -> list[str | None]:
         """Return Kafka's coordinates as the JSON of a struct."""

@@ -82,9 +82,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 #: Rows that have all of these were read by this package's source. One alone is a user's column.
 READ_BACK = frozenset({"kind", "message_id", "publish_time"})
 
-#: These, too, only the source adds: the second two only if it decodes payloads.
+#: This one, too, only the source adds.
 _SCHEMA_VERSION = "schema_version"
-_DECODED = ("value", "value_error")
 
 #: Rows that have all of these were read from Kafka.
 KAFKA = ("topic", "partition", "offset")
@@ -210,8 +209,6 @@ def _ours(name: str, present: Container[str], *, read_back: bool) -> str | None:
     kafkas = not read_back and all(each in present for each in KAFKA)
     if name in IGNORED or (kafkas and name == "timestamptype"):
         return None
-    if read_back and name in _DECODED and (name != "value" or "payload" in present):
-        return None  # the payload has what was decoded
     if kafkas and name == "timestamp":
         return "event_time"
     if name == "topic" and not (kafkas or read_back):
@@ -264,8 +261,6 @@ def check_schema(schema: Any, options: SinkOptions) -> Columns:
     columns = Columns.of((each.name for each in fields), extra=options.extra != "error")
     for ours, position in columns.known.items():
         accepted = COLUMNS.get(ours) or _KAFKAS[ours]
-        if ours == "payload" and options.by_topic_schema:
-            accepted = (*accepted, "struct")
         _check_type(fields[position], accepted)
     if options.extra == "properties":
         for position in columns.extra.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.types import BinaryType, DataType, MapType, NullType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, MapType, NullType, StringType
 
 from pulsar_retry.wire.properties import FAILURE_REASON, FAILURE_STAGE
 from pulsar_retry_spark.frames.columns import KAFKA, Columns
@@ -18,9 +18,8 @@ def with_dedupe_id(df: DataFrame) -> DataFrame:
     payload (unless the message id is known), key, reason and stage. So a row has the same id each
     time it fails for the same reason. Two rows of one file that do not differ have the same id too.
 
-    `dedupe.identity` computes the same id in Python, with two exceptions, because Spark's JSON is
-    not Python's: a `source` with fields that are neither texts, whole numbers nor booleans, and a
-    payload that is a struct, which is JSON here and is encoded there.
+    `dedupe.identity` computes the same id in Python, except for a `source` with fields that are
+    neither texts, whole numbers nor booleans, because Spark's JSON is not Python's.
     """
     columns = Columns.of(df.columns, extra=True)
     names = {ours: df.columns[position] for ours, position in columns.known.items()}
@@ -48,14 +47,11 @@ def with_dedupe_id(df: DataFrame) -> DataFrame:
         source = F.to_json(source, {"ignoreNullFields": "true"})
     key = column("key")
     key = _text_or_base64(key) if isinstance(kind("key"), BinaryType) else _text(key)
-    payload = column("payload")
-    if isinstance(kind("payload"), StructType):
-        payload = F.to_json(payload, {"ignoreNullFields": "false", "timeZone": "UTC"})
     parts = [
         _text(column("origin_topic")),
         message_id,
         _text(source),
-        F.when(message_id.isNull(), F.sha2(payload, 256)),
+        F.when(message_id.isNull(), F.sha2(column("payload"), 256)),
         key,
         of_failure("reason", FAILURE_REASON),
         of_failure("stage", FAILURE_STAGE),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -56,9 +55,6 @@ _DATA = frozenset({"event_time", "key", "ordering_key"})
 #: The arguments whose default is the column of a frame that was read from Kafka.
 _FROM_KAFKA = {"payload": "value", "key": "key", "headers": "headers"}
 
-#: The form of a payload that the sink encodes.
-_STRUCT = "struct"
-
 #: From this similarity on, a *reason* that is not the name of a column may be a misspelt one.
 _MISSPELT = 0.8
 
@@ -86,7 +82,6 @@ def failures(
     origin_message_id: Column | str | None = None,
     source: Column | str | None = None,
     dedupe_id: Column | str | None = None,
-    payload_as: Literal["json", "struct"] = "json",
 ) -> DataFrame:
     """Turn each row of *df* into a row that the sink can write.
 
@@ -141,16 +136,11 @@ def failures(
         dedupe_id: A text that is equal for equal rows in each run of the job. Default: a hash of
             the row's origin, payload (unless *origin_message_id* is known), key, reason and stage.
             Equal rows of one file have equal ids, too.
-        payload_as: What a payload of columns becomes: `json`, or `struct` for a sink that encodes
-            it by the schema of the topic, with the option ``value.schema=topic``.
 
     Raises:
-        ConfigError: *payload_as* is neither, or the rows have a `_corrupt_record`, which can only
-            be JSON; a text does not name a column; *reason* is neither a column nor a constant
+        ConfigError: a text does not name a column; *reason* is neither a column nor a constant
             unlike all names of columns, or has a type that can't be a reason.
     """
-    if payload_as not in ("json", _STRUCT):
-        raise ConfigError.bad("payload_as", payload_as, "'json' or 'struct'")
     given: dict[str, Column | str | float | None] = {
         "payload": payload,
         "key": key,
@@ -179,8 +169,8 @@ def failures(
     columns |= _reason(reason, columns, kinds["reason"])
     if "payload" not in columns:
         named = [each for name, each in given.items() if name not in _DATA]
-        columns["payload"] = _row(df, named, payload_as)
-    elif not (payload_as == _STRUCT and isinstance(kinds["payload"], StructType)):
+        columns["payload"] = _row(df, named)
+    else:
         columns["payload"] = _message(columns["payload"], kinds["payload"])
     for name in ("key", "ordering_key"):
         if name in columns:
@@ -277,7 +267,7 @@ def _message(column: Column, kind: DataType) -> Column:
     return column if isinstance(kind, BinaryType) else column.cast("string")
 
 
-def _row(df: DataFrame, named: Iterable[object], form: str) -> Column:
+def _row(df: DataFrame, named: Iterable[object]) -> Column:
     """Return the row without the *named* columns, or what the reader could not read."""
     left_out = {each.lower() for each in named if isinstance(each, str)}
     left_out = (left_out | {"_corrupt_record", "_metadata"}) - {"_rescued_data"}  # the last is data
@@ -286,11 +276,6 @@ def _row(df: DataFrame, named: Iterable[object], form: str) -> Column:
         raise ConfigError.bad(
             "payload", None, "a column, because no other column is left for the payload"
         )
-    if form == _STRUCT:
-        if _has(df, "_corrupt_record"):
-            accepted = "'json', because a _corrupt_record is a text; or a payload"
-            raise ConfigError.bad("payload_as", form, accepted)
-        return F.struct(*fields)
     row = F.to_json(F.struct(*fields), _JSON)
     return F.coalesce(F.col("_corrupt_record"), row) if _has(df, "_corrupt_record") else row
 

@@ -33,7 +33,7 @@ from pulsar_retry_spark.frames.batch import (
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.frames.dedupe import identity
 from pulsar_retry_spark.options import SinkOptions, SinkTargets
-from pulsar_retry_spark.schemas.registry import TopicSchema
+from pulsar_retry_spark.schemas import TopicSchema
 from pulsar_retry_spark.sink.redriving import redriven
 from pulsar_retry_spark.sink.values import RowSchemas, Versions, no_version
 
@@ -202,7 +202,7 @@ class Router:
                 topic, it is too big, or it was brought back too often and there is no dead-letter
                 topic.
         """
-        frame = read_frame(batch, self._columns, self._options.extra, self._schemas.encode)
+        frame = read_frame(batch, self._columns, self._options.extra)
         self.count(Counter(frame.reasons), frame.payload_bytes)
         routes, names, limit = self.routes, frame.names, self._options.max_message_bytes
         read_back, of_source = self._columns.read_back, self._columns.of_source

@@ -19,7 +19,7 @@ from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarFailuresError, slug_of
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts, refused
-from pulsar_retry_spark.schemas.registry import TopicSchema
+from pulsar_retry_spark.schemas import TopicSchema
 from pulsar_retry_spark.sink.columnar import RowGroup
 from pulsar_retry_spark.sink.lanes import (
     BATCHED,

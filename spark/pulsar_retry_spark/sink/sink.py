@@ -23,7 +23,7 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import refused
-from pulsar_retry_spark.schemas.registry import TopicSchema, version_of
+from pulsar_retry_spark.schemas import TopicSchema, version_of
 from pulsar_retry_spark.sink.columnar import count, grouped
 from pulsar_retry_spark.sink.report import NO_REASON, Report, TaskReport
 from pulsar_retry_spark.sink.routing import Route, Router, Row

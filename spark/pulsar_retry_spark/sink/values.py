@@ -15,9 +15,7 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import refused
-from pulsar_retry_spark.schemas.encoding import Encoder
-from pulsar_retry_spark.schemas.registry import TopicSchema, latest, need_fastavro
-from pulsar_retry_spark.schemas.rows import ValueRefusedError, check_struct
+from pulsar_retry_spark.schemas import TopicSchema, version_of
 
 #: Returns a version of a topic's schema; None if there is no such version.
 Versions = Callable[[str, int], TopicSchema | None]
@@ -36,7 +34,7 @@ def with_topic_schema(options: SinkOptions, frame: Any) -> SinkOptions:
         frame: The schema of the rows, a `pyspark.sql.types.StructType` that `check_schema` accepts.
 
     Raises:
-        ConfigError: the topic has no schema, or the payload does not fit it.
+        ConfigError: the topic has no schema, or the payload is a text and the schema Avro.
         PulsarFailuresError: the broker was not reached, or refuses.
     """
     if not options.by_topic_schema:
@@ -45,7 +43,7 @@ def with_topic_schema(options: SinkOptions, frame: Any) -> SinkOptions:
     assert topic is not None  # noqa: S101 - the options say so
     try:
         with lease(options.connection) as cached:
-            schema = latest(cached.client, [topic])
+            schema = version_of(cached.client, topic)
     except pulsar.PulsarException as error:
         raise refused(type(error).__name__, f"rows with the schema of {topic}") from None
     if schema is None:
@@ -55,32 +53,22 @@ def with_topic_schema(options: SinkOptions, frame: Any) -> SinkOptions:
             "value.schema", "topic", "a topic whose type of schema pulsar-client knows"
         )
     field = frame.fields[Columns.of(frame.names, extra=True).known["payload"]]
-    kind = field.dataType.typeName()
-    if kind == "struct":
-        if not schema.is_record:
-            accepted = f"a struct only with a schema of the type AVRO or JSON, not {schema.kind}"
-            raise ConfigError(f"column {field.name!r}: expected {accepted}")
-        need_fastavro(schema, "value.schema")
-        check_struct(field.dataType, schema.type(), field.name)
-    elif kind != "binary" and schema.kind == "AVRO":
+    if field.dataType.typeName() != "binary" and schema.kind == "AVRO":
         raise ConfigError(
-            f"column {field.name!r} is {field.dataType.simpleString()}: expected a struct of the "
-            "row's columns, which is encoded by the topic's schema (failures makes one with "
-            "payload_as='struct'), or binary that is Avro already"
+            f"column {field.name!r} is {field.dataType.simpleString()}: expected binary that is "
+            "Avro, as to_avro of Spark makes it with the schema that topic_schema returns"
         )
     return attrs.evolve(options, schema=schema)
 
 
 class RowSchemas:
-    """Finds the schemas of the rows of one task, and encodes their structs. Not thread-safe."""
+    """Finds the schemas of the rows of one task. Not thread-safe."""
 
     def __init__(self, options: SinkOptions, columns: Columns, versions: Versions) -> None:
         self._schema = options.schema
         self._versions = versions
-        self._payload = columns.known["payload"]
         known = columns.known
         self._own = (known["topic"], known["schema_version"]) if columns.has_schemas else None
-        self._encoder: Encoder | None = None
         self._found: dict[tuple[str | None, int], TopicSchema] = {}
 
     @property
@@ -91,14 +79,13 @@ class RowSchemas:
     def of(self, batch: pa.RecordBatch) -> list[TopicSchema | None]:
         """Return the schema of each row.
 
-        Rows that were read keep the version that they were written with, unless their payload is a
-        struct, which is encoded anew.
+        Rows that were read keep the version that they were written with.
 
         Raises:
             PulsarFailuresError: the registry no longer has a version.
             pulsar.PulsarException: the broker was not reached, or refuses.
         """
-        if self._own is None or pa.types.is_struct(batch.column(self._payload).type):
+        if self._own is None:
             return [self._schema] * batch.num_rows
         topics, versions = (batch.column(at).to_pylist() for at in self._own)
         return [
@@ -119,19 +106,3 @@ class RowSchemas:
                 )
             self._found[topic, version] = schema
         return schema
-
-    def encode(self, column: pa.Array) -> pa.Array:
-        """Return the bytes of payloads that are structs.
-
-        Raises:
-            PulsarFailuresError: a row does not fit the schema, or this worker has no fastavro.
-        """
-        try:
-            if self._encoder is None:
-                assert self._schema is not None  # noqa: S101 - `check_schema` has looked
-                self._encoder = Encoder(self._schema, "payload")
-            return self._encoder.encode(column)
-        except ValueRefusedError as error:
-            raise PulsarFailuresError("BAD_ROW", f"a row cannot be encoded: {error}") from None
-        except ConfigError as error:  # the driver has found no error
-            raise PulsarFailuresError("NO_FASTAVRO", f"on this worker, {error}") from None

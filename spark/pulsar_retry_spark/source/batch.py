@@ -16,62 +16,28 @@ from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.parsing import Option, option_texts, unknown_name
 from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.schemas.decoding import Decoding
-from pulsar_retry_spark.schemas.registry import latest, need_fastavro
 from pulsar_retry_spark.source.extent import CLOCK_DIFFERENCE_MS, Extent, held
 from pulsar_retry_spark.source.filters import Selection
 from pulsar_retry_spark.source.options import SourceOptions
-from pulsar_retry_spark.source.patience import patiently, refusals_of
+from pulsar_retry_spark.source.patience import refusals_of
 from pulsar_retry_spark.source.positions import END
 from pulsar_retry_spark.source.reading import Piece, read_batches
 from pulsar_retry_spark.source.rows import SCHEMA
 from pulsar_retry_spark.source.topics import Partition, existing, quiet, warn_if_none
 
 
-def schema(decoding: Decoding | None = None) -> StructType:
-    """Return the schema of the rows; *decoding* says how payloads are decoded, if they are."""
-    return from_arrow_schema(_all_columns(decoding), prefer_timestamp_ntz=True)
+def schema() -> StructType:
+    """Return the schema of the rows."""
+    return from_arrow_schema(SCHEMA, prefer_timestamp_ntz=True)
 
 
-def _all_columns(decoding: Decoding | None) -> pa.Schema:
-    return SCHEMA if decoding is None else pa.schema([*SCHEMA, *decoding.fields])
-
-
-def find_decoding(options: Mapping[str, str]) -> Decoding | None:
-    """Return how a query with these options decodes payloads; None if it does not.
-
-    Raises:
-        ConfigError: an option is invalid, no topic has a schema, or there is no column for one.
-        PulsarSourceError: the broker was not reached, or refuses.
-    """
-    if not SourceOptions.decodes(options):
-        return None
-    parsed = SourceOptions.parse(options, streaming=True)  # the kind of query is not known yet
-    reach(parsed.connection, PulsarSourceError)
-    names = parsed.schemas_of
-    connection = quiet(parsed.connection)
-    with refusals_of("no schema could be looked up"), lease(connection) as cached:
-        found = patiently(lambda: latest(cached.client, names))
-    if found is None:
-        accepted = f"a topic with a schema, but none of {', '.join(names)} has one"
-        raise ConfigError.bad("value.decode", "true", accepted)
-    need_fastavro(found, "value.decode")
-    decoding = Decoding(found, parsed.fail_fast)
-    try:
-        decoding.fields  # noqa: B018 - raises if there is no column for it
-    except ConfigError as error:
-        raise ConfigError(f"value.decode: {error}: without it, payload has the bytes") from None
-    return decoding
-
-
-def columns_of(wanted: StructType, decoding: Decoding | None = None) -> pa.Schema:
-    """Return *wanted*, which is `schema(decoding)` or a part of it, as an Arrow schema.
+def columns_of(wanted: StructType) -> pa.Schema:
+    """Return *wanted*, which is `schema()` or a part of it, as an Arrow schema.
 
     Raises:
         ConfigError: it has a column that the source does not have, or one of another type.
     """
-    columns = _all_columns(decoding)
-    known = from_arrow_schema(columns, prefer_timestamp_ntz=True)
+    known = schema()
     for field in wanted:
         if field.name not in known.names:
             raise ConfigError(unknown_name("column", field.name, known.names))
@@ -79,7 +45,7 @@ def columns_of(wanted: StructType, decoding: Decoding | None = None) -> pa.Schem
         if field.dataType != kind or not field.nullable:
             given = field.dataType.simpleString() + ("" if field.nullable else " not null")
             raise ConfigError(f"column {field.name!r} is {given}: expected {kind.simpleString()}")
-    return pa.schema([columns.field(name) for name in wanted.names])
+    return pa.schema([SCHEMA.field(name) for name in wanted.names])
 
 
 @attrs.frozen
@@ -89,26 +55,22 @@ class BatchQuery:
     Attributes:
         options: The source's options.
         columns: The columns to read.
-        decoding: How payloads are decoded; None if they are not.
         selection: The messages that have to be read.
     """
 
     options: SourceOptions
     columns: pa.Schema
-    decoding: Decoding | None = None
     selection: Selection = attrs.field(factory=Selection)
 
     @classmethod
-    def parse(
-        cls, options: Mapping[str, str], wanted: StructType, decoding: Decoding | None = None
-    ) -> BatchQuery:
+    def parse(cls, options: Mapping[str, str], wanted: StructType) -> BatchQuery:
         """Make a query of options as the user gave them, for the columns *wanted*.
 
         Raises:
             ConfigError: an option or the schema is invalid.
         """
         parsed = SourceOptions.parse(options, streaming=False)
-        return cls(parsed, columns_of(wanted, decoding), decoding)
+        return cls(parsed, columns_of(wanted))
 
     def pieces(self) -> list[Piece]:
         """Find the topics and their ends; return one piece for each of their partitions.
@@ -127,8 +89,7 @@ class BatchQuery:
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Read one piece, in a worker."""
-        options = self.options
-        return read_batches(options.connection, piece, self.columns, options.queue, self.decoding)
+        return read_batches(self.options.connection, piece, self.columns, self.options.queue)
 
     def _piece(self, partition: Partition, extent: Extent) -> Piece:
         since, until = self.selection.since, self.selection.until
@@ -165,9 +126,7 @@ def read_failures(spark: SparkSession, options: Mapping[str, Option]) -> DataFra
         ConfigError: an option is invalid.
         PulsarSourceError: the broker was not reached, or refuses.
     """
-    texts = option_texts(options)
-    decoding = find_decoding(texts)
-    query = BatchQuery.parse(texts, schema(decoding), decoding)
+    query = BatchQuery.parse(option_texts(options), schema())
     pieces = query.pieces()
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -177,4 +136,4 @@ def read_failures(spark: SparkSession, options: Mapping[str, Option]) -> DataFra
 
     # One task for each piece, or one without a row if there is nothing to read.
     numbers = spark.range(0, len(pieces), 1, max(1, len(pieces)))
-    return numbers.mapInArrow(read, schema(decoding))
+    return numbers.mapInArrow(read, schema())

@@ -29,9 +29,6 @@ _OF_STREAMS = (
     "discovery.seconds",
 )
 
-#: The option that asks for decoded payloads.
-_DECODE = "value.decode"
-
 #: The option that names the topic of each kind.
 _OPTION = {RETRY: "retry.topic", DEAD_LETTER: "dead_letter.topic"}
 
@@ -74,9 +71,6 @@ class SourceOptions:
             read.
         discovery: Seconds between two checks of a stream for new topics and partitions.
         queue: How many messages a reader may fetch ahead.
-        decode: Whether payloads are decoded by their schemas.
-        fail_fast: Whether a payload that can't be decoded fails the query.
-        origin: The topic whose letters these are; None if the options do not name it.
     """
 
     connection: ClusterConnection
@@ -88,25 +82,6 @@ class SourceOptions:
     max_rows: int | None = None
     ack_on_restart: bool = True
     discovery: float = 30.0
-    decode: bool = False
-    fail_fast: bool = False
-    origin: str | None = None
-
-    @staticmethod
-    def decodes(options: Mapping[str, str]) -> bool:
-        """Return whether the options ask for decoded payloads; other options are not checked.
-
-        Raises:
-            ConfigError: the option for that is invalid.
-        """
-        return OptionReader(options).flag(_DECODE, default=False)
-
-    @property
-    def schemas_of(self) -> list[str]:
-        """The topics whose latest schema may be that of the payloads, the best one first."""
-        letters = sorted(self.topics, key=lambda each: each.kind)  # dead letters first
-        names = [self.origin, *[name for each in letters for name in (each.old_name, each.name)]]
-        return [name for name in names if name is not None]
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -134,9 +109,6 @@ class SourceOptions:
             max_rows=reader.integer("max_rows_per_batch", minimum=1),
             ack_on_restart=reader.flag("ack_on_restart", default=True),
             discovery=_discovery(reader),
-            decode=reader.flag(_DECODE, default=False),
-            fail_fast=reader.choice("mode", "permissive", ("permissive", "failfast")) == "failfast",
-            origin=_name(OptionReader(options), "topic"),
         )
         reader.finish()
         return parsed

@@ -11,15 +11,12 @@ import attrs
 import pulsar
 import pyarrow as pa
 
-from pulsar_retry.errors import ConfigError
 from pulsar_retry.native.loading import native_rows
 from pulsar_retry.runtime.raw import has_message
 from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarSourceError
-from pulsar_retry_spark.schemas.decoding import VALUE, VALUE_ERROR, Decoder, Decoding
-from pulsar_retry_spark.schemas.registry import version_of
 from pulsar_retry_spark.source.patience import (
     BROKER_IS_AWAY,
     PATIENCE,
@@ -80,37 +77,28 @@ class Piece:
 
 
 def read_batches(
-    connection: ClusterConnection,
-    piece: Piece,
-    schema: pa.Schema,
-    queue: int,
-    decoding: Decoding | None = None,
+    connection: ClusterConnection, piece: Piece, schema: pa.Schema, queue: int
 ) -> Iterator[pa.RecordBatch]:
     """Read *piece* as record batches of *schema*.
 
     Args:
         connection: The cluster.
         piece: What to read.
-        schema: A part of the columns of `rows.SCHEMA`, and of those that *decoding* adds.
+        schema: A part of the columns of `rows.SCHEMA`.
         queue: How many messages the reader may fetch ahead.
-        decoding: How payloads are decoded; None if they are not.
 
     Raises:
-        PulsarSourceError: messages are missing or do not come, one can't be decoded and the query
-            is to fail then, this worker has no fastavro, or the broker refuses.
+        PulsarSourceError: messages are missing or do not come, or the broker refuses.
     """
     constants = {"kind": piece.partition.kind, "topic": piece.partition.topic}
     module = native_rows().module
     with refusals_of(f"{piece.partition.name} could not be read"), lease(connection) as cached:
-        decoder = None
-        if decoding is not None and not {VALUE, VALUE_ERROR}.isdisjoint(schema.names):
-            decoder = _decoder(decoding, cached.client, piece.partition.topic)
         if module is None:
-            rows = RowBuffer(schema, constants, decoder)
+            rows = RowBuffer(schema, constants)
             yield from _one_by_one(cached.client, piece, queue, rows)
             return
         for taken in _many(module, cached.client, piece, queue):
-            yield Block(taken, schema, constants, decoder).take()
+            yield Block(taken, schema, constants).take()
 
 
 def _one_by_one(
@@ -162,16 +150,6 @@ def _many(module: Any, client: pulsar.Client, piece: Piece, queue: int) -> Itera
         _check_end(piece, reading.position())
     if reading.rows():
         yield reading.take()
-
-
-def _decoder(decoding: Decoding, client: pulsar.Client, topic: str) -> Decoder:
-    """Return a decoder of messages of *topic*, which asks the broker for their schemas."""
-    try:
-        return Decoder(
-            decoding, lambda version: patiently(lambda: version_of(client, topic, version))
-        )
-    except ConfigError as error:  # the driver has found no error
-        raise PulsarSourceError("NO_FASTAVRO", f"on this worker, {error}") from None
 
 
 def _id_text(position: tuple[int, int, int], number: int, raw: Any) -> str:

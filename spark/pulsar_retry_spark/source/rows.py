@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -33,9 +33,7 @@ from pulsar_retry.wire.properties import (
     delay_ms_of,
     origin_message_id,
 )
-from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.frames.decoding import keys, split_rules, valid_time, valid_times
-from pulsar_retry_spark.schemas.decoding import VALUE, VALUE_ERROR, Decoder, UndecodableError
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -130,9 +128,6 @@ PROPERTIES = (
     ORIGIN_MESSAGE_ID_OLD,
 )
 
-#: The columns that a decoder needs.
-_DECODED = ("payload", "schema_version", "message_id")
-
 _UNREADABLE = (None,) * (len(_FIELDS) - _FIELDS.index("attempt"))
 
 
@@ -143,17 +138,13 @@ class RowBuffer:
     Python's garbage collector tracks, because it would visit all of them again and again.
 
     Args:
-        schema: The wanted columns, a part of `SCHEMA` and of what the decoder adds.
+        schema: The wanted columns, a part of `SCHEMA`.
         constants: The values of the columns that are the same in all rows.
-        decoder: Decodes the payloads; None if no such column is wanted.
     """
 
-    def __init__(
-        self, schema: pa.Schema, constants: Mapping[str, str], decoder: Decoder | None = None
-    ) -> None:
+    def __init__(self, schema: pa.Schema, constants: Mapping[str, str]) -> None:
         self._schema = schema
         self._constants = constants
-        self._decoder = decoder
         self._rows: list[tuple[Any, ...]] = []
         self._names: list[str] = []
         self._values: list[str] = []
@@ -189,15 +180,8 @@ class RowBuffer:
         )
 
     def take(self) -> pa.RecordBatch:
-        """Return the rows, of which there must be at least one, and start an empty batch.
-
-        Raises:
-            PulsarSourceError: a payload can't be decoded, and the query is to fail then.
-            pulsar.PulsarException: the schema of a message can't be looked up.
-        """
+        """Return the rows, of which there must be at least one, and start an empty batch."""
         columns: dict[str, Any] = dict(zip(_FIELDS, zip(*self._rows, strict=True), strict=True))
-        if self._decoder is not None:
-            columns |= _decoded(self._decoder, columns, self._constants["topic"])
         arrays = [self._array(field, columns) for field in self._schema]
         for each in (self._rows, self._names, self._values, self._offsets):
             each.clear()
@@ -212,8 +196,6 @@ class RowBuffer:
             offsets = pa.array([*self._offsets, len(self._names)], pa.int32())
             texts = (pa.array(each, pa.string()) for each in (self._names, self._values))
             return pa.MapArray.from_arrays(offsets, *texts)
-        if isinstance(columns[field.name], pa.Array):
-            return columns[field.name]
         if field.type == _TIME:
             return pa.array(columns[field.name], pa.timestamp("ms", tz="UTC")).cast(_TIME)
         return pa.array(columns[field.name], field.type)
@@ -226,24 +208,16 @@ class Block:
 
     Args:
         taken: What `Reading.take` has returned, for the properties `PROPERTIES`.
-        schema: The wanted columns, a part of `SCHEMA` and of what the decoder adds.
+        schema: The wanted columns, a part of `SCHEMA`.
         constants: The values of the columns that are the same in all rows.
-        decoder: Decodes the payloads; None if no such column is wanted.
     """
 
-    def __init__(
-        self,
-        taken: Any,
-        schema: pa.Schema,
-        constants: Mapping[str, str],
-        decoder: Decoder | None = None,
-    ) -> None:
+    def __init__(self, taken: Any, schema: pa.Schema, constants: Mapping[str, str]) -> None:
         rows, payload, key, ordering_key, ids, published, happened, versions, *rest = taken
         wanted, names, values, places, readable = rest
         self._rows: int = rows
         self._schema = schema
         self._constants = constants
-        self._decoder = decoder
         self._columns = {
             "payload": _texts(pa.binary(), rows, payload),
             "key": keys(_texts(pa.binary(), rows, key)).cast(pa.string()),
@@ -266,20 +240,12 @@ class Block:
         self._headers = pa.MapArray.from_arrays(offsets, *pairs)
 
     def take(self) -> pa.RecordBatch:
-        """Return the rows.
-
-        Raises:
-            PulsarSourceError: a payload can't be decoded, and the query is to fail then.
-            pulsar.PulsarException: the schema of a message can't be looked up.
-        """
+        """Return the rows."""
         try:
             properties = self._properties()
         except _OddError:
             properties = self._properties_one_by_one()
         columns = self._columns | properties
-        if self._decoder is not None:
-            lists = {name: columns[name].to_pylist() for name in _DECODED}
-            columns |= _decoded(self._decoder, lists, self._constants["topic"])
         arrays = []
         for field in self._schema:
             if field.name in self._constants:
@@ -332,16 +298,6 @@ class Block:
         columns = zip(_FIELDS[-len(_UNREADABLE) :], zip(*rows, strict=True), strict=True)
         decoded = {name: pa.array(each, SCHEMA.field(name).type) for name, each in columns}
         return decoded | {"headers": pa.array(headers, SCHEMA.field("headers").type)}
-
-
-def _decoded(decoder: Decoder, columns: Mapping[str, Sequence[Any]], topic: str) -> dict[str, Any]:
-    """Return the columns of decoded payloads; *columns* has lists of the columns `_DECODED`."""
-    try:
-        found = decoder.columns(columns["payload"], columns["schema_version"])
-    except UndecodableError as error:
-        where = f"{topic} {columns['message_id'][error.row]}"
-        raise PulsarSourceError("UNDECODABLE", f"the message {where} {error}") from None
-    return dict(zip((VALUE, VALUE_ERROR), found, strict=True))
 
 
 class _OddError(Exception):

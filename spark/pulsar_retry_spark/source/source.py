@@ -13,7 +13,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pulsar_retry_spark.schemas.decoding import Decoding
 from pulsar_retry_spark.source.batch import BatchQuery, columns_of
 from pulsar_retry_spark.source.options import SourceOptions
 
@@ -24,37 +23,32 @@ if TYPE_CHECKING:
 _PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
-def batch_reader(
-    options: Mapping[str, str], wanted: StructType, decoding: Decoding | None = None
-) -> DataSourceReader:
+def batch_reader(options: Mapping[str, str], wanted: StructType) -> DataSourceReader:
     """Return the reader of a batch query.
 
     Args:
         options: The options as the user gave them.
-        wanted: `batch.schema(decoding)`, or the part of it that the user has chosen with
+        wanted: `batch.schema()`, or the part of it that the user has chosen with
             `DataFrameReader.schema`.
-        decoding: How payloads are decoded; None if they are not.
 
     Raises:
         ConfigError: an option or the schema is invalid.
     """
-    query = BatchQuery.parse(options, wanted, decoding)
+    query = BatchQuery.parse(options, wanted)
     return (PushingReader if _is_pushing() else FailureReader)(query)
 
 
-def stream_reader(
-    options: Mapping[str, str], wanted: StructType, decoding: Decoding | None = None
-) -> DataSourceStreamReader:
+def stream_reader(options: Mapping[str, str], wanted: StructType) -> DataSourceStreamReader:
     """Return the reader of a streaming query; arguments and errors are those of `batch_reader`."""
     parsed = SourceOptions.parse(options, streaming=True)
-    columns = columns_of(wanted, decoding)
+    columns = columns_of(wanted)
     try:
         from pulsar_retry_spark.source.limited import LimitedStreamReader  # noqa: PLC0415
     except ImportError:  # Spark 4.0 or 4.1
         from pulsar_retry_spark.source.unlimited import UnlimitedStreamReader  # noqa: PLC0415
 
-        return UnlimitedStreamReader(parsed, columns, decoding)
-    return LimitedStreamReader(parsed, columns, decoding)
+        return UnlimitedStreamReader(parsed, columns)
+    return LimitedStreamReader(parsed, columns)
 
 
 def _is_pushing() -> bool:

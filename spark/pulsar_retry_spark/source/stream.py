@@ -21,7 +21,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.schemas.decoding import Decoding
 from pulsar_retry_spark.source.options import SourceOptions
 from pulsar_retry_spark.source.patience import patiently, refusals_of
 from pulsar_retry_spark.source.positions import LATEST, MessagePosition, from_offset, to_offset
@@ -44,12 +43,9 @@ class FailureStreamReader(DataSourceStreamReader):
     connections of the driver are not.
     """
 
-    def __init__(
-        self, options: SourceOptions, columns: pa.Schema, decoding: Decoding | None = None
-    ) -> None:
+    def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
         self._options = options
         self._columns = columns
-        self._decoding = decoding
         self._available_now = False
         self._finished = False
         self._planner: Planner | None = None
@@ -102,9 +98,7 @@ class FailureStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a part of one partition, in a worker."""
         options = self._options
-        return read_batches(
-            options.connection, partition.value, self._columns, options.queue, self._decoding
-        )
+        return read_batches(options.connection, partition.value, self._columns, options.queue)
 
     def commit(self, end: dict[str, str]) -> None:
         """Acknowledge everything that the checkpoint covers.

@@ -19,7 +19,6 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.schemas.decoding import Decoding
 from pulsar_retry_spark.source.extent import last_messages
 from pulsar_retry_spark.source.options import SourceOptions
 from pulsar_retry_spark.source.patience import patiently, refusals_of
@@ -34,9 +33,7 @@ _POLL = 1.0
 class UnlimitedStreamReader(FailureStreamReader):
     """A stream whose micro-batches have no limit."""
 
-    def __init__(
-        self, options: SourceOptions, columns: pa.Schema, decoding: Decoding | None = None
-    ) -> None:
+    def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
         """Make it.
 
         Raises:
@@ -45,7 +42,7 @@ class UnlimitedStreamReader(FailureStreamReader):
         if options.max_rows is not None:
             accepted = "no value before Spark 4.2: a micro-batch has everything that there is"
             raise ConfigError.bad("max_rows_per_batch", options.max_rows, accepted)
-        super().__init__(attrs.evolve(options, ack_on_restart=False), columns, decoding)
+        super().__init__(attrs.evolve(options, ack_on_restart=False), columns)
         # Where the next micro-batch starts, as far as Spark has said it.
         self._start: dict[str, str] | None = None
         self._seen: tuple[dict[str, str], float] = ({}, 0.0)

@@ -14,7 +14,7 @@ from pulsar_retry_spark import read_failures
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
 
-SPARK = int(pyspark.__version__.split(".")[0])
+SPARK, MINOR = map(int, pyspark.__version__.split(".")[:2])
 
 # PySpark's own: old releases use distutils, and leave sockets to the garbage collection.
 pytestmark = [
@@ -25,14 +25,63 @@ pytestmark = [
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
 
-#: How a block begins that does not run on Spark 3.5.
-MARK = "# Spark 4\n"
+#: How a block begins that does not run on Spark 3.5, and one that needs Spark's package for Avro.
+MARK, AVRO = "# Spark 4\n", "# spark-avro\n"
+
+#: The names of this package that earlier blocks import.
+USED = ("failures", "read_failures", "write_failures")
+
+#: Releases of this package, by release of Spark; the same Scala is enough for the last one.
+PACKAGES = {
+    (3, 5): "spark-avro_2.12:3.5.7",
+    (4, 0): "spark-avro_2.13:4.0.0",
+    (4, 1): "spark-avro_2.13:4.1.1",
+    (4, 2): "spark-avro_2.13:4.2.0",
+    (4, 3): "spark-avro_2.13:4.2.0",
+}
 
 
 def test_only_marked_blocks_need_spark_4():
     """They have the format by name, which Spark 3.5 lacks; the others have not."""
     for each in BLOCKS:
         assert each.startswith(MARK) == ('format("pulsar-failures")' in each)
+
+
+def run(blocks, spark, replaced):
+    """Run blocks as one program with other addresses; return its names."""
+    code = "".join(blocks)
+    for name, real in replaced.items():
+        assert name in code
+        code = code.replace(name, real)
+    names = {"spark": spark, "__name__": "documentation"}
+    exec(compile(code, "documentation", "exec"), names)  # noqa: S102
+    return names
+
+
+@pytest.mark.parametrize(
+    "spark",
+    [{"spark.jars.packages": f"org.apache.spark:{PACKAGES[SPARK, MINOR]}"}],
+    indirect=True,
+    ids=["avro"],
+)
+def test_avro_runs(spark, broker, monkeypatch):
+    """The recipe with `from_avro`, by itself; the jars come from Maven Central."""
+    monkeypatch.setattr("builtins.print", lambda *_: None)
+    (block,) = [each for each in BLOCKS if each.startswith(AVRO)]
+    options = {"service.url": broker.service_url, "topic": "orders", "subscription": "billing"}
+    before = f"from pyspark.sql import functions as F\noptions = {options}\n"
+    before += f"from pulsar_retry_spark import {', '.join(USED)}\n"
+    replaced = {
+        "pulsar://localhost:6650": broker.service_url,
+        '"payments"': repr(f"payments-{uuid.uuid4().hex}"),
+    }
+    names = run([before, block], spark, replaced)
+
+    letters = read_failures(spark, names["payments"])
+    values = letters.select("kind", names["from_avro"]("payload", names["schema"]).alias("value"))
+    assert {("dead_letter", 1, 9.5), ("dead_letter", 2, -1.0), ("retry", 2, 1.0)} == {
+        (row.kind, *row.value) for row in values.collect()
+    }
 
 
 @pytest.mark.feature("the programs of the guide")
@@ -48,18 +97,14 @@ def test_the_guide_runs(spark, broker, tmp_path, monkeypatch):
         """.replace("        ", "").strip()
     )
     monkeypatch.setattr("builtins.print", lambda *_: None)
-    code = "".join(each for each in BLOCKS if SPARK >= 4 or not each.startswith(MARK))
-    for name, real in {
+    left_out = (AVRO,) if SPARK >= 4 else (AVRO, MARK)
+    replaced = {
         "pulsar://localhost:6650": broker.service_url,
         "http://localhost:8080": broker.admin_url,
         '"orders"': repr(f"orders-{uuid.uuid4().hex}"),
         "/data": str(tmp_path),
-    }.items():
-        assert name in code
-        code = code.replace(name, real)
-    names = {"spark": spark, "__name__": "documentation"}
-
-    exec(compile(code, "documentation", "exec"), names)  # noqa: S102
+    }
+    names = run([each for each in BLOCKS if not each.startswith(left_out)], spark, replaced)
 
     letters = names["letters"].collect()
     assert {row.reason for row in letters} == {

@@ -252,19 +252,7 @@ def test_the_version_of_a_schema_is_that_of_a_row_that_was_read():
     assert {"schema_version": 1} == Columns.of(["payload", "schema_version"], extra=True).extra
 
 
-def test_what_was_decoded_is_not_written_beside_its_bytes():
-    """Without them, it is the payload; elsewhere, it is Kafka's name for it."""
-    names = ["payload", "value", "value_error", "kind", "message_id", "publish_time"]
-    assert ("value", "value_error") == Columns.of(names, extra=False).ignored
-    assert 0 == Columns.of(names[1:], extra=False).known["payload"]
-    with pytest.raises(ConfigError, match="expected only one column for payload"):
-        Columns.of(["payload", "value"], extra=False)
-    with pytest.raises(ConfigError, match="unknown column 'value_error'"):
-        Columns.of(["payload", "value_error"], extra=False)
-
-
-def test_a_struct_is_a_payload_if_there_is_a_schema():
-    """That encodes it."""
-    check("payload struct<a:int>", value__schema="topic")
+def test_a_struct_is_no_payload():
+    """Spark encodes it."""
     with pytest.raises(ConfigError, match="column 'payload' is struct<a:int>: expected binary or"):
-        check("payload struct<a:int>")
+        check("payload struct<a:int>", value__schema="topic")

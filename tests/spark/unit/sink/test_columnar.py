@@ -18,7 +18,7 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts
-from pulsar_retry_spark.schemas.registry import TopicSchema
+from pulsar_retry_spark.schemas import TopicSchema
 from pulsar_retry_spark.sink.columnar import count, grouped
 from pulsar_retry_spark.sink.lanes import BatchLane, PartitionedLane
 from pulsar_retry_spark.sink.routing import Router, Row

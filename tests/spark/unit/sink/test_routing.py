@@ -20,7 +20,7 @@ from pulsar_retry.wire.properties import (
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.schemas.registry import TopicSchema
+from pulsar_retry_spark.schemas import TopicSchema
 from pulsar_retry_spark.sink.routing import OTHER_REASONS, Router, Row
 from pulsar_retry_spark.sink.task import Task
 
@@ -774,22 +774,6 @@ def test_rows_keep_the_schema_that_they_were_read_with():
     assert [(b"a", READ_SCHEMAS[1]), (b"b", LATEST)] == [(row[1], row[8]) for row in rows]
     assert [LATEST] == [row[8] for row in schemas_of({"payload": pa.array([b"a"])})]
     assert one()[8] is None
-
-
-def test_structs_are_encoded_by_the_latest_schema():
-    """Whatever they were read with."""
-    payload = pa.array([{"id": 1}, None], pa.struct({"id": pa.int32()}))
-    rows = schemas_of(read_back(payload, [0, 1]))
-    assert [(b'{"id":1}', LATEST), (None, LATEST)] == [(row[1], row[8]) for row in rows]
-    assert rows[0][6] - rows[1][6] == len(b'{"id":1}')
-
-
-def test_a_worker_without_fastavro_is_an_error(monkeypatch):
-    """It is not where the driver has found it."""
-    monkeypatch.setattr("pulsar_retry_spark.schemas.registry.find_spec", lambda _: None)
-    monkeypatch.setitem(globals(), "LATEST", TopicSchema("AVRO", LATEST.definition))
-    with pytest.raises(PulsarFailuresError, match=r"NO_FASTAVRO\] on this worker, value\.schema: "):
-        schemas_of({"payload": pa.array([{"id": 1}])})
 
 
 def test_a_schema_that_is_gone_is_an_error():

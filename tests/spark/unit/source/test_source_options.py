@@ -142,14 +142,3 @@ def test_partitions_belong_to_their_topics():
         ConfigError, match="checkpointLocation: it belongs to a query on persistent://x"
     ):
         options.topic_of("persistent://x/y/z")
-
-
-def test_payloads_are_decoded_if_that_is_asked_for():
-    """By the schema of the main topic, or else by that of the letters' topics."""
-    assert not parse().decode
-    options = parse(value__decode="true", mode="FAILFAST")
-    assert (True, True) == (options.decode, options.fail_fast)
-    assert [ORDERS, f"{ORDERS}-billing-DLQ"] == [options.schemas_of[0], options.schemas_of[2]]
-    assert f"{ORDERS}-billing-RETRY" == options.schemas_of[-1]
-    with pytest.raises(ConfigError, match="mode='dropmalformed': expected one of"):
-        parse(mode="DROPMALFORMED")

@@ -17,9 +17,7 @@ from pulsar_retry.wire.properties import (
     dead_letter_properties,
     letter_properties,
 )
-from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.frames.columns import COLUMNS
-from pulsar_retry_spark.schemas.decoding import UndecodableError
 from pulsar_retry_spark.source.rows import SCHEMA, RowBuffer
 
 NOON = 1_700_000_000_123
@@ -294,29 +292,9 @@ def test_a_source_is_read_as_it_was_written():
     assert source == row(FAILURE_SOURCE=json.dumps(source))["source"]
 
 
-class Halves:
-    """A decoder, as far as a buffer uses it."""
-
-    def columns(self, payloads, versions):
-        if b"bad" in payloads:
-            raise UndecodableError(0, "can't be decoded")
-        return pa.array(versions, pa.int64()), pa.array([None] * len(payloads), pa.string())
-
-
-def test_versions_and_values_are_columns():
-    """A message without a schema has no version."""
-    wanted = pa.schema([SCHEMA.field("schema_version"), ("value", pa.int64()), SCHEMA.field("key")])
-    buffer = RowBuffer(wanted, CONSTANTS, Halves())
+def test_a_message_without_a_schema_has_no_version():
+    """Others have the number of theirs."""
+    buffer = RowBuffer(pa.schema([SCHEMA.field("schema_version"), SCHEMA.field("key")]), CONSTANTS)
     for each in (Message(version=3), Message()):
         buffer.add(each, "1:0:-1")
-    found = buffer.take().to_pydict()
-    assert {"schema_version": [3, None], "value": [3, None], "key": [None, None]} == found
-
-
-def test_a_message_that_fails_a_query_is_named():
-    """By its topic and id."""
-    buffer = RowBuffer(pa.schema([("value", pa.int64())]), CONSTANTS, Halves())
-    buffer.add(Message(content=b"bad"), "1:7:-1")
-    with pytest.raises(PulsarSourceError, match="t-s-DLQ 1:7:-1 can't be decoded") as raised:
-        buffer.take()
-    assert "UNDECODABLE" == raised.value.slug
+    assert {"schema_version": [3, None], "key": [None, None]} == buffer.take().to_pydict()

@@ -1,1 +1,0 @@
-"""Values with a schema: what Pulsar's registry says of a topic, as columns of Spark and back."""
