@@ -347,17 +347,13 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
                 are released nevertheless.
         """
         self._bridge.check()
-        self._shut()
+        self._arrivals.close()
         with contextlib.suppress(ConsumerClosedError):  # the client is closed, with its consumers
             await self._pool.run(self._close)
 
     def _end_receives(self) -> None:
         """Make waiting receives raise `pulsar.AlreadyClosed`. Thread-safe."""
-        self._bridge.post(self._shut)
-
-    def _shut(self) -> None:
-        """Do what `_end_receives` does, on the loop."""
-        self._arrivals.close()
+        self._bridge.post(self._arrivals.close)
 
     def _close(self) -> None:
         """Close the consumer, on a thread that can block."""
