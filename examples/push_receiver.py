@@ -1,9 +1,8 @@
 """A push receiver as on Pub/Sub's pages, and the dispatcher that posts to it, in one command.
 
-The receiver does not use Pulsar: it decodes Pub/Sub's envelope and answers 204. It would do the
-same behind Flask, FastAPI or Cloud Run. Every request has a JWT, which is verified before the
-receiver is called. One order is refused at its first attempt. Another is refused at every attempt,
-so it ends in the dead-letter topic.
+The receiver does not use Pulsar: it verifies the JWT of each request, decodes Pub/Sub's envelope,
+and answers 204. It would do the same behind Flask, FastAPI or Cloud Run. One order is refused at
+its first attempt. Another is refused at every attempt, so it ends in the dead-letter topic.
 """
 
 import base64
@@ -12,6 +11,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -23,16 +23,23 @@ import pulsar_retry as pr
 
 URL = os.environ.get("PULSAR_SERVICE_URL", "pulsar://localhost:6650")
 TOPIC = f"orders-{uuid.uuid4().hex[:8]}"
-EMAIL = "push@example.com"
+EMAIL, AUDIENCE = "push@example.com", "shop"
 
 settled = threading.Semaphore(0)
 
 
-def receive(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Decode the envelope, as Google's Flask sample does; the status 204 acknowledges."""
+def receive(
+    verifier: pr.push.Verifier, environ: dict[str, Any], start_response: Callable[..., Any]
+) -> Iterable[bytes]:
+    """Verify the sender and decode the envelope, as Google's sample does; 204 acknowledges."""
+    try:
+        claims = verifier.verify({"Authorization": environ.get("HTTP_AUTHORIZATION", "")})
+    except pr.push.VerificationError:
+        start_response("401 Unauthorized", [])
+        return []
     envelope = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
     order = base64.b64decode(envelope["message"]["data"]).decode()
-    attempt, sender = envelope["deliveryAttempt"], environ["pulsar_retry.push.claims"]["email"]
+    attempt, sender = envelope["deliveryAttempt"], claims["email"]
     if order == "chair" or (order == "lamp" and attempt == 1):
         print(f"attempt {attempt}: no {order} in stock")
         start_response("503 Service Unavailable", [])
@@ -56,10 +63,9 @@ class Silent(WSGIRequestHandler):
 def main() -> None:
     """Serve, dispatch, send three orders, and end when each is settled."""
     account = pr.push.ServiceAccount(EMAIL, new_key())
-    server = make_server("127.0.0.1", 0, receive, handler_class=Silent)
+    verifier = pr.push.Verifier(account.jwks(), audience=AUDIENCE, email=EMAIL)
+    server = make_server("127.0.0.1", 0, partial(receive, verifier), handler_class=Silent)
     endpoint = f"http://localhost:{server.server_port}/push"
-    verifier = pr.push.Verifier(account.jwks(), audience=endpoint, email=EMAIL)
-    server.set_app(verifier.wsgi(receive))
     serving = threading.Thread(target=server.serve_forever)
     serving.start()
 
@@ -74,6 +80,7 @@ def main() -> None:
             "shop",
             endpoint,
             sign=account,
+            audience=AUDIENCE,
             retry_policy=pr.RetryPolicy(backoff=pr.Fixed(0.2)),
             dead_letter_policy=pr.DeadLetterPolicy(max_redeliver_count=2),
         ) as dispatcher:

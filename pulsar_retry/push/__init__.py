@@ -4,9 +4,8 @@ It needs the extra: ``pip install "pulsar-retry[push]"``.
 """
 
 from pulsar_retry.push import _needs as _needs
-from pulsar_retry.push.auth.middleware import KeysUnavailableError, VerificationError
 from pulsar_retry.push.auth.tokens import ServiceAccount
-from pulsar_retry.push.auth.verifier import Verifier
+from pulsar_retry.push.auth.verifier import KeysUnavailableError, VerificationError, Verifier
 from pulsar_retry.push.dispatcher import Dispatcher
 from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.http.guard import Guard

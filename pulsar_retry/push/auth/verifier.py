@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import http.client
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jwt
 
-from pulsar_retry.errors import ConfigError
+from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.push.auth.jwks import Fetched, KeyCache, by_id, fetcher
-from pulsar_retry.push.auth.middleware import RequestVerifier, VerificationError
 from pulsar_retry.push.auth.tokens import ALGORITHM, ISSUER, LONGEST
+from pulsar_retry.push.http.endpoint import PushEndpoint
 
 _REQUIRED = ["aud", "email", "exp", "iat", "iss"]
 
+#: Seconds for which fetched keys are used.
+_LIFESPAN = 3600.0
+#: Seconds between two fetches because of an unknown key or a failed fetch. Requests from strangers
+#: must not cause a fetch each time.
+_COOLDOWN = 30.0
+_TIMEOUT = 5.0
 
-class Verifier(RequestVerifier):
+
+class VerificationError(PulsarRetryError):
+    """A request does not come from the expected sender. Answer 401: the dispatcher tries again."""
+
+
+class KeysUnavailableError(VerificationError):
+    """Nothing can be verified now, because the keys cannot be fetched. Answer 503."""
+
+
+class Verifier:
     """Checks the JWT of a push request, from Google or from a `ServiceAccount`. Thread-safe.
 
     It checks the signature (only RS256, whatever the token says), ``exp``, ``iat``, ``aud``,
@@ -34,20 +50,19 @@ class Verifier(RequestVerifier):
         email: str,
         issuer: str | Iterable[str] = (ISSUER, "accounts.google.com"),
         leeway: Duration = 30.0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make a verifier. It fetches nothing before the first request.
 
         Args:
             keys: A JSON Web Key Set, or its URL. For Google's own tokens the URL is
-                ``https://www.googleapis.com/oauth2/v3/certs``. The set is fetched again when it is
-                older than its server allows, or for an unknown key, but at most every 30 s.
+                ``https://www.googleapis.com/oauth2/v3/certs``. The set is fetched again after an
+                hour, and for an unknown key, but at most every 30 s. A URL is ``https``, or
+                ``http`` with ``localhost`` or a loopback address. Redirects are not followed.
             audience: The expected ``aud``, by default the URL of the endpoint. Upper and lower case
                 do not matter, as Pub/Sub's documentation says.
             email: The expected ``email``.
             issuer: The accepted values of ``iss``.
             leeway: Seconds or a timedelta by which the clocks may differ.
-            clock: Returns seconds, to measure the age of keys.
 
         Raises:
             ConfigError: an argument is invalid.
@@ -59,7 +74,7 @@ class Verifier(RequestVerifier):
         if not self._issuers:
             raise ConfigError.bad("issuer", issuer, "one or more texts")
         self._leeway = seconds("leeway", leeway)
-        self._keys = KeyCache(_source(keys), clock)
+        self._keys = _FetchedKeys(keys) if isinstance(keys, str) else _given(keys)
 
     def verify(self, headers: Mapping[str, str]) -> Mapping[str, object]:
         """Return the claims of a request.
@@ -109,20 +124,53 @@ class Verifier(RequestVerifier):
         header = jwt.get_unverified_header(token)
         if header.get("alg") != ALGORITHM:
             raise VerificationError(f"the algorithm is not {ALGORITHM}")
-        key = self._keys.get(str(header.get("kid", "")))
-        if key is None:
-            raise VerificationError("the key is not known")
-        if key.get("kty") != "RSA":
-            raise VerificationError("the key is not an RSA key")
-        return jwt.PyJWK(dict(key), algorithm=ALGORITHM)
+        keys, key_id = self._keys, header.get("kid", "")
+        try:
+            return keys[key_id] if isinstance(keys, jwt.PyJWKSet) else keys.get_signing_key(key_id)
+        except (KeyError, jwt.PyJWKClientError) as error:
+            raise VerificationError("the key is not known") from error
 
 
-def _source(keys: str | Mapping[str, Any]) -> Callable[[], Fetched]:
-    if isinstance(keys, str):
-        return fetcher(keys)
+class _FetchedKeys(jwt.PyJWKClient):
+    """Keys from a URL, which are not fetched more often after failures than for unknown keys."""
+
+    def __init__(self, url: str) -> None:
+        endpoint = PushEndpoint.of(url)
+        if not endpoint.is_tls and endpoint.host.endswith(".localhost"):
+            # Without TLS, whoever answers for such a name could give keys.
+            accepted = "an https:// URL, or http:// with localhost or a loopback address"
+            raise ConfigError.bad("keys", str(endpoint), accepted)
+        super().__init__(url, lifespan=_LIFESPAN, timeout=_TIMEOUT, cooldown_duration=_COOLDOWN)
+        self._next_fetch = -math.inf
+
+    def fetch_data(self) -> Any:
+        """Fetch the keys.
+
+        Raises:
+            KeysUnavailableError: they cannot be fetched.
+        """
+        now = time.monotonic()
+        if now < self._next_fetch:
+            raise KeysUnavailableError(
+                "the keys could not be fetched, and the last attempt was only a moment ago"
+            )
+        self._next_fetch = now + _COOLDOWN
+        try:
+            return super().fetch_data()
+        # RecursionError: deeply nested lists are valid JSON.
+        except (
+            jwt.PyJWTError,
+            OSError,
+            http.client.HTTPException,
+            ValueError,
+            RecursionError,
+        ) as error:
+            raise KeysUnavailableError("the keys cannot be fetched") from error
+
+
+def _given(keys: Mapping[str, Any]) -> jwt.PyJWKSet:
     try:
-        by_id(keys)
-    except ValueError:
+        return jwt.PyJWKSet.from_dict(dict(keys))
+    except (jwt.PyJWTError, TypeError, ValueError):
         accepted = "a JSON Web Key Set, or its URL"
         raise ConfigError.bad("keys", type(keys).__name__, accepted) from None
-    return lambda: (keys, None)

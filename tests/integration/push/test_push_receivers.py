@@ -75,11 +75,19 @@ def test_what_flask_returns(client, topic, publish, admin, flask, status):
 
 
 def test_flask_behind_the_verifier(client, topic, publish, admin, flask):
-    """One line guards an application; a dispatcher that does not sign is refused."""
+    """It guards an application; a dispatcher that does not sign is refused."""
     url, names, app = flask
     account = pr.push.ServiceAccount("push@example.com", _key())
     verifier = pr.push.Verifier(account.jwks(), audience="my-shop", email="push@example.com")
-    app.wsgi_app = verifier.wsgi(app.wsgi_app)  # type: ignore[method-assign]
+
+    @app.before_request
+    def verify() -> tuple[str, int] | None:
+        try:
+            verifier.verify(request.headers)
+        except pr.push.VerificationError:
+            return "", 401
+        return None
+
     dispatcher = pr.push.Dispatcher(client, topic, SUBSCRIPTION, url, ack_deadline=600)
     sample = dispatcher.metrics.registry.get_sample_value
     labels: dict[str, Any] = {"topic": topic, "subscription": SUBSCRIPTION, "code": "401"}
