@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from statistics import fmean
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsar_retry.errors import ConfigError
@@ -20,7 +21,15 @@ def dice() -> random.Random:
     return random.Random(1)  # noqa: S311 - nothing is secret here
 
 
-outcomes = st.lists(st.tuples(st.booleans(), st.floats(0, 30), st.integers(0, 3)), max_size=300)
+#: Whether a request succeeds, how long that takes, and how many rounds ago it was sent.
+outcomes = st.lists(
+    st.tuples(
+        st.sampled_from([True] * 63 + [False]) | st.booleans(),
+        st.floats(0, 0.9) | st.floats(0, 30),
+        st.integers(0, 3),
+    ),
+    max_size=300,
+)
 
 
 def rounds(window: Window, count: int, latency: float = 0.05) -> list[int]:
@@ -173,23 +182,43 @@ def test_latency_never_takes_it_below_3000(latencies, size):
         assert EXPONENTIAL_UP_TO <= window.size <= size + 1
 
 
-@given(outcomes, st.integers(1, 5000), st.integers(1, 5000))
-def test_up_on_success_and_down_on_failure(events, maximum, size):
-    """Up to 3000 that holds for each success, and everywhere for each failure."""
+@given(
+    outcomes,
+    st.integers(0, 700),
+    st.just(5000) | st.integers(1, 5000),
+    st.integers(2990, 5000) | st.integers(1, 5000),
+)
+@example([(False, 0.0, 0)], 700, 5000, 4000)
+@example([(True, 800.0, 0)], 700, 5000, 4000)
+def test_up_on_success_and_down_on_failure(events, earlier, maximum, size):
+    """By one and by 99 up to 3000; above, a round adds one, while the endpoint keeps up."""
     window = Window(maximum=maximum)
+    for _ in range(earlier):
+        window.succeeded(0.0)
     window.size = float(min(size, maximum))
+    acked, latencies = [True] * earlier, [0.0] * earlier
     for is_ack, latency, age in events:
         before = window.size
+        acked.append(is_ack)
         if is_ack:
+            latencies.append(latency)
             window.succeeded(latency)
-            assert (
-                before > EXPONENTIAL_UP_TO
-                or window.size == min(before + 1, maximum)
-                or (before == EXPONENTIAL_UP_TO <= window.size)
-            )
         else:
             window.failed(window.round - age)
-            assert window.size < before or before == 1
+        assert fmean(latencies or [0]) == pytest.approx(window.latency, abs=1e-9)
+        assert fmean(acked) == pytest.approx(window.acked)
+        keeps_up = window.latency <= 1 and window.acked >= 0.99
+        if is_ack and before < EXPONENTIAL_UP_TO:
+            expected = min(before + 1, maximum)
+        elif before <= EXPONENTIAL_UP_TO and not is_ack:
+            expected = max(before - min(before / 2, 99), 1)
+        elif not keeps_up:
+            expected = EXPONENTIAL_UP_TO
+        elif is_ack:
+            expected = min(before + 1 / before, maximum)
+        else:
+            expected = max(before - 99 / before, EXPONENTIAL_UP_TO)
+        assert expected == window.size
 
 
 @given(outcomes, st.integers(1, 5000))
