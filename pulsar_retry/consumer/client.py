@@ -16,6 +16,7 @@ from typing import Any, Never, ParamSpec, Self, TypeVar, cast
 
 import _pulsar
 import pulsar
+from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.arguments import (
     check_newer,
@@ -126,7 +127,7 @@ class Client(pulsar.Client):
         # Leave the logger out: there is only one in a process.
         alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}
         alike.update(io_threads=1, message_listener_threads=1)
-        self._new_client = lambda: waiting_in_python(pulsar.Client(address(), **alike))
+        self._new_client = lambda: waiting_in_python(BareClient(address(), **alike))
         self._letter_client = self._new_client()
         fork.guard(self._letter_client, "_client")
         self._begin()

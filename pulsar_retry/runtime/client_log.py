@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import threading
+import uuid
 from pathlib import Path
 
 import _pulsar
@@ -33,6 +34,8 @@ _LEVELS = {
 #: Where an open file has its number as its name.
 _OPEN_FILES = "/dev/fd"
 _STANDARD_ERROR = 2
+#: What is written after the last line.
+_LAST = f"last line {uuid.uuid4().hex}"
 #: The maximum number of seconds for reading the last lines.
 _PATIENCE = 1.0
 
@@ -65,7 +68,8 @@ class _ClientLog:
             self._leave(self._file)
             (_, writer), self._pipe = self._pipe, None
             thread, self._thread = self._thread, None
-            os.write(writer, b"\n")  # the last line, even if another process has the pipe open
+            # The end of the file does not come while another process has the pipe open.
+            os.write(writer, f"{_LAST}\n".encode("ascii"))
             os.close(writer)
         if thread is not None and thread is not threading.current_thread():
             thread.join(_PATIENCE)
@@ -125,14 +129,14 @@ def _opened(pipe: tuple[int, int], logger: logging.Logger) -> int | None:
 
 
 def _pass_on(reader: int, logger: logging.Logger) -> None:
-    """Read lines, and pass them to *logger*, until an empty line."""
+    """Read lines, and pass them to *logger*, until the last one."""
     # closefd=False: a forked child has this file object, too, but not the file.
     with os.fdopen(reader, encoding="utf-8", errors="replace", closefd=False) as lines:
         for line in lines:
-            if line == "\n":
+            if (text := line.rstrip("\n")) == _LAST:
                 break
-            found = _LINE.fullmatch(line.rstrip("\n"))
-            level, text = (found[1], found[2]) if found else ("INFO", line.rstrip("\n"))
+            found = _LINE.fullmatch(text)
+            level, text = (found[1], found[2]) if found else ("INFO", text)
             logger.log(_LEVELS[level][0], "%s", text)
     os.close(reader)
 

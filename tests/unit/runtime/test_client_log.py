@@ -132,6 +132,25 @@ for name in ("one", "two", "three"):
     assert (code, said) == (0, "True True True")
 
 
+def test_a_line_that_is_empty_ends_nothing():
+    """A message of pulsar-client can have several lines, such as a traceback."""
+    code, said = end_of(
+        _LOGGER,
+        """
+LOGGER.addHandler(now := Lines())
+client = pr.Client(URL, logger=LOGGER)
+for name in ("first\\n\\n", "second"):
+    try:
+        client.get_topic_partitions(f"{name}://orders")
+    except pulsar.PulsarException:
+        pass
+client.close()
+print(sum("second" in each for each in now.lines) > 0, threads())
+""",
+    )
+    assert (code, said) == (0, "True 0")
+
+
 def test_clients_that_are_not_ours_never_wait_for_a_reader():
     """pulsar-client writes their lines to the same place as ours; they then go to stderr."""
     code, said = end_of(
