@@ -1,4 +1,4 @@
-"""`pulsar-retry dlq`: look into dead-letter topics, and move or remove their letters."""
+"""`pulsar-retry dlq`: look into dead-letter topics."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from pulsar_retry.cli._common.letters import full, line, show_groups
 from pulsar_retry.cli._common.options import limit_option
 from pulsar_retry.cli._common.output import clean, progress, show_json, table, words_of_age
 from pulsar_retry.cli._common.redriving import dead_letter_topics, patience
-from pulsar_retry.cli.discard import command as discard_command
-from pulsar_retry.cli.redrive import command as redrive_command
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.ops.showing import fits
@@ -44,7 +42,7 @@ _through = click.option(
 
 
 @click.group(
-    short_help="Look into dead-letter topics, and move or remove their letters.",
+    short_help="Look into dead-letter topics.",
     epilog=f"""{CONNECTION}
 
 \b
@@ -54,14 +52,13 @@ Examples:
   pulsar-retry dlq show orders-billing-DLQ
   pulsar-retry dlq show orders-billing-DLQ 12:7
   pulsar-retry dlq tail orders-billing-DLQ --reason timeout
-  pulsar-retry dlq export orders-billing-DLQ --output dead.parquet
-  pulsar-retry dlq discard orders-billing-DLQ --reason invalid --dry-run""",
+  pulsar-retry dlq export orders-billing-DLQ --output dead.parquet""",
 )
 def command() -> None:
     """Look into dead-letter topics: list them, and show their letters and the reasons.
 
-    Reading (ls, show, tail, export) consumes nothing: every letter stays in its topic, for every
-    subscription. redrive moves letters, and discard removes them.
+    This consumes nothing: every letter stays in its topic, for every subscription. `pulsar-retry
+    redrive` moves letters, and `pulsar-retry discard` removes them.
     """
 
 
@@ -271,7 +268,3 @@ def export_(
         show_json({"letters": count, "output": output}, lines=True)
     else:
         click.echo(f"{count} letters in {output}", err=True)
-
-
-command.add_command(redrive_command, "redrive")
-command.add_command(discard_command, "discard")

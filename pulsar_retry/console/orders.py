@@ -211,8 +211,7 @@ class Order:
         more += ["--to origin"] if self.verb == "redrive" and self.to == "origin" else []
         more += ["--any-topic"] if self.any_topic else []
         more += ["--all"] if self.everything else []
-        verb = "redrive" if self.verb == "redrive" else "dlq discard"
-        return " ".join([f"pulsar-retry {verb} {shown}", *filter(None, [options]), *more])
+        return " ".join([f"pulsar-retry {self.verb} {shown}", *filter(None, [options]), *more])
 
     def work(self, cluster: Cluster, *, dry_run: bool) -> OrderWork:
         """Return the work of this order; nothing is opened.

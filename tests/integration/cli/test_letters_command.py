@@ -66,7 +66,7 @@ def test_discarded(dead, run, run_json, namespace) -> None:
     )
     assert (["ODD"], 3) == (entry["given"]["search"], entry["result"]["redriven"])
     assert entry["ended"] > entry["at"]
-    code, text, _ = run("dlq", "discard", dead.dlq, "--all", "--limit", "2", "--yes")
+    code, text, _ = run("discard", dead.dlq, "--all", "--limit", "2", "--yes")
     assert (0, True) == (code, "2 discarded" in text)
     eventually(lambda: ["4"] == [each["payload"] for each in _letters(run, dead.dlq)])
 
@@ -95,12 +95,12 @@ def test_several_dead_letter_topics(dead, run_json, admin, namespace) -> None:
         producer.send(b"%d" % (10 + number), properties=dead.properties(number))
 
     arguments = (namespace, "--reason", "odd", "--to", "retry", "--yes")
-    done = run_json("dlq", "redrive", *arguments)
+    done = run_json("redrive", *arguments)
 
     assert {dead.dlq: 2, other: 1} == {each["source"]: each["redriven"] for each in done}
     assert {b"1", b"3", b"11"} == {each.data() for each in received(consumer, 3)}
     verbs = [(each["verb"], each["target"]) for each in run_json("audit", "ls", namespace)]
-    assert {("dlq redrive", dead.dlq), ("dlq redrive", other)} == set(verbs)
+    assert {("redrive", dead.dlq), ("redrive", other)} == set(verbs)
 
 
 def test_a_sample_says_that_it_is_one(dead, run, run_json, namespace) -> None:

@@ -53,7 +53,7 @@ def test_a_bad_filter_is_refused(text) -> None:
         ({}, "pulsar-retry redrive orders-billing-DLQ"),
         (
             {"verb": "discard", "everything": "yes"},
-            "pulsar-retry dlq discard orders-billing-DLQ --all",
+            "pulsar-retry discard orders-billing-DLQ --all",
         ),
         (
             {"to": "origin", "rate": "100", "filter": "reason='a b'"},
