@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.excerpt import excerpt, secrets_of
@@ -40,15 +38,15 @@ class PushNacked(PulsarRetryError):  # noqa: N818 - a nack is not a mistake of t
         return str(self.args[0])
 
     @classmethod
-    def of(cls, endpoint: PushEndpoint, answer: Answer, hidden: Iterable[str] = ()) -> PushNacked:
+    def of(cls, endpoint: PushEndpoint, answer: Answer, token: str = "") -> PushNacked:
         """Return the error for *answer*; it shows the origin of the endpoint, not its path.
 
         Args:
             endpoint: Where the request was sent to.
             answer: The result of the request.
-            hidden: Other texts of the request that must not be shown.
+            token: The token of the request, which must not be shown either.
         """
-        secrets = [*secrets_of(endpoint.target), *hidden]
+        secrets = [*secrets_of(endpoint.target), token]
         # The detail repeats an answer that is not HTTP, which may contain the request itself.
         failed = excerpt(answer.detail.encode("utf-8", "replace"), secrets)
         said = f"answered {answer.status}" if answer.failure is None else failed

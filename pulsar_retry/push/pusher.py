@@ -132,7 +132,7 @@ class Pusher:
         latency = self._pacer.leave(ticket, acked=answer.is_ack)
         self._tally.answered(answer, latency)
         if not answer.is_ack:
-            raise PushNacked.of(poster.endpoint, answer, [token])
+            raise PushNacked.of(poster.endpoint, answer, token)
 
     def _request(self, message: Any) -> tuple[bytes, list[Header]]:
         """Return the body, and the headers without the token."""
