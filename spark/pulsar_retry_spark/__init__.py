@@ -10,7 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pulsar_retry_spark.checks import Finding, doctor
     from pulsar_retry_spark.datasource import register
     from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
     from pulsar_retry_spark.frames.rows import failures
@@ -22,12 +21,10 @@ if TYPE_CHECKING:
     from pulsar_retry_spark.source.schema_text import topic_schema
 
 __all__ = [
-    "Finding",
     "PulsarFailuresError",
     "PulsarSourceError",
     "Report",
     "cast_failed",
-    "doctor",
     "failures",
     "read_failures",
     "register",
@@ -38,12 +35,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Finding": "checks",
     "PulsarFailuresError": "errors",
     "PulsarSourceError": "errors",
     "Report": "sink.report",
     "cast_failed": "frames.splitting",
-    "doctor": "checks",
     "failures": "frames.rows",
     "read_failures": "source.batch",
     "register": "datasource",

@@ -76,7 +76,6 @@ class ClusterConnection:
         log_level: The lowest level that pulsar-client writes to the worker's standard output. With
             OAuth2, debug is info.
         arguments: More arguments of `pulsar.Client`.
-        admin_url: The URL of the REST API, if something needs it.
     """
 
     service_url: str
@@ -91,7 +90,6 @@ class ClusterConnection:
     validate_hostname: bool = False
     log_level: str = "warn"
     arguments: tuple[tuple[str, _Argument], ...] = ()
-    admin_url: str | None = None
 
     @classmethod
     def parse(cls, options: OptionReader) -> ClusterConnection:
@@ -102,14 +100,11 @@ class ClusterConnection:
                 ``auth.*``.
         """
         service_url = options.needed("service.url", "a URL such as pulsar://localhost:6650")
-        if not _is_url(service_url, r"pulsar(?:\+ssl)?|https?"):
+        if not _is_url(service_url):
             raise ConfigError(
                 "service.url: expected a URL such as pulsar://localhost:6650, or with several "
                 "hosts, such as pulsar://one:6650,two:6650"
             )
-        admin_url = options.text("admin.url")
-        if admin_url is not None and not _is_url(admin_url, "https?"):
-            raise ConfigError("admin.url: expected a URL such as http://localhost:8080")
         ways = ("token_env", "token_file", "token")
         secrets = {way: options.text(f"auth.{way}") for way in ways}
         for way in ways[:2]:
@@ -136,7 +131,6 @@ class ClusterConnection:
             validate_hostname=options.flag("tls.validate_hostname", default=False),
             log_level=options.choice("log.level", "warn", (*_LOG_LEVELS, "none")),
             arguments=_arguments(options.with_prefix("client.", _kinds())),
-            admin_url=admin_url,
         )
 
     def read_token(self) -> str | None:
@@ -210,13 +204,13 @@ def _oauth2(options: OptionReader) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in given.items() if value is not None)
 
 
-def _is_url(text: str, schemes: str) -> bool:
+def _is_url(text: str) -> bool:
     """Return whether *text* is a URL of one or more hosts that pulsar-client can open.
 
     Hosts are separated by commas. pulsar-client does not support IPv6 addresses in URLs. A URL with
     a user and password is refused as well, because it would contain a secret.
     """
-    found = re.fullmatch(rf"(?:{schemes})://([^/\s]+)(?:/\S*)?", text)
+    found = re.fullmatch(r"(?:pulsar(?:\+ssl)?|https?)://([^/\s]+)(?:/\S*)?", text)
     return found is not None and all(map(_is_host, found[1].split(",")))
 
 

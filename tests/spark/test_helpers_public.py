@@ -46,7 +46,7 @@ def test_other_names_are_not_there():
         _ = spark_part.sink_failures
 
 
-@pytest.mark.parametrize("name", ["doctor", "failures", "route_batches", "split", "write_failures"])
+@pytest.mark.parametrize("name", ["failures", "route_batches", "split", "write_failures"])
 def test_arguments_beyond_two_have_names(name):
     """So that one more can be added anywhere; and nothing is swallowed."""
     parameters = list(inspect.signature(getattr(spark_part, name)).parameters.values())

@@ -69,13 +69,6 @@ def test_urls_that_no_client_can_be_opened_with(hosts):
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["localhost:8080", "pulsar://localhost:6650", "http://"])
-def test_the_rest_api_has_a_url_too(url):
-    """Of its own kind."""
-    with pytest.raises(ConfigError, match=r"^admin.url: expected a URL such as http://"):
-        connect(admin__url=url)
-
-
 def test_what_pulsar_client_refuses_all_the_same_has_a_slug(monkeypatch):
     """As every error of a task."""
 

@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from pulsar_retry_spark import (
-    doctor,
     failures,
     read_failures,
     route_batches,
@@ -158,12 +157,6 @@ def source():
     files = spark.read.schema("id int").json(str(folder / "in"))
     frames = (files, files.select("*", "_metadata"))
     return ["source" in failures(each, reason="late").columns for each in frames]
-
-
-@step
-def doctor_says():
-    """Ask the doctor."""
-    return {each.check: each.level for each in doctor(spark, options)}
 
 
 spark.stop()

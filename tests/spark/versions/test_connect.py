@@ -130,10 +130,3 @@ def test_a_stream_is_routed(said):
 def test_hidden_columns_have_to_be_asked_for(said):
     """A client can't look whether there is a column `_metadata`."""
     assert [False, True] == said["source"]
-
-
-def test_the_doctor_looks(said):
-    """From the client, and from the server's workers."""
-    assert {"broker": "ok", "broker from workers": "ok", "workers": "ok"}.items() <= said[
-        "doctor_says"
-    ].items()

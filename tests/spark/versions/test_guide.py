@@ -100,7 +100,6 @@ def test_the_guide_runs(spark, broker, tmp_path, monkeypatch):
     left_out = (AVRO,) if SPARK >= 4 else (AVRO, MARK)
     replaced = {
         "pulsar://localhost:6650": broker.service_url,
-        "http://localhost:8080": broker.admin_url,
         '"orders"': repr(f"orders-{uuid.uuid4().hex}"),
         "/data": str(tmp_path),
     }

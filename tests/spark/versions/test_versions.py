@@ -18,7 +18,6 @@ from pulsar_retry_spark import (
     PulsarFailuresError,
     PulsarSourceError,
     cast_failed,
-    doctor,
     failures,
     read_failures,
     route_batches,
@@ -130,19 +129,6 @@ def test_schemas(spark, client, letters):
     assert [(payload, 0)] == [(bytes(row.payload), row.schema_version) for row in read.collect()]
     assert FIELDS == json.loads(topic_schema(letters.options, letters.topic))["fields"]
     assert {"retry": 1} == write_failures(read, letters.options, action="retry").by_action
-
-
-@pytest.mark.feature("`doctor`")
-def test_doctor(spark, letters):
-    """It finds no error, and says what this Spark lacks."""
-    if SPARK >= (4, 0):
-        from pulsar_retry_spark import register  # noqa: PLC0415 - Spark 3.5 has none
-
-        register(spark)
-    findings = doctor(spark, letters.options)
-    assert not [each for each in findings if each.level == "error"]
-    lacks = [each for each in findings if each.check == "data source"]
-    assert ["warning" if SPARK < (4, 0) else "ok"] == [each.level for each in lacks]
 
 
 @pytest.mark.skipif(SPARK >= (4, 0), reason="skipped, because Spark 4 has data sources")

@@ -26,12 +26,10 @@ class Cluster:
 
     Attributes:
         url: The master, for `spark.master`.
-        workers: The ids of the workers' processes, whose children are the executors.
     """
 
     def __init__(self, folder: Path) -> None:
         self.url = f"spark://{LOOPBACK}:{next(free_ports())}"
-        self.workers: list[int] = []
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -42,7 +40,7 @@ class Cluster:
         for host in HOSTS:
             work = str(self._folder / "work")
             options = ("--host", host, "--cores", "1", "--memory", "1g", "--work-dir", work)
-            self.workers.append(self._start("worker.Worker", *options, self.url))
+            self._start("worker.Worker", *options, self.url)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -51,7 +49,7 @@ class Cluster:
         for process in self._processes:
             process.wait()
 
-    def _start(self, name: str, *arguments: str) -> int:
+    def _start(self, name: str, *arguments: str) -> None:
         home = Path(pyspark.__file__).parent
         folder = self._folder / str(len(self._processes))
         folder.mkdir()
@@ -73,4 +71,3 @@ class Cluster:
             cwd=folder,
         )
         self._processes.append(process)
-        return process.pid
