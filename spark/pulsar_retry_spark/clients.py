@@ -13,8 +13,8 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import attrs
 import pulsar
@@ -22,7 +22,6 @@ import pulsar
 from pulsar_retry.consumer.handoff.writer_schemas import WireSchema
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.runtime.exiting import keep_until_exit
 from pulsar_retry.runtime.fork import keep_for_ever
 from pulsar_retry.wire.names import LetterTopics
@@ -218,36 +217,3 @@ def _forget_inherited() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_inherited)
-
-
-_T = TypeVar("_T")
-
-
-def when_free(
-    take: Callable[[], _T],
-    busy: type[pulsar.PulsarException],
-    *,
-    patience: float,
-    backoff: Exponential,
-) -> _T:
-    """Return what *take* returns; call it again while it raises *busy*.
-
-    Args:
-        take: Takes the name.
-        busy: The error that *take* raises while another process has the name.
-        patience: Seconds after which *take* is not called again.
-        backoff: How long to wait before each further call.
-
-    Raises:
-        pulsar.PulsarException: *busy*, after *patience*; any other error of *take*, at once.
-    """
-    give_up_at = time.monotonic() + patience
-    tries = 0
-    while True:
-        try:
-            return take()
-        except busy:
-            if time.monotonic() > give_up_at:
-                raise
-        tries += 1
-        time.sleep(backoff.delay(tries))

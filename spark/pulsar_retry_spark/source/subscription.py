@@ -6,6 +6,7 @@ keeps a second query away.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -15,7 +16,6 @@ import pulsar
 
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.runtime.raw import has_message
-from pulsar_retry_spark.clients import when_free
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.patience import last_message_id
 from pulsar_retry_spark.source.positions import MessagePosition
@@ -146,21 +146,22 @@ class ReadingSubscription:
     def _subscribe(self, name: str, *, at_end: bool) -> Any:
         start = pulsar.InitialPosition.Latest if at_end else pulsar.InitialPosition.Earliest
 
-        def subscribe() -> Any:
-            return self.client.subscribe(
-                name, self.name, initial_position=start, receiver_queue_size=1
-            )
-
-        try:
-            return when_free(
-                subscribe, pulsar.ConsumerBusy, patience=_BUSY_FOR, backoff=_BUSY_BACKOFF
-            )
-        except pulsar.ConsumerBusy:
-            raise PulsarSourceError(
-                "SUBSCRIPTION_BUSY",
-                f"another query reads {name} through subscription {self.name!r}: set another "
-                "subscription.reader for this one",
-            ) from None
+        give_up_at = time.monotonic() + _BUSY_FOR
+        tries = 0
+        while True:
+            try:
+                return self.client.subscribe(
+                    name, self.name, initial_position=start, receiver_queue_size=1
+                )
+            except pulsar.ConsumerBusy:
+                if time.monotonic() > give_up_at:
+                    raise PulsarSourceError(
+                        "SUBSCRIPTION_BUSY",
+                        f"another query reads {name} through subscription {self.name!r}: set "
+                        "another subscription.reader for this one",
+                    ) from None
+            tries += 1
+            time.sleep(_BUSY_BACKOFF.delay(tries))
 
     def _first_from(self, name: str, position: MessagePosition) -> MessagePosition | None:
         """Return the first message at or after *position* that still exists; None without one."""

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pulsar_retry import ConfigError
 from pulsar_retry_spark import failures, split
 from pulsar_retry_spark.frames.plans import freeing_kept_rows
-from support.spark.cluster import Cluster
 
 SCHEMA = "id int, amount int, _corrupt_record string"
 COUNT = 200
@@ -160,14 +159,12 @@ def test_kept_rows_are_freed(spark):
 @pytest.mark.timeout(600)
 def test_an_executor_that_dies_while_rows_are_judged(tmp_path):
     """By random rules: the job that needs its rows fails, and no row is judged again."""
-    with Cluster(tmp_path / "cluster") as cluster:
-        environment = os.environ | {
-            "FOLDER": str(tmp_path),
-            "MASTER": cluster.url,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
-        command = [sys.executable, "-c", "from support.spark.losing import main; main()"]
-        subprocess.run(command, env=environment, check=True, timeout=400)
+    environment = os.environ | {
+        "FOLDER": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    command = [sys.executable, "-c", "from support.spark.losing import main; main()"]
+    subprocess.run(command, env=environment, check=True, timeout=400)
 
     said = json.loads((tmp_path / "said.json").read_text())
     assert said["lost"], "no executor was lost"

@@ -51,7 +51,7 @@ def main() -> None:
     folder = Path(os.environ["FOLDER"])
     said: dict[str, Any] = {"lost": False}
     conf = {"spark.executor.memory": "512m"}
-    with local_session(master=os.environ["MASTER"], conf=conf) as spark:
+    with local_session(master="local-cluster[2,1,1024]", conf=conf) as spark:
         context = spark.sparkContext._jsc.sc()
 
         def executors() -> set[str]:
