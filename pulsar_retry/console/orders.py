@@ -26,7 +26,7 @@ from pulsar_retry.wire.names import TopicName, kind_of
 DONE: dict[str, str] = {
     "redrive": "redriven",
     "discard": "discarded",
-    "seek": "to be delivered again",
+    "seek": "queued again",
 }
 _TO = ("retry", "origin")
 _SNAPSHOT = "snapshot:"
