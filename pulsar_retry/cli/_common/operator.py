@@ -21,7 +21,7 @@ __all__ = ["Operator", "operator_options"]
 _LEFT_OUT = frozenset(
     {
         *("service_url", "admin_url", "token", "token_file", "tls_trust_certs_file"),
-        *("tls_allow_insecure", "config_file", "as_json", "yes", "by", "why", "no_audit"),
+        *("tls_allow_insecure", "as_json", "yes", "by", "why", "no_audit"),
     }
 )
 

@@ -47,7 +47,7 @@ def test_every_verb_says_where_the_cluster_is(verb, capsys) -> None:
     """By the same options."""
     cli.main([*verb, "--help"])
     output = capsys.readouterr().out
-    for option in ("--service-url", "--admin-url", "--token", "--token-file", "--config"):
+    for option in ("--service-url", "--admin-url", "--token", "--token-file"):
         assert option in output
 
 
@@ -65,46 +65,26 @@ def cluster_of(*arguments: str, **environment: str) -> Cluster:
     return cluster
 
 
-def test_options_win_over_the_environment_and_that_over_a_file(tmp_path) -> None:
-    """Each setting by itself; a token that is said replaces the file's, however that is kept."""
-    path = tmp_path / "cluster.toml"
-    path.write_text(
-        'service_url = "pulsar://file:1"\nadmin_url = "http://file:2"\ntoken = "file"\n'
-        "tls_allow_insecure = true\n"
-    )
-    config = ("--config", str(path))
-
-    assert ("pulsar://file:1", "http://file:2", "file", True) == tuple(
-        getattr(cluster_of(*config), name)
+def test_options_win_over_the_environment(tmp_path) -> None:
+    """Each setting by itself; a token that is said replaces the environment's."""
+    around = {
+        "PULSAR_SERVICE_URL": "pulsar://environment:1",
+        "PULSAR_ADMIN_URL": "http://environment:2",
+        "PULSAR_TOKEN": "environment",
+        "PULSAR_TLS_ALLOW_INSECURE": "true",
+    }
+    assert ("pulsar://environment:1", "http://environment:2", "environment", True) == tuple(
+        getattr(cluster_of(**around), name)
         for name in ("service_url", "admin_url", "token", "tls_allow_insecure")
     )
-    said = cluster_of(*config, "--service-url", "pulsar://option:1", PULSAR_ADMIN_URL="http://e:2")
-    assert ("pulsar://option:1", "http://e:2") == (said.service_url, said.admin_url)
-    assert not cluster_of(*config, "--tls-verify").tls_allow_insecure
+    said = cluster_of("--service-url", "pulsar://option:1", **around)
+    assert ("pulsar://option:1", "http://environment:2") == (said.service_url, said.admin_url)
+    assert not cluster_of("--tls-verify", **around).tls_allow_insecure
     token_file = tmp_path / "token"
     token_file.write_text("fresh")
-    assert "fresh" == cluster_of(*config, "--token-file", str(token_file)).read_token()
-    assert "file" == cluster_of(PULSAR_RETRY_CONFIG=str(path)).token
+    assert "fresh" == cluster_of("--token-file", str(token_file), **around).read_token()
     assert "option" == cluster_of("--token", "option", PULSAR_TOKEN_FILE="none").token  # noqa: S106
     assert Cluster() == cluster_of()
-
-
-@pytest.mark.parametrize(
-    "content", [None, "service_url = ", "service = 'pulsar://a'", "token = 7", "admin_url = true"]
-)
-def test_a_file_that_is_none(tmp_path, content) -> None:
-    """A usage error that names it."""
-    path = tmp_path / "cluster.toml"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(pr.ConfigError, match=r"cluster\.toml"):
-        cluster_of("--config", str(path))
-
-
-def test_a_file_of_nobody() -> None:
-    """There is no such user."""
-    with pytest.raises(pr.ConfigError, match="~nobody-there/cluster"):
-        cluster_of("--config", "~nobody-there/cluster.toml")
 
 
 @pytest.mark.parametrize(
