@@ -159,10 +159,6 @@ def take(url: str, browser: Browser) -> None:
     browser.click(".confirm button")
     browser.wait_for("/ left/.test(document.querySelector('.progress')?.innerText)")
     taken("-job")
-    browser.scheme("dark")
-    browser.resize(390, 800)
-    browser.open(topic)
-    taken("-narrow")
 
 
 def main() -> None:
