@@ -38,7 +38,7 @@ class TestWorkerProcesses:
         assert "is dead-lettered (retries-exhausted)" in caplog.text
         assert "RuntimeError: " in caplog.text
 
-    def test_a_killer_is_quarantined_in_its_lane(self, start, publish, dead_letters):
+    def test_a_killer_is_dead_lettered_in_its_lane(self, start, publish, dead_letters):
         """After three workers, although it is retried without letters; its successors follow."""
         start(
             workers.die,
@@ -64,7 +64,7 @@ class TestWorkerProcesses:
         report = subscriber.stop()
         assert (1, 1) == (report.dropped, report.dead_lettered)
 
-    def test_a_killer_is_quarantined(self, start, publish, dead_letters):
+    def test_a_killer_is_dead_lettered(self, start, publish, dead_letters):
         """After three workers, each of which is replaced; the others' work goes on."""
         policy = pr.RetryPolicy(backoff="immediate", retry_on=TimeoutError)
         subscriber = start(workers.die, workers="processes", concurrency=2, retry_policy=policy)
