@@ -265,7 +265,7 @@ class WorkersLostError(PulsarRetryError):
 
 
 class PayloadError(PulsarRetryError):
-    """A payload does not fit its schema, the schema is not read here, or a patch does not fit it."""
+    """A payload does not fit its schema, or the schema is not read here, or a patch is refused."""
 
 
 class RedriveError(PulsarRetryError):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 
 from pulsar_retry.admin.transport import Transport, quoted
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire.names import logical
-
-Domain = Literal["persistent", "non-persistent"]
 
 _NAMESPACE = re.compile(r"([^/]+)/([^/]+)")
 
@@ -56,18 +54,18 @@ class Namespaces:
         names: list[str] = self._transport.json("GET", f"namespaces/{quoted(tenant)}")
         return sorted(names)
 
-    def topics(self, namespace: str, *, domain: Domain = "persistent") -> list[str]:
+    def topics(self, namespace: str) -> list[str]:
         """Return the full names of the topics, sorted; a partitioned topic is one name.
 
         It takes two requests for any number of topics. System topics are left out.
         """
-        path = f"{domain}/{path_of(namespace)}"
+        path = f"persistent/{path_of(namespace)}"
         single: list[str] = self._transport.json("GET", path, includeSystemTopic=False)
         return sorted({logical(each) for each in single} | set(self.partitioned(namespace)))
 
-    def partitioned(self, namespace: str, *, domain: Domain = "persistent") -> list[str]:
+    def partitioned(self, namespace: str) -> list[str]:
         """Return the full names of the partitioned topics, sorted."""
-        path = f"{domain}/{path_of(namespace)}/partitioned"
+        path = f"persistent/{path_of(namespace)}/partitioned"
         names: list[str] = self._transport.json("GET", path, includeSystemTopic=False)
         return sorted(names)
 

@@ -18,7 +18,6 @@ from pulsar_retry.policy.backoff import Exponential
 Start = Position | Literal["earliest", "latest"]
 
 _LAST = 2**63 - 1
-_PROPERTY = "x-pulsar-property-"
 
 #: In the broker's answer if two requests change a subscription's stored state at the same time.
 _BAD_VERSION = "BadVersion"

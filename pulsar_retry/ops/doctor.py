@@ -89,7 +89,7 @@ def _topic(target: Subscription, admin: AdminClient, _: Client) -> Iterator[Chec
     yield CheckResult(
         "topic", "ok", f"{target.topic}, {f'{count} partitions' if count else 'not partitioned'}"
     )
-    stats = all_stats(admin, target.topic, precise=False)["subscriptions"].get(target.name)
+    stats = all_stats(admin, target.topic)["subscriptions"].get(target.name)
     if stats is None:
         yield CheckResult(
             "subscription", "error", f"{target.topic} has no subscription {target.name}"

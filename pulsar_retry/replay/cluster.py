@@ -110,16 +110,13 @@ class Cluster:
         """
         check_broker(self.service_url, self)
 
-    def client(
-        self, *, operation_timeout_seconds: int = 30, io_threads: int = 1, check: bool = True
-    ) -> Client:
+    def client(self, *, operation_timeout_seconds: int = 30, check: bool = True) -> Client:
         """Open a client, after a check that a broker answers. The caller closes the client.
 
         pulsar-client's log is switched off: errors contain the information.
 
         Args:
             operation_timeout_seconds: As in `pulsar.Client`.
-            io_threads: As in `pulsar.Client`.
             check: Whether to check. pulsar-client itself connects only when something is opened.
 
         Raises:
@@ -133,7 +130,6 @@ class Cluster:
         return Client(
             self.service_url,
             operation_timeout_seconds=operation_timeout_seconds,
-            io_threads=io_threads,
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
             authentication=authentication(self.read_token, renew=not isinstance(self.token, str)),
             tls_trust_certs_file_path=self.tls_trust_certs_file,

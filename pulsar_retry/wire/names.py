@@ -6,7 +6,7 @@ import enum
 import functools
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Literal, TypeVar
+from typing import Literal
 
 import attrs
 
@@ -65,22 +65,6 @@ class LetterTopics:
     dead_letter: str
 
 
-Member = TypeVar("Member", bound=enum.Enum)
-
-
-def member_of(kind: type[Member], argument: str, value: object) -> Member:
-    """Return a member of an enum; its value and its name are accepted too.
-
-    Raises:
-        ConfigError: there is no such member.
-    """
-    for member in kind:
-        if value in (member, member.value, member.name):
-            return member
-    known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
-    raise ConfigError.bad(argument, value, f"one of {known}")
-
-
 class Naming(enum.Enum):
     """The rules for the names of retry and dead-letter topics that the policy does not name.
 
@@ -100,13 +84,17 @@ class Naming(enum.Enum):
     PULSAR_V5 = "pulsar-v5"
 
     @classmethod
-    def of(cls, naming: NamingLike) -> Naming:
+    def of(cls, naming: str | Naming) -> Naming:
         """Return the dialect; its value and its name are accepted too.
 
         Raises:
             ConfigError: there is no such dialect.
         """
-        return member_of(cls, "naming", naming)
+        for member in cls:
+            if naming in (member, member.value, member.name):
+                return member
+        known = ", ".join(f"Naming.{member.name}" for member in cls)
+        raise ConfigError.bad("naming", naming, f"one of {known}")
 
     @property
     def is_tdmq(self) -> bool:

@@ -19,7 +19,7 @@ from pulsar_retry.policy.dead_letter import (
 )
 from pulsar_retry.policy.durations import MAX_DELAY, seconds
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from pulsar_retry.wire.names import Naming, TopicName, member_of
+from pulsar_retry.wire.names import Naming, TopicName
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
 from pulsar_retry_spark.schemas import TopicSchema
@@ -217,7 +217,7 @@ def _topic(reader: OptionReader, key: str) -> str | None:
 
 def _targets(reader: OptionReader, max_attempts: int, levels: str) -> SinkTargets:
     topic, subscription = _topic(reader, "topic"), reader.text("subscription")
-    naming = member_of(Naming, "naming", reader.text("naming") or Naming.PULSAR)
+    naming = Naming.of(reader.text("naming") or Naming.PULSAR)
     retry, dead_letter = _topic(reader, "retry.topic"), _topic(reader, "dead_letter.topic")
     if topic is not None and subscription is not None:
         policy = DeadLetterPolicy(max_attempts - 1, retry, dead_letter)

@@ -172,6 +172,6 @@ class Redriven:
         return {**attrs.asdict(self), "problems": list(self.problems)}
 
 
-def first_of_each(problems: Iterable[str], maximum: int = 10) -> tuple[str, ...]:
-    """Return the first few different *problems*."""
-    return tuple(dict.fromkeys(problems))[:maximum]
+def first_of_each(problems: Iterable[str]) -> tuple[str, ...]:
+    """Return the first ten different *problems*."""
+    return tuple(dict.fromkeys(problems))[:10]

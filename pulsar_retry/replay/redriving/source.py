@@ -34,7 +34,7 @@ _log = logging.getLogger("pulsar_retry")
 
 def backlog_of(admin: AdminClient, topic: str, subscription: str | None) -> int | None:
     """Return about how many letters a subscription has left; None if there is none to count."""
-    stats = all_stats(admin, topic, precise=False)["subscriptions"]
+    stats = all_stats(admin, topic)["subscriptions"]
     return int(stats[subscription]["msgBacklog"]) if subscription in stats else None
 
 
@@ -50,7 +50,7 @@ def check_exists(admin: AdminClient, source: str) -> None:
 
 def durable_subscriptions(admin: AdminClient, topic: str) -> list[str]:
     """Return the users' durable subscriptions, sorted; those of readers are not durable."""
-    stats = all_stats(admin, topic, precise=False)
+    stats = all_stats(admin, topic)
     return sorted(name for name, each in stats["subscriptions"].items() if is_users(name, each))
 
 
@@ -59,12 +59,12 @@ def is_users(name: str, stats: Mapping[str, Any]) -> bool:
     return bool(stats.get("isDurable", True)) and not name.startswith(("__", "pulsar."))
 
 
-def all_stats(admin: AdminClient, topic: str, *, precise: bool) -> dict[str, Any]:
+def all_stats(admin: AdminClient, topic: str) -> dict[str, Any]:
     """Return the statistics of a topic, partitioned or not."""
     try:
-        return admin.topics.stats(topic, precise=precise)
+        return admin.topics.stats(topic, precise=False)
     except AdminNotFoundError:
-        return admin.topics.partitioned_stats(topic, precise=precise, per_partition=False)
+        return admin.topics.partitioned_stats(topic, precise=False, per_partition=False)
 
 
 def usual_subscription(names: Sequence[str]) -> str | None:

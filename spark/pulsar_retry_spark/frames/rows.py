@@ -189,16 +189,16 @@ def _defaults(df: DataFrame, reason: Column | str, payload: Column | str | None)
     """Return the columns of *df* that are the defaults of arguments, if *df* has them."""
     split = isinstance(reason, str) and reason.lower() == "reason" and _has(df, reason)
     defaults = {"rule": "rule"} if split else {}
-    if split and _is_of_split(df, "details"):
+    if split and _has_details_of_split(df):
         defaults["details"] = "details"
     kinds = {field.name: field.dataType.simpleString() for field in df.schema}
     is_message = _is_from_kafka(df) and kinds.get("value") == "binary"
     return defaults | (_FROM_KAFKA if payload is None and is_message else {})
 
 
-def _is_of_split(df: DataFrame, name: str) -> bool:
-    """Return whether `split` has added a column: another one of that name is data of the row."""
-    found = (field for field in df.schema if field.name.lower() == name)
+def _has_details_of_split(df: DataFrame) -> bool:
+    """Return whether `split` has added the column ``details``: another one is data of the row."""
+    found = (field for field in df.schema if field.name.lower() == "details")
     return any(field.metadata == OF_SPLIT for field in found)
 
 

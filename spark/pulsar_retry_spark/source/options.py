@@ -8,7 +8,7 @@ import attrs
 
 from pulsar_retry.consumer.old_names import old_names
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, logical, member_of
+from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, logical
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
 
@@ -149,7 +149,7 @@ def _discovery(reader: OptionReader) -> float:
 
 def _topics(reader: OptionReader) -> tuple[SourceTopic, ...]:
     topic, subscription = _name(reader, "topic"), reader.text("subscription")
-    naming = member_of(Naming, "naming", reader.text("naming") or Naming.PULSAR)
+    naming = Naming.of(reader.text("naming") or Naming.PULSAR)
     given = {kind: _name(reader, option) for kind, option in _OPTION.items()}
     kind = reader.choice("kind", "both", ("both", *given))
     wanted = [each for each in given if kind in ("both", each)]

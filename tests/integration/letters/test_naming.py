@@ -10,8 +10,6 @@ import pytest
 import pulsar_retry as pr
 from support.reading import SOON, read_all, receive_all
 
-OLD_STYLE = {"retry": "billing-RETRY", "dlq": "billing-DLQ"}
-
 
 @pytest.mark.parametrize(
     ("naming", "retry", "dead_letter"),
