@@ -68,8 +68,11 @@ class _ClientLog:
             self._leave(self._file)
             (_, writer), self._pipe = self._pipe, None
             thread, self._thread = self._thread, None
-            # The end of the file does not come while another process has the pipe open.
-            os.write(writer, f"{_LAST}\n".encode("ascii"))
+            # The end of the file does not come while another process has the pipe open. A full pipe
+            # must not block here, because its reader may wait for a lock of the application.
+            os.set_blocking(writer, False)
+            with contextlib.suppress(BlockingIOError):
+                os.write(writer, f"{_LAST}\n".encode("ascii"))
             os.close(writer)
         if thread is not None and thread is not threading.current_thread():
             thread.join(_PATIENCE)
@@ -83,20 +86,21 @@ class _ClientLog:
         return _ClientLog(self._file)
 
     def _open(self, logger: logging.Logger) -> None:
-        self._pipe = reader, writer = os.pipe()
+        reader, writer = os.pipe()
         if self._file is None:
-            self._file = _opened(self._pipe, logger)
+            self._file = _opened(reader, writer, logger)
         else:
             os.dup2(writer, self._file, inheritable=False)
         if self._file is None:  # pulsar-client has another log
             os.close(reader)
             os.close(writer)
-            self._pipe = None
             return
-        self._thread = threading.Thread(
+        self._pipe = reader, writer
+        thread = threading.Thread(
             target=_pass_on, args=(reader, logger), name="pulsar-client-log", daemon=True
         )
-        self._thread.start()
+        thread.start()
+        self._thread = thread
 
     @staticmethod
     def _leave(file: int) -> None:
@@ -108,7 +112,7 @@ class _ClientLog:
             os.close(nowhere)
 
 
-def _opened(pipe: tuple[int, int], logger: logging.Logger) -> int | None:
+def _opened(reader: int, writer: int, logger: logging.Logger) -> int | None:
     """Have pulsar-client open the pipe as its log; return its file, None if it has another log.
 
     Lines below the present level of *logger* are not written.
@@ -117,13 +121,13 @@ def _opened(pipe: tuple[int, int], logger: logging.Logger) -> int | None:
     levels = [client for level, client in _LEVELS.values() if level >= least]
     level = levels[0] if levels else pulsar.LoggerLevel.Error
     configuration = _pulsar.ClientConfiguration()
-    configuration.set_file_logger(level, f"{_OPEN_FILES}/{pipe[1]}")
+    configuration.set_file_logger(level, f"{_OPEN_FILES}/{writer}")
     client = _pulsar.Client("pulsar://localhost", configuration)  # connects to nothing
     del client, configuration  # their copy is closed now, if it is not the log
-    wanted = os.fstat(pipe[1])
+    wanted = os.fstat(writer)
     for each in (int(path.name) for path in Path(_OPEN_FILES).iterdir()):
         with contextlib.suppress(OSError):  # the file of the list itself
-            if each not in pipe and os.path.samestat(os.fstat(each), wanted):
+            if each not in {reader, writer} and os.path.samestat(os.fstat(each), wanted):
                 return each
     return None
 
