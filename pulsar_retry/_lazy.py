@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_NAME = re.compile(r"^from (\S+) import (\w+) as \2$", re.MULTILINE)
+_NAME = re.compile(r"^from (\S+) import (\w+) as \2\r?$", re.MULTILINE)
 
 
 def names_of(package: str) -> dict[str, str]:
