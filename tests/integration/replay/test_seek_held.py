@@ -30,14 +30,19 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> An
 
 
 class Bad(Notes):
-    """A handler that fails messages whose payload begins with ``a``, until it works."""
+    """A handler that fails messages whose payload begins with ``a``, until it works.
+
+    It does nothing while `goes_on` is not set.
+    """
 
     def __init__(self) -> None:
         super().__init__(self.act)
-        self.works = threading.Event()
+        self.works, self.goes_on = threading.Event(), threading.Event()
+        self.goes_on.set()
 
     def act(self, message: Any) -> None:
         """Fail, or not."""
+        self.goes_on.wait(SOON / 1000)
         if message.data().startswith(b"a") and not self.works.is_set():
             raise TimeoutError
 
@@ -60,35 +65,32 @@ def parked(start: Any, publish: Any, consumer_type: Any, redelivery: str) -> Any
 def test_parked_messages_are_handled_at_once(
     start, publish, subscription, admin, topic, consumer_type, redelivery
 ):
-    """When they are delivered again, in order, and without what was left of their delay.
-
-    That is once, unless the seek could not tell in time and published copies of them.
-    """
+    """When they are delivered again: once, in order, without what was left of their delay."""
     bad, subscriber = parked(start, publish, consumer_type, redelivery)
     bad.works.set()
-    moved = seek(subscription, "earliest", grace=1)
+    bad.goes_on.clear()  # what is settled during the seek might be hidden, and gets a copy
+    moved = seek(subscription, "earliest", grace=60)
+    bad.goes_on.set()
     bad.wait_for(4)
     eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
     eventually(lambda: subscriber.in_hand == (0, 0))
-    assert [b"a0", b"a1", b"a2"] == list(dict.fromkeys(bad.seen[1:]))
-    assert [b"a0", b"a0", b"a1", b"a2"] == bad.seen[:4] or moved.letters.late
     publish(b"b", partition_key="a")  # nothing stands in its way
     eventually(lambda: b"b" in bad.attempts)
+    assert 0 == moved.letters.late
+    assert [b"a0", b"a0", b"a1", b"a2", b"b"] == bad.seen
 
 
 @pytest.mark.usefixtures("where")
 @pytest.mark.parametrize("consumer_type", [KEY_SHARED, FAILOVER])
 def test_parked_messages_are_purged(start, publish, subscription, consumer_type):
-    """They are not handled any more, and hold up nobody.
-
-    Unless the seek could not tell in time, and published copies of them.
-    """
+    """They are not handled any more, and hold up nobody."""
     bad, subscriber = parked(start, publish, consumer_type, "letters")
     moved = seek(subscription, "latest", grace=1)
     eventually(lambda: subscriber.in_hand == (0, 0))
     publish(b"b", partition_key="a")
     eventually(lambda: b"b" in bad.attempts)
-    assert [b"a0", b"b"] == bad.seen or moved.letters.late
+    assert 0 == moved.letters.late
+    assert [b"a0", b"b"] == bad.seen
 
 
 def test_what_waits_for_a_worker_is_purged(start, publish, subscription):
