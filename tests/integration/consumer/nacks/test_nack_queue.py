@@ -69,13 +69,11 @@ def test_a_hundred_thousand_nacks(broker, topic, capsys):
         consumer = client.subscribe(topic, "billing", SHARED, receiver_queue_size=5_000)
         fill(client, topic, count, batching_enabled=False)
         messages = [consumer.receive(SOON) for _ in range(count)]
-        due = time.monotonic() + 12
+        due = time.monotonic() + 40  # after the last nack, also where the process is held up
         for message in messages:
             consumer.negative_acknowledge(message, delay=max(0.0, due - time.monotonic()))
             asked_for[place(message)] = due
-        held = consumer.pending_nacks, consumer.unsettled
-        is_late = time.monotonic() > due - AHEAD  # so many are begun with that much earlier
-        assert (count, count) == held or is_late
+        assert (count, count) == (consumer.pending_nacks, consumer.unsettled)
         del messages, message
 
         numbers = set()
