@@ -377,13 +377,6 @@ def test_the_sink_takes_every_column(spark):
     assert 1 == rows.count()
 
 
-def test_a_stream_can_fail(spark):
-    """`failures` of a stream is a stream, to be written by the sink or by `route_batches`."""
-    frame = spark.readStream.format("rate").load()
-
-    assert failures(frame, reason="late").isStreaming
-
-
 def ids(frame, **arguments):
     """Return the dedupe_id of each row."""
     return [row.dedupe_id for row in failures(frame, **arguments).collect()]

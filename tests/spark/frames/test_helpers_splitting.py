@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import uuid
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from pulsar_retry import ConfigError
-from pulsar_retry_spark import cast_failed, split
+from pulsar_retry_spark import cast_failed, failures, split
 from pulsar_retry_spark.frames.splitting import TRY_CONDITIONS
 
 ORDERS = """
@@ -58,14 +59,28 @@ def test_failed_rows_say_which_rules_failed(orders):
     assert ["id", "amount", "currency", "reason", "rule"] == failed.columns
 
 
-def test_a_stream_is_split(spark):
-    """With the frames of a stream, which nothing can count beforehand."""
-    good, failed = split(
-        spark.readStream.format("rate").load(), {"even": "value % 2 = 0", "small": "value < 100"}
+def ran(stream):
+    """Run a stream until it has done what there is, and return its rows."""
+    name = f"rows_{uuid.uuid4().hex}"
+    query = stream.writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
+    assert query.awaitTermination(300)
+    return stream.sparkSession.table(name).collect()
+
+
+def test_a_stream_is_split(spark, orders, tmp_path):
+    """Its rows, and the failures that are made of them, are those of a frame."""
+    folder = str(tmp_path / "in")
+    orders.write.parquet(folder)
+    good, failed = split(spark.read.parquet(folder), rules())
+    good_stream, failed_stream = split(
+        spark.readStream.schema(orders.schema).parquet(folder), rules()
     )
 
-    assert good.isStreaming
-    assert failed.isStreaming
+    assert [1] == ids(good) == sorted(row.id for row in ran(good_stream))
+    wanted = failures(failed, key="id").orderBy("key").collect()
+    found = sorted(ran(failures(failed_stream, key="id")), key=lambda row: row.key)
+    assert 3 == len(found)
+    assert wanted == found
 
 
 def test_what_a_reader_could_not_read_fails(spark, tmp_path):
