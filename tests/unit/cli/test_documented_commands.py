@@ -43,14 +43,16 @@ def verb_of(words: list[str]) -> tuple[click.Command, list[str]]:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_the_verb_has_these_options(command):
-    """Verbs and options are spelt as they are, and abbreviations are none."""
+def test_the_verb_takes_them(command):
+    """Verbs, options and values are accepted; abbreviations are not. A verb alone is a name."""
     verb, words = verb_of(shlex.split(command))
     known = {name for option in verb.params for name in (*option.opts, *option.secondary_opts)}
 
     used = {word.partition("=")[0] for word in words if word.startswith("--")}
 
     assert used <= known | {"--help"}
+    if words and "--help" not in words:
+        verb.make_context(str(verb.name), words)
 
 
 def test_each_verb_has_json():

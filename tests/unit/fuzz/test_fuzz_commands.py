@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import click
 import pulsar
 import pytest
 import uvicorn
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pulsar_retry import cli
@@ -35,6 +36,12 @@ def leaves(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...]
 
 #: But the demo, which reads its data before anything else, and what serves until it is told to end.
 VERBS = {path: command for path, command in leaves(_root) if path[0] not in {"demo", "metrics"}}
+
+NAMES = {path[0] for path, _ in leaves(_root)}
+
+#: How an error says what is wrong with the words, and what has failed: in a line, or as JSON.
+WRONG = re.compile(r'^(Error: |error: |\{"code": ").*\w', re.MULTILINE)
+FAILED = re.compile(r'^(Error: |error: |aborted|\{"code": ")', re.MULTILINE)
 
 #: What a command line can carry: no NUL, but bytes that are no UTF-8.
 CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0") | st.sampled_from(
@@ -119,12 +126,26 @@ def test_a_verb_with_any_arguments(path, data, capfd) -> None:
     output, errors = capfd.readouterr()
     assert code in {0, 1, 2}
     assert "Traceback" not in output + errors
-    assert code == 0 or (output + errors).strip()
+    if code == 2:
+        assert WRONG.search(errors)
+    elif code == 1:
+        assert FAILED.search(errors) or (path[0] == "doctor" and output.strip())
 
 
+@example(["--"])
+@example(["--", "--"])
+@example(["no-verb", "-h"])
 @given(st.lists(TEXTS | st.sampled_from(["dlq", "push", "-h", "--json"]), max_size=5))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_words(capfd, line) -> None:
-    """What is no verb is wrong usage."""
-    assert cli.main(line) in {0, 1, 2}
-    capfd.readouterr()
+    """What is no verb is wrong usage, and the error says so."""
+    code = cli.main(line)
+
+    _, errors = capfd.readouterr()
+    words = line[1:] if line[:1] == ["--"] else line
+    if not words:
+        assert 2 == code
+    elif words[0] in NAMES or words[0].startswith("-h"):
+        assert code in {0, 1, 2}
+    else:
+        assert (2, True) == (code, "No such " in errors)
