@@ -113,7 +113,7 @@ def _span(times: tuple[float, float]) -> str:
 
 
 def _until(text: str) -> str:
-    """Return in how long a time is, which `waiting_facts` gives."""
+    """Return in how long a time is, for people."""
     seconds = datetime.fromisoformat(text).timestamp() - time.time()
     return f"in {words_of_age(seconds)}" if seconds > 0 else "due"
 
