@@ -375,7 +375,6 @@ def test_an_unknown_topic():
 
 # -- fingerprints ----------------------------------------------------------------------------------
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
 CONTENTS = st.fixed_dictionaries(
     {
         "properties": st.dictionaries(
