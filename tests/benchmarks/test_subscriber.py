@@ -27,7 +27,7 @@ from support.benchmarks.comparing import Stopwatch, compare
 from support.benchmarks.loads import IN_FLIGHT
 from support.pull import workers
 from support.pull.programs import Program
-from support.reading import eventually
+from support.waiting import eventually
 
 MESSAGES = 20_000
 ROUNDS = 7

@@ -8,8 +8,9 @@ import pytest
 
 from support.faults.balancing import Stage
 from support.faults.handing import manage, publish, retry_many
-from support.faults.ledger import Ledger, wait_until
+from support.faults.ledger import Ledger
 from support.reading import retry_topic
+from support.waiting import eventually
 
 #: Up to five processes are started again, which takes a busy machine long.
 pytestmark = pytest.mark.timeout(600)
@@ -47,7 +48,7 @@ def is_apart(cluster, topic):
 
 def retrying(stage, count=COUNT // 3):
     """Wait until *count* letters have been requested."""
-    wait_until(lambda: stage.ledger.account().retried >= count)
+    eventually(lambda: stage.ledger.account().retried >= count)
     assert stage.ledger.account().retried >= count
 
 
@@ -137,7 +138,7 @@ def test_topics_move_between_brokers(cluster, stage, fault):
                 count = stage.ledger.account().deliveries
                 unloads += cluster.move(name)
                 publish(stage.client, stage.topic, stage.ledger, COUNT // 10, **PATIENT)
-                wait_until(lambda: stage.ledger.account().deliveries > count)  # noqa: B023
+                eventually(lambda: stage.ledger.account().deliveries > count)  # noqa: B023
 
     account = endure(stage, fault, strike)
     fault.survived(

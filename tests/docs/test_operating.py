@@ -9,7 +9,7 @@ from pathlib import Path
 import pulsar
 
 import pulsar_retry as pr
-from support.reading import eventually
+from support.waiting import eventually
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
 

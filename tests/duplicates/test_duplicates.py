@@ -20,9 +20,10 @@ from support.brokers.proxy import Proxy
 from support.faults import reliability
 from support.faults.balancing import Stage
 from support.faults.handing import publish
-from support.faults.ledger import Ledger, wait_until
+from support.faults.ledger import Ledger
 from support.interop.programs import PEERS, java_program, running
 from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 CLIENTS = ("Java", "pulsar.Client", "pr.Client", "pr.Client.subscriber")
 
@@ -122,9 +123,9 @@ def course(name, program, stage, url, queue, strikes):
     )
     for strike in strikes:
         publish(stage.client, stage.topic, stage.ledger, COUNT)
-        wait_until(lambda: len(stage.ledger.open()) <= COUNT - BEFORE)
+        eventually(lambda: len(stage.ledger.open()) <= COUNT - BEFORE)
         strike(name, stage.topic)
-        wait_until(lambda: not stage.ledger.open() and stage.is_drained())
+        eventually(lambda: not stage.ledger.open() and stage.is_drained())
     program.call("rest")
     account = stage.ledger.account()
     assert COUNT * len(strikes) == account.sent

@@ -8,8 +8,8 @@ import pulsar
 import pytest
 
 from support.faults.handing import manage, publish, retry_many
-from support.faults.ledger import wait_until
-from support.reading import SUBSCRIPTION, eventually, retry_topic
+from support.reading import SUBSCRIPTION, retry_topic
+from support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -28,7 +28,7 @@ def begin_round(stage):
     """Publish more messages, and wait until some of them have been delivered."""
     before = stage.ledger.account().deliveries
     publish(stage.client, stage.topic, stage.ledger, COUNT)
-    wait_until(lambda: stage.ledger.account().deliveries >= before + SOME)
+    eventually(lambda: stage.ledger.account().deliveries >= before + SOME)
 
 
 def test_a_broker_that_is_killed_again_and_again(own_stage, own_broker, fault, caplog):
@@ -95,7 +95,7 @@ def test_topics_of_one_consumer_are_unloaded(stage, fault, kind):
     """Letters wait on every type of subscription. `retry_many` asserts that none is early."""
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     with stage.working(partial(retry_many, consumer_type=kind)):
-        wait_until(lambda: stage.ledger.account().deliveries >= SOME)
+        eventually(lambda: stage.ledger.account().deliveries >= SOME)
         stage.admin.unload(stage.topic)
         stage.admin.unload(retry_topic(stage.topic))
         fault.is_over()

@@ -8,7 +8,8 @@ import pytest
 
 from pulsar_retry.runtime.clock import Clock
 from support.faults.handing import manage, publish, retry_many, subscribe
-from support.reading import SOON, SUBSCRIPTION, eventually
+from support.reading import SOON, SUBSCRIPTION
+from support.waiting import eventually
 
 COUNT = 50
 

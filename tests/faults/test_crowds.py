@@ -23,7 +23,8 @@ from support.faults.handing import (
     subscribe,
 )
 from support.faults.ledger import payload
-from support.reading import SOON, SUBSCRIPTION, eventually
+from support.reading import SOON, SUBSCRIPTION
+from support.waiting import eventually
 
 COUNT = 200
 

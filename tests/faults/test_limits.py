@@ -8,7 +8,8 @@ import pytest
 
 from support.faults.handing import DELAY, nack, process, publish, received, subscribe
 from support.faults.ledger import Ledger
-from support.reading import SOON, eventually
+from support.reading import SOON
+from support.waiting import eventually
 
 COUNT = 30
 

@@ -9,8 +9,8 @@ import pytest
 import pulsar_retry as pr
 from support.brokers.proxy import BREAKS
 from support.faults.handing import manage, publish, retry_many
-from support.faults.ledger import wait_until
 from support.faults.pushing import push
+from support.waiting import eventually
 
 COUNT = 300
 
@@ -55,7 +55,7 @@ def through(stage, proxy):
 
 def begun(stage):
     """Wait until letters are in flight."""
-    wait_until(lambda: stage.ledger.account().deliveries >= SOME)
+    eventually(lambda: stage.ledger.account().deliveries >= SOME)
 
 
 @pytest.mark.parametrize("way", [retry_many, manage, push])

@@ -9,8 +9,8 @@ import pytest
 import pulsar_retry as pr
 from support.brokers.proxy import BREAKS, Proxy
 from support.faults.handing import publish
-from support.faults.ledger import wait_until
 from support.faults.pushing import OUTSTANDING, endpoint, push_to
+from support.waiting import eventually
 
 COUNT = 600
 
@@ -67,7 +67,7 @@ def test_connections_to_the_endpoint_break(stage, fault, broken, again):
     ):
         url = f"http://localhost:{proxy.port}/push"
         with stage.working(push_to, url=url, ack_deadline=deadline, **AGAIN[again]):
-            wait_until(lambda: stage.ledger.account().deliveries >= SOME)
+            eventually(lambda: stage.ledger.account().deliveries >= SOME)
             assert stage.ledger.open()
             breaks.set()
             BREAKS[broken](proxy, PAUSE)

@@ -14,7 +14,8 @@ from pulsar_retry.standalone import Standalone
 from support.brokers.hostile import HOSTILE
 from support.faults.handing import EARLIEST, dead_letter, manage, nack, publish, reject, retry
 from support.faults.ledger import patiently
-from support.reading import dead_letter_topic, eventually, retry_topic
+from support.reading import dead_letter_topic, retry_topic
+from support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import pulsar_retry as pr
-from support.reading import SUBSCRIPTION, dead_letter_topic, eventually, retry_topic
+from support.reading import SUBSCRIPTION, dead_letter_topic, retry_topic
+from support.waiting import eventually
 
 both_orders = pytest.mark.parametrize("order", [("python", "go"), ("go", "python")])
 

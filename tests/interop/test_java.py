@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 import pulsar_retry as pr
-from support.reading import SUBSCRIPTION, dead_letter_topic, eventually, is_settled, retry_topic
+from support.reading import SUBSCRIPTION, dead_letter_topic, is_settled, retry_topic
+from support.waiting import eventually
 
 both_orders = pytest.mark.parametrize("order", [("python", "java"), ("java", "python")])
 

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from support.reading import SUBSCRIPTION, dead_letter_topic, eventually, is_settled, retry_topic
+from support.reading import SUBSCRIPTION, dead_letter_topic, is_settled, retry_topic
+from support.waiting import eventually
 
 
 @pytest.fixture(params=["java", "go"], scope="module")

@@ -28,7 +28,8 @@ from support.encrypting import key_files
 from support.matrix import cell_worker
 from support.matrix.cell_worker import KEY, RETRIES, schema
 from support.matrix.cells import AXES, SENSELESS, Cell, pairwise
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 pytestmark = [
     pytest.mark.timeout(600),

@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ import pulsar_retry as pr
 from support.brokers import cluster_config as conf
 from support.brokers.cluster_config import TlsFiles
 from support.brokers.local_cluster import LocalCluster
+from support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -124,24 +124,15 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
         env=environment,
     )
     try:
-        await_true(lambda: len(locks(tmp_path)) >= 1)
+        eventually(lambda: len(locks(tmp_path)) >= 1)
     finally:
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
         assert parent.stdin is not None
         parent.stdin.close()
-    await_true(lambda: not list(tmp_path.iterdir()))
+    eventually(lambda: not list(tmp_path.iterdir()))
 
 
 def locks(folder: Path) -> list[Path]:
     """Return the locks of processes that were started."""
     return [path for path in folder.glob("pulsar-cluster-*/*/lock") if path.stat().st_size]
-
-
-def await_true(condition: object, within: float = 120.0) -> None:
-    """Wait until *condition* holds."""
-    assert callable(condition)
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

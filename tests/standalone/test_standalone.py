@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from pulsar_retry.standalone.jars.releases import (
     Release,
     find_release,
 )
+from support.waiting import eventually
 
 #: Some start a broker several times, which takes a busy machine long.
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -78,16 +79,6 @@ def gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
-
-
-def eventually(condition: Callable[[], bool], timeout: float = 120) -> bool:
-    """Wait until *condition* holds, and tell whether it came to hold."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_a_first_run_from_start_to_stop() -> None:
@@ -268,8 +259,8 @@ def test_broker_ends_with_its_parent(how: str) -> None:
             if how != "exit":
                 parent.kill()
             parent.wait(120)
-            assert eventually(lambda: gone(int(pid)))
-            assert eventually(lambda: not Path(folder).exists())
+            eventually(lambda: gone(int(pid)))
+            eventually(lambda: not Path(folder).exists())
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(parent.pid, signal.SIGKILL)  # the forked child

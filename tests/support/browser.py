@@ -9,10 +9,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
+
+from support.waiting import eventually
 
 #: The names of the program in Debian, in other systems, and at Google.
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -149,7 +150,7 @@ class Browser:
 
     def wait_for(self, expression: str) -> None:
         """Wait until JavaScript is true in a loaded page; pages may change meanwhile."""
-        self._eventually(lambda: self.evaluate(f"{_READY} && !!({expression})"), expression)
+        self._eventually(lambda: self.evaluate(f"{_READY} && !!({expression})"))
 
     def picture(self, path: Path, *, whole: bool = True) -> None:
         """Take a picture of the page."""
@@ -158,18 +159,16 @@ class Browser:
             shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
             return path.write_bytes(base64.b64decode(shot["data"])) > 0
 
-        self._eventually(taken, "the picture")  # a page that is not painted yet has no width
+        self._eventually(taken)  # a page that is not painted yet has no width
 
-    def _eventually(self, condition: Callable[[], Any], what: str) -> None:
-        give_up = time.monotonic() + _PATIENCE
-        while True:
+    def _eventually(self, condition: Callable[[], Any]) -> None:
+        def is_true() -> Any:
             try:
-                if condition():
-                    return
-            except RuntimeError:  # the page was closed during the call
-                pass
-            assert time.monotonic() < give_up, what
-            time.sleep(0.05)
+                return condition()
+            except RuntimeError as error:  # the page was closed during the call
+                return not error
+
+        eventually(is_true, _PATIENCE)
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1

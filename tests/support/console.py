@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-from support.reading import eventually
+from support.waiting import eventually
 
 RUN = (sys.executable, "-m", "pulsar_retry")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pulsar
@@ -77,11 +75,3 @@ def receive_all(
 def keep(client: pr.Client, topic: str) -> None:
     """Make a subscription, without which the broker deletes a topic that nobody uses just then."""
     client.subscribe(topic, "keeps").close()
-
-
-def eventually(condition: Callable[[], bool], within: float = 120.0) -> None:
-    """Wait until *condition* is true; fail after *within* seconds."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,20 +41,6 @@ def plan_of() -> MakePlan:
         )
 
     return plan_of
-
-
-@pytest.fixture(scope="session")
-def wait_until() -> Callable[[Callable[[], Any]], None]:
-    """Return a function that waits for a condition that another thread makes true."""
-
-    def wait_until(condition: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + 120
-        pause = threading.Event()
-        while not condition():
-            assert time.monotonic() < deadline, "it did not happen in 120 s"
-            pause.wait(0.001)
-
-    return wait_until
 
 
 @pytest.fixture

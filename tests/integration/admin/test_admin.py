@@ -9,7 +9,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.admin import Position, Retention
-from support.reading import eventually
+from support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)

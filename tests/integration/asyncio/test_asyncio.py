@@ -18,6 +18,7 @@ import pytest
 
 import pulsar_retry as pr
 from support.consumer.shells import PATIENT, on_a_loop
+from support.waiting import eventually
 
 SHARED = pulsar.ConsumerType.Shared
 EARLIEST = pulsar.InitialPosition.Earliest
@@ -660,10 +661,7 @@ def test_a_loop_that_ends_under_a_subscriber(broker, topic):
 
     client = pr.asyncio.Client(broker.service_url, logger=QUIET, **PATIENT)
     subscriber = asyncio.run(abandon(client, threading.Event()))
-    deadline = time.monotonic() + 60
-    while subscriber.running and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not subscriber.running
+    eventually(lambda: not subscriber.running)
     asyncio.run(rest(client))
 
 

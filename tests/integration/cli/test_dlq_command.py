@@ -18,8 +18,9 @@ import pytest
 from pyarrow import parquet
 
 from pulsar_retry.admin.transport import Transport
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
 from support.replay.redriving import received
+from support.waiting import eventually
 
 PUSH = ("--topic", "{topic}", "--subscription", "s", "--endpoint", "http://127.0.0.1:9")
 RUN = (sys.executable, "-m", "pulsar_retry")

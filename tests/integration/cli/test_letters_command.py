@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 from pulsar_retry.ops.audit import audit_topic
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
 from support.replay.redriving import received
+from support.waiting import eventually
 
 RUN = (sys.executable, "-m", "pulsar_retry")
 

@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import pulsar_retry as pr
 from pulsar_retry import cli
-from support.reading import SOON, SUBSCRIPTION, eventually
+from support.reading import SOON, SUBSCRIPTION
+from support.waiting import eventually
 
 RUN = (sys.executable, "-m", "pulsar_retry")
 

@@ -6,8 +6,9 @@ import json
 
 from pulsar.schema import AvroSchema, Long, Record, String
 
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
 from support.replay.redriving import received
+from support.waiting import eventually
 
 
 class Parcel(Record):

@@ -17,8 +17,9 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry import cli
 from pulsar_retry.replay import Snapshot, seek
-from support.reading import SOON, SUBSCRIPTION, eventually
+from support.reading import SOON, SUBSCRIPTION
 from support.replay.replaying import consume, delivered, drained, firsts, trim
+from support.waiting import eventually
 
 EARLIEST = pulsar.InitialPosition.Earliest
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from support.console import Served
-from support.reading import eventually
 from support.replay.redriving import received
+from support.waiting import eventually
 
 TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
 EVIL = "<script>alert(1)</script>"

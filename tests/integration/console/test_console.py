@@ -14,8 +14,9 @@ import pulsar
 import pulsar_retry as pr
 from support.console import Served
 from support.encrypting import key_files
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
 from support.replay.redriving import received
+from support.waiting import eventually
 
 EVIL = "<script>alert(1)</script>"
 

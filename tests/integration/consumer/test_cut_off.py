@@ -11,7 +11,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.reading import SOON, SUBSCRIPTION, eventually
+from support.reading import SOON, SUBSCRIPTION
+from support.waiting import eventually
 
 COUNT = 50
 PAYLOADS = Counter(b"%d" % number for number in range(COUNT))

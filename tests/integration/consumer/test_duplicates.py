@@ -19,7 +19,8 @@ import pulsar_retry as pr
 from pulsar_retry.letters.identity import new_producer_name
 from pulsar_retry.replay import seek
 from support.consumer import dying
-from support.reading import NEVER, SOON, SUBSCRIPTION, eventually, receive_all
+from support.reading import NEVER, SOON, SUBSCRIPTION, receive_all
+from support.waiting import eventually
 
 COUNT = 100
 

@@ -10,7 +10,8 @@ import pytest
 
 import pulsar_retry as pr
 from support.brokers.hostile import TICK
-from support.reading import SOON, eventually, receive_all
+from support.reading import SOON, receive_all
+from support.waiting import eventually
 
 UNSHARED = [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover]
 

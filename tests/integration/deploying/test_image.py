@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_retry.standalone.ports import free_ports
-from support.reading import eventually
+from support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
 IMAGE = os.environ.get("PULSAR_RETRY_IMAGE", "")

@@ -11,7 +11,8 @@ import pulsar_retry as pr
 import pulsar_retry.asyncio as pra
 from support.encrypting import key_files
 from support.push.receiving import Receiver, answer
-from support.reading import RETRYING, SOON, SUBSCRIPTION, eventually, keep
+from support.reading import RETRYING, SOON, SUBSCRIPTION, keep
+from support.waiting import eventually
 
 EARLIEST = pulsar.InitialPosition.Earliest
 KEY = "orders"

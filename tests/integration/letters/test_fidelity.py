@@ -10,7 +10,8 @@ from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, Strin
 
 import pulsar_retry as pr
 from support.consumer.filling import send_batch
-from support.reading import SOON, eventually, read_all, receive_all
+from support.reading import SOON, read_all, receive_all
+from support.waiting import eventually
 
 
 class Order(Record):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import urllib.error
 import uuid
 from contextlib import suppress
@@ -15,7 +14,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
+from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION
+from support.waiting import eventually
 
 #: The subscription that is made by default.
 KEEPER = "pulsar-retry"
@@ -87,14 +87,7 @@ def await_deletions(client: pr.Client, admin: Any) -> None:
     longest = float(runtime["brokerDeleteInactiveTopicsMaxInactiveDurationSeconds"])
     canary = f"persistent://public/default/{uuid.uuid4().hex}"
     client.create_producer(canary).close()
-    deadline = time.monotonic() + 120 + 2 * longest
-    while time.monotonic() < deadline:
-        try:
-            admin.stats(canary)
-        except urllib.error.HTTPError:
-            return
-        time.sleep(0.1)
-    pytest.fail("the broker deletes nothing")
+    eventually(lambda: canary not in admin.topics("public/default"), 120 + 2 * longest)
 
 
 def test_every_shell_keeps_its_first_dead_letter(client, broker, admin, topic):
@@ -111,9 +104,7 @@ def test_every_shell_keeps_its_first_dead_letter(client, broker, admin, topic):
         client.create_producer(each).send(b"order")
         way(client, each)
     dead = [f"{each}-{SUBSCRIPTION}-DLQ" for each in topics]
-    deadline = time.monotonic() + SOON / 1000
-    while {1} != {backlog(admin, each) for each in dead} and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: {1} == {backlog(admin, each) for each in dead})
     client.close()
 
     with pr.Client(broker.service_url) as other:

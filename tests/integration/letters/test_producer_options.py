@@ -10,7 +10,8 @@ import pytest
 import pulsar_retry as pr
 import pulsar_retry.asyncio as pra
 from support.encrypting import key_files
-from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
+from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION
+from support.waiting import eventually
 
 KIB = 1024
 #: It takes a hundredth when it is compressed.

@@ -12,7 +12,8 @@ import pytest
 import pulsar_retry as pr
 from support.pull import workers
 from support.pull.handling import fails
-from support.reading import SOON, SUBSCRIPTION, eventually
+from support.reading import SOON, SUBSCRIPTION
+from support.waiting import eventually
 
 
 class Metrics:

@@ -16,7 +16,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import pulsar_retry as pr
 from support.push.receiving import Receiver
-from support.reading import SOON, SUBSCRIPTION, eventually
+from support.reading import SOON, SUBSCRIPTION
+from support.waiting import eventually
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PRODUCER = {"traceparent": f"00-{TRACE}-{PARENT}-01"}

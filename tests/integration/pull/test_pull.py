@@ -11,7 +11,8 @@ import pytest
 
 import pulsar_retry as pr
 from support.brokers.hostile import TICK
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 Pull = Callable[..., list[pr.Delivery]]
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from pulsar_retry.standalone.ports import free_ports
-from support.faults.ledger import Ledger, payload, wait_until
+from support.faults.ledger import Ledger, payload
 from support.pull.rolling import Worker
+from support.waiting import eventually
 
 #: How often every worker is replaced.
 ROUNDS = 2
@@ -34,7 +35,7 @@ def workers(broker, topic, ledger) -> Iterator[list[Worker]]:
 def new(broker, topic, ledger) -> Worker:
     """Return a worker that is ready, as a rolling update waits for it."""
     worker = Worker(broker.service_url, topic, ledger.path, next(free_ports()))
-    wait_until(lambda: worker.is_ready() or worker.process.poll() is not None)
+    eventually(lambda: worker.is_ready() or worker.process.poll() is not None)
     assert worker.is_ready()
     return worker
 
@@ -61,11 +62,11 @@ def test_a_rolling_restart_loses_nothing(broker, client, topic, ledger, workers)
                 workers[at] = new(broker, topic, ledger)
                 codes.append(old.end())
                 # The load goes on, and somebody handles it.
-                wait_until(lambda seen=seen: ledger.account().processed > seen + 20)
+                eventually(lambda seen=seen: ledger.account().processed > seen + 20)
     finally:
         ended.set()
         loading.join()
-    wait_until(lambda: not ledger.open())
+    eventually(lambda: not ledger.open())
     account = ledger.account()
     assert [0] * 2 * ROUNDS == codes
     assert account.sent > 100

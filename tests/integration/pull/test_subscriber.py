@@ -18,7 +18,8 @@ import pytest
 import pulsar_retry as pr
 from support.brokers.hostile import TICK
 from support.pull.handling import SOON, Notes, fails
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 
 def test_returning_acknowledges(start, publish, admin, topic):

@@ -13,7 +13,8 @@ import pytest
 import pulsar_retry as pr
 from support.pull import workers
 from support.pull.handling import SOON, Notes, fails
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 #: A second, and no more.
 SHORT = pr.Lease(minimum=1, maximum=1, max_total=1)

@@ -16,7 +16,8 @@ import pulsar_retry as pr
 from support.pull.handling import Notes, fails
 from support.pull.ordered import Book, Crowd, key_of
 from support.pull.ordered import publish as publish_load
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 KEY_SHARED = pulsar.ConsumerType.KeyShared
 KEYS = ("a", "b", "c", "d")

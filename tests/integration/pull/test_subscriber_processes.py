@@ -16,7 +16,8 @@ import pulsar_retry as pr
 from support.pull import workers
 from support.pull.handling import SOON
 from support.pull.programs import Program
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 #: On a busy machine, a new worker can start too slowly for its lease, again and again.
 MANY = pr.RetryPolicy(max_attempts=1000, backoff=pr.Immediate())

@@ -14,7 +14,8 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.pull.engine import supervisor
 from support.pull.handling import SOON, Notes
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 SHORT = pr.Lease(minimum=0.5, maximum=0.5, max_total=0.5)
 

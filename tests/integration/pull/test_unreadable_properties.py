@@ -9,7 +9,8 @@ import pytest
 
 import pulsar_retry as pr
 from support.pull.handling import SOON, Notes, fails
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 #: What `pulsar.Producer.send` takes for text, and what other clients can write.
 NO_TEXT = {"text": b"a\xff", "tenant": "a"}

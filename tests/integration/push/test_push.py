@@ -20,7 +20,8 @@ import pulsar_retry as pr
 from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.push.pacing import backoff
 from support.push.receiving import SOON, Receiver, Request, Say, answer, no_content, tls_contexts
-from support.reading import SUBSCRIPTION, dead_letter_topic, eventually, retry_topic
+from support.reading import SUBSCRIPTION, dead_letter_topic, retry_topic
+from support.waiting import eventually
 
 MANY = 600
 ACKS = (102, 200, 201, 202, 204)

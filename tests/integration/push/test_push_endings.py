@@ -6,7 +6,8 @@ import pytest
 
 import pulsar_retry as pr
 from support.push.receiving import SOON, answer
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 
 def test_with_raises_what_nobody_was_told(client, topic, publish, receiver):

@@ -12,7 +12,8 @@ from flask import Flask, request
 from werkzeug.serving import make_server
 
 import pulsar_retry as pr
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 
 def google_sample() -> tuple[Flask, list[str]]:

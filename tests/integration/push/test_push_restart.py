@@ -15,8 +15,9 @@ import pulsar_retry as pr
 from pulsar_retry.push.pacing import backoff
 from pulsar_retry.replay import Cluster, Redrive
 from support.push.receiving import Receiver, Request, Say, answer, no_content
-from support.reading import SUBSCRIPTION, dead_letter_topic, eventually, is_settled
+from support.reading import SUBSCRIPTION, dead_letter_topic, is_settled
 from support.stored import stored
+from support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -22,7 +22,8 @@ import pytest
 
 from pulsar_retry.push import VerificationError, Verifier
 from support.push.receiving import SOON, Receiver, Request, Say, answer, no_content
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 PROGRAM = (sys.executable, "-m", "pulsar_retry")
 

@@ -12,8 +12,9 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.replay import Filter, Subscription
 from pulsar_retry.replay.reading import read_letters
-from support.reading import SOON, SUBSCRIPTION, eventually
+from support.reading import SOON, SUBSCRIPTION
 from support.replay.redriving import Dead, received
+from support.waiting import eventually
 
 
 def test_letters_go_to_the_retry_topic_of_the_subscription_that_failed(dead, client) -> None:

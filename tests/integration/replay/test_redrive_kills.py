@@ -13,8 +13,9 @@ import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Redrive
 from pulsar_retry.replay.redriving import delivery
 from pulsar_retry.replay.redriving.run import Run
-from support.reading import SOON, eventually
+from support.reading import SOON
 from support.replay.redriving import Dead
+from support.waiting import eventually
 
 #: A busy machine takes long to start a broker.
 pytestmark = pytest.mark.timeout(600)

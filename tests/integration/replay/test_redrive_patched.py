@@ -13,8 +13,9 @@ import pytest
 from pulsar.schema import AvroSchema, JsonSchema, Long, Record, String
 
 import pulsar_retry as pr
-from support.reading import SOON, eventually
+from support.reading import SOON
 from support.replay.redriving import Dead, received
+from support.waiting import eventually
 
 #: Done twice, it would show.
 FIX = [{"op": "test", "path": "/city", "value": "Zoë"}, {"op": "add", "path": "/to/-", "value": 1}]

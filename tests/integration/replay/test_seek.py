@@ -14,7 +14,7 @@ from pulsar_retry.admin.subscriptions import Subscriptions
 from pulsar_retry.consumer.moves import MOVES
 from pulsar_retry.replay import seek
 from support.pull.handling import Notes
-from support.reading import SOON, SUBSCRIPTION, eventually
+from support.reading import SOON, SUBSCRIPTION
 from support.replay.replaying import (
     consume,
     delivered,
@@ -24,6 +24,7 @@ from support.replay.replaying import (
     subscription_of,
     trim,
 )
+from support.waiting import eventually
 
 
 def test_past_time(admin, topic, subscription, consumer, publish):

@@ -15,7 +15,8 @@ from pulsar_retry.replay import seek
 from support.consumer.shells import SHELLS
 from support.faults.ledger import patiently
 from support.pull.handling import Notes
-from support.reading import NEVER, SOON, SUBSCRIPTION, eventually
+from support.reading import NEVER, SOON, SUBSCRIPTION
+from support.waiting import eventually
 
 KEY_SHARED = pulsar.ConsumerType.KeyShared
 FAILOVER = pulsar.ConsumerType.Failover

@@ -13,8 +13,9 @@ from pulsar_retry.admin import AdminClient
 from pulsar_retry.admin.subscriptions import Subscriptions
 from pulsar_retry.replay import Snapshot, seek
 from support.faults.ledger import patiently
-from support.reading import SOON, SUBSCRIPTION, eventually
+from support.reading import SOON, SUBSCRIPTION
 from support.replay.replaying import delivered, firsts, subscription_of
+from support.waiting import eventually
 
 #: A busy broker takes long to start, and to load its topics.
 pytestmark = pytest.mark.timeout(600)

@@ -15,7 +15,7 @@ from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.seeking.acking import acknowledge
 from pulsar_retry.replay.snapshots import snapshot as snapshots
 from pulsar_retry.replay.snapshots.store import Store
-from support.reading import SOON, SUBSCRIPTION, eventually
+from support.reading import SOON, SUBSCRIPTION
 from support.replay.replaying import (
     consume,
     drained,
@@ -25,6 +25,7 @@ from support.replay.replaying import (
     subscription_of,
     trim,
 )
+from support.waiting import eventually
 
 EARLIEST = pulsar.InitialPosition.Earliest
 

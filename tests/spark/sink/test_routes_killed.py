@@ -12,10 +12,11 @@ import uuid
 
 import pytest
 
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
 from support.spark import chaos
 from support.spark.routed import Job, Whereabouts, judge
 from support.stored import stored
+from support.waiting import eventually
 
 ROWS = 100_000
 

@@ -13,8 +13,9 @@ from pulsar_retry_spark import clients
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.sink import send_batches
 from pulsar_retry_spark.sink.task import Task
-from support.reading import NEVER, SOON, SUBSCRIPTION, eventually
+from support.reading import NEVER, SOON, SUBSCRIPTION
 from support.stored import payloads, stored
+from support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("closed_clients")
 

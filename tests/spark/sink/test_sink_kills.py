@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from pulsar_retry_spark.datasource import register
-from support.reading import eventually
 from support.spark import chaos
 from support.stored import stored
+from support.waiting import eventually
 
 ROWS = 40_000
 ALL = {b"%d" % row for row in range(ROWS)}

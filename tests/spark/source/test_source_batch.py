@@ -17,8 +17,9 @@ from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source import filters as source_filters
 from pulsar_retry_spark.source.batch import BatchQuery, schema
 from pulsar_retry_spark.source.source import PushingReader, batch_reader
-from support.reading import SOON, SUBSCRIPTION, eventually, read_all
+from support.reading import SOON, SUBSCRIPTION, read_all
 from support.spark.sourcing import forget, frame, payloads
+from support.waiting import eventually
 
 #: Spark gives times without a zone, in that of its session, which is UTC here.
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - see above

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import InputPartition
 
 import pulsar_retry as pr
 from pulsar_retry_spark.source import reading
-from support.reading import eventually
 from support.spark.sourcing import Letters, Micro, numbers
+from support.waiting import eventually
 
 #: Seconds for a broker to come back and for Spark to notice.
 PATIENCE = 240

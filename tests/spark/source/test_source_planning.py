@@ -20,8 +20,8 @@ from pulsar_retry_spark.source import stream as stream_module
 from pulsar_retry_spark.source import subscription as reading_subscription
 from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.source import batch_reader
-from support.reading import eventually
 from support.spark.sourcing import Micro, forget, numbers
+from support.waiting import eventually
 
 NAME = "pulsar-failures"
 

@@ -10,8 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 import pulsar_retry as pr
 from pulsar_retry_spark import register, write_failures
-from support.reading import NEVER, SOON, SUBSCRIPTION, eventually
+from support.reading import NEVER, SOON, SUBSCRIPTION
 from support.spark.sourcing import frame, payloads
+from support.waiting import eventually
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from support.reading import eventually
 from support.spark.sourcing import Query, numbers
+from support.waiting import eventually
 
 NAME = "pulsar-failures"
 

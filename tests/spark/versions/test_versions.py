@@ -25,8 +25,9 @@ from pulsar_retry_spark import (
     topic_schema,
     write_failures,
 )
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
 from support.spark.sourcing import forget, payloads
+from support.waiting import eventually
 
 SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 

@@ -26,7 +26,8 @@ from support.brokers.cluster_member import BrokerMember
 from support.brokers.composing import ComposeCluster, missing_for_compose
 from support.brokers.hostile import HOSTILE
 from support.brokers.local_cluster import LocalCluster
-from support.faults.ledger import patiently, wait_until
+from support.faults.ledger import patiently
+from support.waiting import is_soon
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
@@ -163,8 +164,7 @@ class RunningCluster:
         path = f"namespaces/{namespace}/{self.bundle(topic)}/unload"
         for unloads in range(1, 25):
             patiently(lambda: self.call("PUT", path, destinationBroker=name), OSError)
-            wait_until(lambda: self.owner(topic) is not owner, within=10.0)
-            if self.owner(topic) is not owner:
+            if is_soon(lambda: self.owner(topic) is not owner, within=10.0):
                 return unloads
         raise TimeoutError(f"{topic} comes back to {owner.name}")
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import attrs
 
-from support.faults.ledger import SOON, Account, Ledger, wait_until
+from support.faults.ledger import SOON, Account, Ledger
 from support.reading import SUBSCRIPTION, dead_letter_topic, retry_topic
 from support.stored import stored
+from support.waiting import eventually
 
 Way = Callable[..., None]
 
@@ -63,7 +64,7 @@ class Stage:
             thread.start()
         try:
             yield
-            wait_until(lambda: bool(failures) or self.is_drained())
+            eventually(lambda: bool(failures) or self.is_drained())
         finally:
             enough.set()
             for thread in threads:

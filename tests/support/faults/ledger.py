@@ -154,14 +154,6 @@ def number_of(message: Any) -> int:
     return int(message.data())
 
 
-def wait_until(condition: Callable[[], bool], within: float = SOON) -> float:
-    """Wait until *condition* is true, at most *within* seconds; return how many seconds it took."""
-    began = time.monotonic()
-    while not condition() and time.monotonic() - began < within:
-        time.sleep(0.05)
-    return time.monotonic() - began
-
-
 def patiently(ask: Callable[[], T], refusal: type[Exception], within: float = SOON) -> T:
     """Call again after each *refusal*, for *within* seconds; return the result."""
     deadline = time.monotonic() + within

@@ -23,7 +23,8 @@ import attrs
 import pulsar
 
 import pulsar_retry as pr
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 #: Between two attempts, in seconds.
 PAUSE = 0.5

@@ -10,7 +10,8 @@ import pulsar
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Subscription
-from support.reading import NEVER, SOON, SUBSCRIPTION, eventually
+from support.reading import NEVER, SOON, SUBSCRIPTION
+from support.waiting import eventually
 
 
 def subscription_of(broker: Any, topic: str, name: str = SUBSCRIPTION) -> Subscription:

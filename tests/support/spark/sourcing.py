@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark.source.batch import schema
-from support.reading import SUBSCRIPTION, eventually
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
 
 
 @attrs.frozen

@@ -15,7 +15,7 @@ from pulsar_retry.console.store.database import MEMORY, Database
 from pulsar_retry.console.watch import Watcher
 from pulsar_retry.errors import AdminError
 from pulsar_retry.replay import Cluster
-from support.reading import eventually
+from support.waiting import eventually
 
 DLQ = "persistent://shop/a/orders-billing-DLQ"
 

@@ -29,6 +29,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pulsar_retry.consumer.inbox import TURN_SECONDS, Inbox
 from pulsar_retry.runtime.clock import Clock
+from support.waiting import eventually
 
 UNLIMITED = -1
 OK, CLOSED = _pulsar.Result.Ok, _pulsar.Result.AlreadyClosed
@@ -383,13 +384,13 @@ def test_a_timed_out_receive_loses_nothing(rig: Rig) -> None:
     )
 
 
-def test_an_interrupted_receive_loses_nothing(rig: Rig, wait_until: Any) -> None:
+def test_an_interrupted_receive_loses_nothing(rig: Rig) -> None:
     """Ctrl-C ends a blocked receive at once; the message that comes then is for the next."""
     main_thread = threading.main_thread().ident
     assert main_thread == threading.get_ident()
 
     def interrupt() -> None:
-        wait_until(lambda: rig.inbox._waiting)
+        eventually(lambda: rig.inbox._waiting)
         signal.pthread_kill(main_thread, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -694,7 +695,7 @@ def test_a_batch_holds_messages_and_letters(rig: Rig) -> None:
     assert Counter([*m(1, 2), *l(1)]) == Counter(rig.batch(count=3, wait=UNLIMITED))
 
 
-def test_a_batch_waits_for_its_count(rig: Rig, wait_until: Any) -> None:
+def test_a_batch_waits_for_its_count(rig: Rig) -> None:
     """Without a time limit it blocks until there is enough, from either source."""
 
     def deliver() -> None:
@@ -703,9 +704,9 @@ def test_a_batch_waits_for_its_count(rig: Rig, wait_until: Any) -> None:
             (rig.retry.deliver, *l(1)),
             (rig.main.deliver, *m(2)),
         ):
-            wait_until(lambda: rig.inbox._waiting)
+            eventually(lambda: rig.inbox._waiting)
             each[0](*each[1:])
-            wait_until(lambda: not rig.inbox._ready)
+            eventually(lambda: not rig.inbox._ready)
 
     thread = threading.Thread(target=deliver)
     thread.start()
@@ -752,12 +753,12 @@ def test_dropping_forgets_what_a_batch_put_back(rig: Rig) -> None:
     assert [] == rig.receive_all()
 
 
-def test_dropping_leaves_a_waiting_receiver_waiting(rig: Rig, wait_until: Any) -> None:
+def test_dropping_leaves_a_waiting_receiver_waiting(rig: Rig) -> None:
     """It gets the next message that comes, from either source."""
     received: list[Message] = []
     thread = threading.Thread(target=lambda: received.append(rig.receive(20)))
     thread.start()
-    wait_until(lambda: rig.inbox._waiting)
+    eventually(lambda: rig.inbox._waiting)
     rig.inbox.drop()
     rig.retry.deliver(*l(1))
     thread.join()
@@ -777,7 +778,7 @@ def test_dropping_does_not_open_what_is_closed(rig: Rig) -> None:
 # -- the end --------------------------------------------------------------------------------------
 
 
-def test_closing_wakes_every_receiver(rig: Rig, wait_until: Any) -> None:
+def test_closing_wakes_every_receiver(rig: Rig) -> None:
     """However many wait; none for ever."""
     errors: list[Exception] = []
 
@@ -790,7 +791,7 @@ def test_closing_wakes_every_receiver(rig: Rig, wait_until: Any) -> None:
     threads = [threading.Thread(target=receive, daemon=True) for _ in range(8)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: rig.inbox._waiting == 8)
+    eventually(lambda: rig.inbox._waiting == 8)
     rig.close()
     for thread in threads:
         thread.join(120)
@@ -851,9 +852,7 @@ def receive_some(rig: Rig) -> list[Message]:
     ],
     ids=["blocking", "impatient", "both", "batches too"],
 )
-def test_threads_share_the_messages(
-    rig: Rig, wait_until: Any, ways: list[Callable[[Rig], list[Message]]]
-) -> None:
+def test_threads_share_the_messages(rig: Rig, ways: list[Callable[[Rig], list[Message]]]) -> None:
     """However they receive while messages and letters arrive: each message comes to one of them."""
     received: queue.SimpleQueue[Message] = queue.SimpleQueue()
     messages, letters = m(*range(1500)), l(*range(1500))
@@ -872,7 +871,7 @@ def test_threads_share_the_messages(
     for thread in (*receivers, *arrivals):
         thread.start()
     try:
-        wait_until(lambda: received.qsize() >= len(messages) + len(letters))
+        eventually(lambda: received.qsize() >= len(messages) + len(letters))
     finally:
         rig.close()
     for thread in receivers:
@@ -883,15 +882,13 @@ def test_threads_share_the_messages(
 
 
 @pytest.mark.parametrize("kind", ["m", "l"])
-def test_a_receiver_that_waits_is_served_after_another(
-    rig: Rig, wait_until: Any, kind: str
-) -> None:
+def test_a_receiver_that_waits_is_served_after_another(rig: Rig, kind: str) -> None:
     """A thread that takes the message another one waits for leaves a receive behind for it."""
     source = rig.main if kind == "m" else rig.retry
     received: list[Message] = []
     thread = threading.Thread(target=lambda: received.append(rig.receive(20)))
     thread.start()
-    wait_until(lambda: rig.inbox._waiting)
+    eventually(lambda: rig.inbox._waiting)
     rig.changed.notify = lambda: None  # the waiting thread is not told of the first message,
     source.deliver(Message(kind, 1))
     assert Message(kind, 1) == rig.receive()  # for this one is faster

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from pulsar_retry.observe import serving
-from support.reading import eventually
+from support.waiting import eventually
 
 SLOW = 140
 

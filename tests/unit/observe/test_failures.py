@@ -13,7 +13,7 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.observe.failures import EVERY, LogLimiter
 from pulsar_retry.testing import MemoryBroker
-from support.reading import eventually
+from support.waiting import eventually
 
 POLICY = pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(1))
 

@@ -19,7 +19,7 @@ from pulsar_retry.pull.workers.processes import ProcessWorker
 from pulsar_retry.testing import MemoryBroker
 from support.pull import workers
 from support.pull.handling import SOON, Notes
-from support.reading import eventually
+from support.waiting import eventually
 
 SHORT = pr.Lease(minimum=1, maximum=1, max_total=1)
 DAY = 86_400

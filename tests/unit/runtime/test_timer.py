@@ -7,14 +7,14 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from pulsar_retry.runtime import timer as module
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.timer import Timer
+from support.waiting import eventually
 
 
 class Owner:
@@ -144,15 +144,13 @@ def test_one_owners_trouble_is_not_the_others(rig: Rig, caplog: pytest.LogCaptur
     assert [logging.WARNING] == [each.levelno for each in caplog.records]
 
 
-def test_no_thread_runs_while_nothing_is_awaited(
-    rig: Rig, wait_until: Callable[[Callable[[], Any]], None]
-) -> None:
+def test_no_thread_runs_while_nothing_is_awaited(rig: Rig) -> None:
     """It starts with the first call, ends some time after the last, and starts again."""
     assert rig.timer._thread is None
     for calls in (1, 2):
         rig.timer.check_later(rig.owner, 0)
         thread = rig.timer._thread
-        wait_until(lambda thread=thread: thread is None or not thread.is_alive())
+        eventually(lambda thread=thread: thread is None or not thread.is_alive())
         rig.owner.wait_for(calls)
     assert rig.timer._thread is None
 
@@ -169,14 +167,12 @@ def test_one_thread_serves_all(rig: Rig) -> None:
         owner.wait_for(1)
 
 
-def test_discarding_the_last_ends_the_thread(
-    rig: Rig, wait_until: Callable[[Callable[[], Any]], None]
-) -> None:
+def test_discarding_the_last_ends_the_thread(rig: Rig) -> None:
     """It does not stay for the ten days that somebody had to wait."""
     rig.timer.check_later(rig.owner, 864_000)
     thread = rig.timer._thread
     assert thread is not None
-    wait_until(lambda: rig.timer._changed._waiters)  # before that it would see the discard anyway
+    eventually(lambda: rig.timer._changed._waiters)  # before that it would see the discard anyway
     rig.timer.discard(rig.owner)
     thread.join(120)
     assert (False, None) == (thread.is_alive(), rig.timer._thread)
@@ -239,9 +235,7 @@ def test_closing_ends_the_thread(rig: Rig) -> None:
     assert (False, None, 0) == (thread.is_alive(), rig.timer._thread, rig.owner.calls)
 
 
-def test_an_owner_may_close_the_timer(
-    rig: Rig, wait_until: Callable[[Callable[[], Any]], None]
-) -> None:
+def test_an_owner_may_close_the_timer(rig: Rig) -> None:
     """The thread does not wait for itself."""
 
     class Closer:
@@ -250,4 +244,4 @@ def test_an_owner_may_close_the_timer(
 
     closer = Closer()
     rig.timer.check_later(closer, 0)
-    wait_until(lambda: rig.timer._closed and rig.timer._thread is None)
+    eventually(lambda: rig.timer._closed and rig.timer._thread is None)

@@ -9,7 +9,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.reading import NEVER, SOON, eventually, receive_all
+from support.reading import NEVER, SOON, receive_all
+from support.waiting import eventually
 
 
 def test_a_terminated_retry_topic(subscribe, publish, admin, topic):

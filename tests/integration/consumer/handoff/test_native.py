@@ -20,16 +20,8 @@ from pulsar_retry.letters import letter
 from pulsar_retry.letters.letter import retried, used_up
 from pulsar_retry.native.loading import native
 from pulsar_retry.observe.counting import BOOK
-from support.reading import (
-    FROM_START,
-    RETRYING,
-    SOON,
-    SUBSCRIPTION,
-    eventually,
-    keep,
-    read_all,
-    receive_all,
-)
+from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, keep, read_all, receive_all
+from support.waiting import eventually
 
 COUNT = 500
 

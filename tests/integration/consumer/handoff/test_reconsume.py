@@ -11,7 +11,8 @@ import pytest
 
 import pulsar_retry as pr
 from support.brokers.hostile import TICK
-from support.reading import NEVER, SOON, eventually, receive_all
+from support.reading import NEVER, SOON, receive_all
+from support.waiting import eventually
 
 
 def test_a_message_is_delivered_n_plus_1_times_and_then_dead_lettered(

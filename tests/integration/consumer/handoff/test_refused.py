@@ -17,7 +17,8 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.consumer.handoff import alone
 from support.encrypting import key_files
-from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually, keep
+from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, keep
+from support.waiting import eventually
 
 EARLIEST = pulsar.InitialPosition.Earliest
 COUNT = 50

@@ -9,7 +9,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
+from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION
+from support.waiting import eventually
 
 COUNT = 20
 BAD = 7

@@ -16,7 +16,8 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.consumer.nacks.bursts import AHEAD
 from support.brokers.redelivering import RedeliveryProxy
-from support.reading import NEVER, SOON, eventually, receive_all
+from support.reading import NEVER, SOON, receive_all
+from support.waiting import eventually
 
 SHARED = pulsar.ConsumerType.Shared
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)

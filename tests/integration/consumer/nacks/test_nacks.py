@@ -9,7 +9,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.reading import NEVER, SOON, eventually, read_all, receive_all
+from support.reading import NEVER, SOON, read_all, receive_all
+from support.waiting import eventually
 
 SHARED = pulsar.ConsumerType.Shared
 

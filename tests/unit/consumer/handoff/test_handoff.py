@@ -17,6 +17,7 @@ from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.clock import Clock
 from support.versions import SINCE_3_13
+from support.waiting import eventually
 
 RETRY = "persistent://public/default/orders-billing-RETRY"
 OK = _pulsar.Result.Ok
@@ -252,22 +253,20 @@ def test_a_letter_on_its_way_cannot_be_called_back(rig: Rig) -> None:
     assert (False, False) == (future.cancel(), future.cancelled())
 
 
-def test_letters_in_flight_are_bounded(
-    rig: Rig, wait_until: Callable[[Callable[[], Any]], None]
-) -> None:
+def test_letters_in_flight_are_bounded(rig: Rig) -> None:
     """The third of two waits until one has ended."""
     rig.hand_on()
     rig.hand_on()
     assert 0 == rig.permits()
     third = threading.Thread(target=rig.hand_on, daemon=True)
     third.start()
-    wait_until(lambda: rig.hand_off.permits._waiting)
+    eventually(lambda: rig.hand_off.permits._waiting)
     rig.world.answer("receipt")
     assert ["publish", "publish"] == [each for each in rig.world.events if each == "publish"]
     rig.world.asked.append(rig.world.asked.pop(0))  # the second receipt can wait
     rig.world.answer("acknowledged")
     third.join(120)
-    wait_until(lambda: rig.world.events.count("publish") == 3)
+    eventually(lambda: rig.world.events.count("publish") == 3)
 
 
 def test_what_must_not_block_is_handed_on_with_a_producer_and_room(rig: Rig) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from pulsar_retry.consumer.handoff.permits import Permits
+from support.waiting import eventually
 
 
-def test_a_waiter_is_woken_when_a_quarter_is_free(wait_until: Any) -> None:
+def test_a_waiter_is_woken_when_a_quarter_is_free() -> None:
     """One of eight given back is not yet worth a change of threads; two are."""
     permits = Permits(8)
     for _ in range(8):
         permits.acquire()
     waiter = threading.Thread(target=permits.acquire, daemon=True)
     waiter.start()
-    wait_until(lambda: permits._waiting)
+    eventually(lambda: permits._waiting)
 
     permits.release()
     waiter.join(0.05)
@@ -27,13 +27,13 @@ def test_a_waiter_is_woken_when_a_quarter_is_free(wait_until: Any) -> None:
     assert permits.take()
 
 
-def test_one_permit_is_a_lock(wait_until: Any) -> None:
+def test_one_permit_is_a_lock() -> None:
     """The smallest bound still works."""
     permits = Permits(1)
     permits.acquire()
     waiter = threading.Thread(target=permits.acquire, daemon=True)
     waiter.start()
-    wait_until(lambda: permits._waiting)
+    eventually(lambda: permits._waiting)
     assert not permits.take()
 
     permits.release()
@@ -77,14 +77,14 @@ def test_what_is_missing_is_counted() -> None:
     assert 1 == permits.wait_for_all(0)
 
 
-def test_bytes_are_bounded_as_well(wait_until: Any) -> None:
+def test_bytes_are_bounded_as_well() -> None:
     """Nobody gets a permit while there are too many; a letter above the bound passes alone."""
     permits = Permits(8, most_bytes=100)
     permits.acquire(1000)
     assert not permits.take(1)
     waiter = threading.Thread(target=permits.acquire, args=(60,), daemon=True)
     waiter.start()
-    wait_until(lambda: permits._waiting)
+    eventually(lambda: permits._waiting)
 
     permits.release(1, 1000)
     waiter.join(120)

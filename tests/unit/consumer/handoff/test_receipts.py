@@ -12,7 +12,7 @@ import pytest
 
 from pulsar_retry.consumer.handoff import receipts
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
-from support.reading import eventually
+from support.waiting import eventually
 
 OK, TIMEOUT, CLOSED = (
     _pulsar.Result.Ok,
