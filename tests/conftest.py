@@ -6,18 +6,13 @@ and why it is not a container. Under pytest-xdist the controller starts it and t
 
 from __future__ import annotations
 
-import json
 import signal
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from http import HTTPMethod, HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-import attrs
 import pulsar
 import pytest
 
@@ -31,6 +26,7 @@ from pulsar_retry.testing.broker import (
     find_broker,
     running_broker,
 )
+from support.brokers.admin import Admin
 from support.brokers.hostile import HOSTILE
 
 #: The rows of the fault table, which tests of several folders enter, and Hypothesis's profiles.
@@ -210,131 +206,6 @@ def client(broker: RunningBroker) -> Iterator[pr.Client]:
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     ) as client:
         yield client
-
-
-@attrs.frozen
-class Admin:
-    """Pulsar's REST API, as far as tests use it. Topics are full names, `persistent://…`."""
-
-    url: str
-
-    def call(self, method: HTTPMethod, path: str, body: object = None) -> Any:
-        """Send *body* as JSON to /admin/v2/*path* and return the JSON answer, or None."""
-        request = urllib.request.Request(  # noqa: S310 - the test's broker
-            f"{self.url}/admin/v2/{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        # No proxy that the environment names leads to loopback.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(request, timeout=90) as response:
-                content = response.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                error.add_note(f"{method} {path}: {error.read().decode(errors='replace')}")
-                raise
-        return json.loads(content) if content else None
-
-    def get(self, path: str) -> Any:
-        """GET /admin/v2/*path*."""
-        return self.call(HTTPMethod.GET, path)
-
-    def create_namespace(self, name: str) -> None:
-        """Create the namespace *name*, `tenant/namespace`."""
-        self.call(HTTPMethod.PUT, f"namespaces/{name}")
-
-    def delete_namespace(self, name: str) -> None:
-        """Delete a namespace with all that is in it."""
-        self.call(HTTPMethod.DELETE, f"namespaces/{name}?force=true")
-
-    def set_namespace_policy(self, namespace: str, policy: str, value: object) -> None:
-        """Set a policy by its path, such as `retention` or `backlogQuota`."""
-        self.call(HTTPMethod.POST, f"namespaces/{namespace}/{policy}", value)
-
-    def topics(self, namespace: str) -> list[str]:
-        """Return the full names of the namespace's topics, with partitions one by one."""
-        names: list[str] = self.get(f"persistent/{namespace}")
-        return sorted(each for each in names if not each.endswith("/__change_events"))  # until 2.9
-
-    def create_topic(self, topic: str) -> None:
-        """Create a topic that is not partitioned, and has no subscription.
-
-        It stays for some minutes; see `keep_unused`.
-        """
-        self.keep_unused(topic.removeprefix("persistent://").rpartition("/")[0])
-        self.call(HTTPMethod.PUT, _path(topic))
-
-    def keep_unused(self, namespace: str) -> None:
-        """Have the broker keep topics that nobody uses and that have no subscription.
-
-        `HOSTILE` leaves them two seconds, in which a test on a busy machine cannot use them.
-        """
-        policies = {
-            "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
-            "maxInactiveDurationSeconds": 300,
-            "deleteWhileInactive": True,
-        }
-        self.set_namespace_policy(namespace, "inactiveTopicPolicies", policies)
-
-    def published(self, topic: str) -> int:
-        """Return how many messages a topic has got since it was made; 0 if it is not there."""
-        try:
-            count: int = self.stats(topic)["msgInCounter"]
-        except urllib.error.HTTPError as error:
-            if error.code != HTTPStatus.NOT_FOUND:
-                raise
-            return 0
-        return count
-
-    def create_partitioned_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic of *partitions* partitions."""
-        self.call(HTTPMethod.PUT, f"{_path(topic)}/partitions", partitions)
-
-    def partitions(self, topic: str) -> int:
-        """Return the number of partitions; 0: not partitioned."""
-        count: int = self.get(f"{_path(topic)}/partitions")["partitions"]
-        return count
-
-    def stats(self, topic: str) -> dict[str, Any]:
-        """Return the statistics of a topic or of one partition."""
-        stats: dict[str, Any] = self.get(f"{_path(topic)}/stats?getPreciseBacklog=true")
-        return stats
-
-    def backlog(self, topic: str, subscription: str) -> int:
-        """Return how many messages the subscription has not acknowledged."""
-        backlog: int = self.stats(topic)["subscriptions"][subscription]["msgBacklog"]
-        return backlog
-
-    def has_stored_acks(self, topic: str, subscription: str) -> bool:
-        """Tell whether acknowledgements outlive an unload of *topic*.
-
-        The first one is counted in memory at once, and written when the cursor has a ledger.
-        """
-        cursors = self.get(f"{_path(topic)}/internalStats")["cursors"]
-        return bool(cursors[subscription]["state"] == "Open")
-
-    def set_topic_policy(self, topic: str, policy: str, value: object) -> None:
-        """Set a policy by its path, such as `maxProducers` or `maxMessageSize`."""
-        self.call(HTTPMethod.POST, f"{_path(topic)}/{policy}", value)
-
-    def unload(self, topic: str) -> None:
-        """Unload a topic: its clients are disconnected, and the next use loads it again."""
-        self.call(HTTPMethod.PUT, f"{_path(topic)}/unload")
-
-    def terminate(self, topic: str) -> None:
-        """End a topic: what is in it can be read, nothing more can be published."""
-        self.call(HTTPMethod.POST, f"{_path(topic)}/terminate")
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic and disconnect its clients."""
-        self.call(HTTPMethod.DELETE, f"{_path(topic)}?force=true")
-
-
-def _path(topic: str) -> str:
-    domain, _, name = topic.partition("://")
-    return f"{domain}/{name}"
 
 
 @pytest.fixture(scope="module")

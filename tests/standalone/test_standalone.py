@@ -33,6 +33,7 @@ from pulsar_retry.standalone.jars.releases import (
     Release,
     find_release,
 )
+from support.brokers.admin import Admin
 from support.waiting import eventually
 
 #: Some start a broker several times, which takes a busy machine long.
@@ -64,14 +65,6 @@ def round_trip(client: pulsar.Client, topic: str) -> bytes:
     return data
 
 
-def get(url: str, token: str | None = None) -> Any:
-    """GET a JSON document."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the test's broker
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
-        return json.loads(answer.read())
-
-
 def gone(pid: int) -> bool:
     """Tell whether there is no such process any more."""
     try:
@@ -92,7 +85,7 @@ def test_a_first_run_from_start_to_stop() -> None:
         pid, folder = broker.pid, broker.data_dir
         with client_of(broker) as client:
             assert round_trip(client, "first") == b"hello"
-        assert get(f"{broker.admin_url}/admin/v2/clusters") == ["standalone"]
+        assert Admin(broker.admin_url).get("clusters") == ["standalone"]
         assert broker.log_path.read_text().count("messaging service is ready") == 1
         port = int(broker.service_url.rpartition(":")[2])
         with socket.socket() as other, pytest.raises(OSError, match="refused"):
@@ -145,7 +138,7 @@ def test_settings_take_effect() -> None:
         arguments = (broker.data_dir / "conf" / "java.args").read_text()
         assert "-XX:+UseSerialGC" not in arguments
         assert arguments.index("-Xmx512m") < arguments.index("-Xmx600m")
-        runtime = get(f"{broker.admin_url}/admin/v2/brokers/configuration/runtime")
+        runtime = Admin(broker.admin_url).get("brokers/configuration/runtime")
         with client_of(broker) as client:
             producer = client.create_producer("topic")
             with pytest.raises(pulsar.MessageTooBig):
@@ -161,13 +154,13 @@ def test_token_authentication(tmp_path: Path) -> None:
     """Without a token nothing goes; the admin's may all; a role's what it was granted."""
     with Standalone(tmp_path / "data", auth=True, fast_start=True) as broker:
         admin = broker.admin_token
-        clusters = f"{broker.admin_url}/admin/v2/clusters"
         for token in (None, broker.token("admin", lifetime=-60), broker.token("admin")[:-4]):
             with pytest.raises(urllib.error.HTTPError) as refused:
-                get(clusters, token)
+                Admin(broker.admin_url, token).get("clusters")
             refused.value.close()
             assert refused.value.code == 401
-        assert get(clusters, broker.token("admin", timedelta(minutes=1))) == ["standalone"]
+        short = broker.token("admin", timedelta(minutes=1))
+        assert Admin(broker.admin_url, short).get("clusters") == ["standalone"]
         with client_of(broker, authentication=pulsar.AuthenticationToken(admin)) as client:
             assert round_trip(client, "topic") == b"hello"
         stranger = pulsar.AuthenticationToken(broker.token("stranger"))

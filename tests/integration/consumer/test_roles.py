@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import urllib.request
 import uuid
 
 import pulsar
 import pytest
 
 import pulsar_retry as pr
+from support.brokers.admin import Admin
 from support.reading import SOON
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -26,21 +25,14 @@ def connect(guarded, token):
     )
 
 
-def call(guarded, method, path, body=None):
-    """Ask the REST API to do something with a topic."""
-    request = urllib.request.Request(  # noqa: S310 - the test's broker
-        f"{guarded.admin_url}/admin/v2/persistent/public/default/{path}",
-        None if body is None else json.dumps(body).encode(),
-        {"Authorization": f"Bearer {guarded.admin_token}", "Content-Type": "application/json"},
-        method=method,
-    )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    opener.open(request, timeout=90).close()
+def rest(guarded):
+    """Return the REST API with the right to do everything."""
+    return Admin(guarded.admin_url, guarded.admin_token)
 
 
-def grant(guarded, topic, role, actions):
+def grant(guarded, topic, role, *actions):
     """Let *role* do *actions* on *topic*, and nothing else anywhere."""
-    call(guarded, "POST", f"{topic}/permissions/{role}", actions)
+    rest(guarded).grant(f"persistent://public/default/{topic}", role, *actions)
 
 
 def test_rights_on_the_topics_are_enough(guarded, caplog):
@@ -50,7 +42,7 @@ def test_rights_on_the_topics_are_enough(guarded, caplog):
     with connect(guarded, guarded.admin_token) as administrator:
         for name in names:  # rights are given on topics that exist
             administrator.create_producer(name)
-            grant(guarded, name, "billing", ["produce", "consume"])
+            grant(guarded, name, "billing", "produce", "consume")
     with connect(guarded, guarded.token("billing")) as client:
         consumer = client.subscribe(
             topic, "billing", consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
@@ -66,7 +58,7 @@ def test_a_subscriber_that_loses_its_rights(guarded):
     topic = uuid.uuid4().hex
     with connect(guarded, guarded.admin_token) as administrator:
         producer = administrator.create_producer(topic)
-        grant(guarded, topic, "auditor", ["consume"])
+        grant(guarded, topic, "auditor", "consume")
         handled = threading.Event()
         with connect(guarded, guarded.token("auditor")) as client:
             subscriber = client.subscriber(
@@ -74,8 +66,8 @@ def test_a_subscriber_that_loses_its_rights(guarded):
             ).start()
             producer.send(b"order")
             assert handled.wait(SOON / 1000)
-            call(guarded, "DELETE", f"{topic}/permissions/auditor")
-            call(guarded, "PUT", f"{topic}/unload")
+            rest(guarded).call("DELETE", f"persistent/public/default/{topic}/permissions/auditor")
+            rest(guarded).unload(f"persistent://public/default/{topic}")
             with pytest.raises(pulsar.AuthorizationError):
                 subscriber.result(120)
 
@@ -96,6 +88,6 @@ def test_an_error_names_the_topic(guarded, caplog):
             (note,) = raised.value.__notes__
             assert note.endswith(name)
             assert any(note in each for each in caplog.messages)
-            grant(guarded, name, "orders", ["produce", "consume"])
+            grant(guarded, name, "orders", "produce", "consume")
         with client.subscriber(topic, "s", print, consumer_type=kind):
             pass

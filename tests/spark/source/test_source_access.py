@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
 import uuid
 
 import pulsar
@@ -16,6 +14,7 @@ from pulsar_retry_spark.sink.sink import send_batches
 from pulsar_retry_spark.sink.task import Task
 from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.source import batch_reader
+from support.brokers.admin import Admin
 from support.spark.sourcing import Letters
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -54,21 +53,9 @@ def read(guarded, letters):
     return read
 
 
-def grant(guarded, topic, role, actions):
-    """Let *role* do *actions* on *topic*, and nothing else anywhere."""
-    path = topic.removeprefix("persistent://")
-    request = urllib.request.Request(  # noqa: S310 - the test's broker
-        f"{guarded.admin_url}/admin/v2/persistent/{path}/permissions/{role}",
-        json.dumps(actions).encode(),
-        {"Authorization": f"Bearer {guarded.admin_token}", "Content-Type": "application/json"},
-    )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    opener.open(request, timeout=90).close()
-
-
 def test_who_may_read_the_topic_alone_reads_it(guarded, letters, read):
     """To list the namespace is another right, without which the topic is taken for existing."""
-    grant(guarded, letters.dead, "reader", ["consume"])
+    Admin(guarded.admin_url, guarded.admin_token).grant(letters.dead, "reader", "consume")
     assert [b"a"] == read()
 
 
@@ -100,7 +87,7 @@ def write(guarded, letters, **more):
 
 def test_who_may_not_subscribe_is_told_what_to_do(guarded, letters):
     """Rows that nobody keeps are lost; where a subscription is there, none has to be made."""
-    grant(guarded, letters.dead, "writer", ["produce"])
+    Admin(guarded.admin_url, guarded.admin_token).grant(letters.dead, "writer", "produce")
     with pytest.raises(PulsarFailuresError, match="set initial_subscription_name=none") as caught:
         write(guarded, letters)
     assert "AUTHORIZATION_ERROR" == caught.value.slug
