@@ -22,7 +22,7 @@ def namespace(cluster: RunningCluster) -> Iterator[str]:
     yield name
     cluster.mend()
     with suppress(OSError):
-        cluster.call("DELETE", f"namespaces/{name}", force=True)
+        cluster.call("DELETE", f"namespaces/{name}?force=true")
 
 
 @pytest.fixture

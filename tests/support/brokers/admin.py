@@ -11,6 +11,15 @@ from typing import Any
 import attrs
 
 
+class _ToTheOwner(urllib.request.HTTPRedirectHandler):
+    """Repeats a request, whatever it does, at the broker that owns the topic."""
+
+    def redirect_request(self, req: Any, *_answer: Any) -> urllib.request.Request:
+        return urllib.request.Request(  # noqa: S310 - the test's broker
+            _answer[-1], req.data, req.headers, method=req.get_method()
+        )
+
+
 @attrs.frozen
 class Admin:
     """Pulsar's REST API, as far as tests use it. Topics are full names, `persistent://…`.
@@ -35,7 +44,7 @@ class Admin:
             headers=headers,
         )
         # No proxy that the environment names leads to loopback.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _ToTheOwner)
         try:
             with opener.open(request, timeout=90) as response:
                 content = response.read()

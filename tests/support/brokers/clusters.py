@@ -7,6 +7,7 @@ import os
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPMethod
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ import trustme
 from cryptography.hazmat.primitives import serialization as pem
 
 import pulsar_retry as pr
-from pulsar_retry.admin import AdminClient
 from pulsar_retry.admin.transport import topic_path
-from pulsar_retry.errors import AdminError, StandaloneError
+from pulsar_retry.errors import StandaloneError
 from pulsar_retry.replay import Cluster as Connection
 from pulsar_retry.standalone.jars.progress import progress_on
+from support.brokers.admin import Admin
 from support.brokers.cluster_config import TlsFiles
 from support.brokers.cluster_member import BrokerMember
 from support.brokers.composing import ComposeCluster, missing_for_compose
@@ -108,18 +109,13 @@ class RunningCluster:
         options.setdefault("operation_timeout_seconds", 90)
         return pr.Client(self.it.service_url, token, logger=QUIET, **options)
 
-    def call(self, method: str, path: str, body: object = None, **query: object) -> Any:
-        """Call the REST API of a running broker; redirects to the owner of a topic are followed.
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """Call the REST API of a running broker.
 
         Raises:
             OSError: The broker refuses, or no broker runs.
         """
-        broker = self._running()
-        try:
-            with AdminClient(Connection(broker.service_url, admin_url=broker.admin_url)) as admin:
-                return admin._transport.json(method, path, body, **query)
-        except AdminError as error:
-            raise OSError(str(error)) from error
+        return Admin(self._running().admin_url).call(HTTPMethod(method), path, body)
 
     def topics(self, namespace: str) -> list[str]:
         """Return the names of the namespace's topics; each partition is a name."""
@@ -133,7 +129,7 @@ class RunningCluster:
         return sum(self._backlog(name, subscription) for name in names)
 
     def _backlog(self, path: str, subscription: str) -> int:
-        stats = self.call("GET", f"{path}/stats", getPreciseBacklog=True)
+        stats = self.call("GET", f"{path}/stats?getPreciseBacklog=true")
         return int(stats["subscriptions"][subscription]["msgBacklog"])
 
     def owner(self, topic: str) -> BrokerMember:
@@ -161,9 +157,9 @@ class RunningCluster:
         namespace = topic.partition("://")[2].rpartition("/")[0]
         # The name of a broker is the address of its REST API.
         name = self.other(owner).admin_url.removeprefix("http://")
-        path = f"namespaces/{namespace}/{self.bundle(topic)}/unload"
+        path = f"namespaces/{namespace}/{self.bundle(topic)}/unload?destinationBroker={name}"
         for unloads in range(1, 25):
-            patiently(lambda: self.call("PUT", path, destinationBroker=name), OSError)
+            patiently(lambda: self.call("PUT", path), OSError)
             if is_soon(lambda: self.owner(topic) is not owner, within=10.0):
                 return unloads
         raise TimeoutError(f"{topic} comes back to {owner.name}")
