@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -37,7 +38,14 @@ PROPERTIES = st.dictionaries(
     NEARLY | st.text(max_size=40),
     max_size=12,
 )
-TOPICS = st.from_regex(r"[a-z]+://[a-z]+/[a-z]+/[a-z-]+", fullmatch=True) | st.text() | NEARLY
+#: Names that have to be taken.
+USUAL = re.compile(r"(non-)?persistent://[a-z]+/[a-z]+/[a-z]+")
+TOPICS = (
+    st.from_regex(USUAL, fullmatch=True)
+    | st.from_regex(r"[a-z]+://[a-z]+/[a-z]+/[a-z-]+", fullmatch=True)
+    | st.text()
+    | NEARLY
+)
 
 
 def message(properties: dict[str, str], count: int) -> SimpleNamespace:
@@ -84,13 +92,17 @@ def test_a_topic_is_read_or_refused(topic) -> None:
     """A name has four parts, and is read again as the same; or there is a clear error."""
     name = taken(TopicName.parse, topic, says="topic")
     assert name is REFUSED or name == TopicName.parse(str(name))
+    if isinstance(topic, str) and USUAL.fullmatch(topic):
+        assert topic == str(name)
 
 
-@given(TOPICS, st.text(), st.sampled_from(pr.Naming))
+@given(TOPICS, st.from_regex("[a-z]+", fullmatch=True) | st.text(), st.sampled_from(pr.Naming))
 def test_letters_topics_have_names_or_there_is_a_clear_error(topic, subscription, naming) -> None:
     """The two never share one."""
     topics = taken(naming.topics, topic, subscription)
     assert topics is REFUSED or topics.retry != topics.dead_letter
+    if USUAL.fullmatch(topic) and topic.startswith("p") and re.fullmatch("[a-z]+", subscription):
+        assert topics is not REFUSED
 
 
 @given(
@@ -99,8 +111,10 @@ def test_letters_topics_have_names_or_there_is_a_clear_error(topic, subscription
 )
 def test_custom_properties_are_taken_or_refused(custom, carried) -> None:
     """A caller's properties never get as far as pulsar-client when they are none."""
-    if taken(names.check_custom, custom, carried) is not REFUSED:
-        assert all(isinstance(each, str) for pair in custom.items() for each in pair)
+    are_texts = all(isinstance(each, str) for pair in custom.items() for each in pair)
+    is_taken = taken(names.check_custom, custom, carried) is not REFUSED
+    assert are_texts or not is_taken
+    assert is_taken or not are_texts or custom.keys() & names.SYSTEM_PROPERTIES
 
 
 @given(st.integers(), st.timedeltas(timedelta(0)), st.none() | st.integers())
