@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -212,7 +213,9 @@ def test_a_message_comes_while_no_thread_can_be_started(monkeypatch: pytest.Monk
     for number in range(2):
         world.queue.add(Id(number), 0)
     world.run(0.2)
+    no_thread = Mock(side_effect=_no_thread)
     with monkeypatch.context() as patch:
-        patch.setattr(world, "check_later", _no_thread)
+        patch.setattr(world, "check_later", no_thread)
         world.queue._recall.due = math.inf
         world.queue.come(Id(0))
+    no_thread.assert_called()
