@@ -18,6 +18,10 @@ _OWN = frozenset(
     {
         "access_mode",
         "batching_enabled",
+        "batching_max_allowed_size_in_bytes",
+        "batching_max_messages",
+        "batching_max_publish_delay_ms",
+        "batching_type",
         "block_if_queue_full",
         "initial_sequence_id",
         "max_pending_messages",

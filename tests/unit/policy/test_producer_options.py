@@ -78,10 +78,10 @@ def test_a_function_adds_arguments_for_each_topic() -> None:
     ("added", "message"),
     [
         (
-            {"schema": None, "batching_enabled": True},
+            {"schema": None, "batching_enabled": True, "batching_max_messages": 50},
             (
-                "arguments='batching_enabled, schema': expected only arguments that letters do not "
-                "rely on"
+                "arguments='batching_enabled, batching_max_messages, schema': expected only "
+                "arguments that letters do not rely on"
             ),
         ),
         (None, "arguments=None: expected a function that returns a mapping"),

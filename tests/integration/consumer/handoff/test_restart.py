@@ -54,47 +54,6 @@ def test_the_count_survives_a_broker_restart(own_broker, own_client):
         consumer.acknowledge(message)
 
 
-def test_batches_in_flight_survive_a_kill_of_the_broker(own_broker, own_client):
-    """Each message is dead-lettered, and none was acknowledged before its receipt."""
-    topic = uuid.uuid4().hex
-    options = pr.ProducerOptions(
-        batching_enabled=True,
-        chunking_enabled=False,
-        arguments=lambda _topic: {
-            "batching_max_publish_delay_ms": 300,
-            "batching_max_messages": 50,
-        },
-    )
-    consumer = own_client.subscribe(
-        topic,
-        "billing",
-        pulsar.ConsumerType.Shared,
-        initial_position=pulsar.InitialPosition.Earliest,
-        dead_letter_policy=pr.DeadLetterPolicy(2, dead_letter_producer=options),
-        letter_send_timeout=300,
-    )
-    producer = own_client.create_producer(topic)
-    payloads = {b"%d" % number for number in range(300)}
-    for each in payloads:
-        producer.send_async(each, lambda *_: None)
-    messages = [consumer.receive(SOON) for _ in payloads]
-    consumer.dead_letter(messages[0])  # opens the producer
-    futures = [consumer.dead_letter_async(each) for each in messages[1:150]]
-    own_broker.kill()
-    futures += [consumer.dead_letter_async(each) for each in messages[150:]]
-    own_broker.start()
-    done, waiting = wait(futures, 240)
-    assert (299, set()) == (len(done), waiting)
-    assert {None} == {each.exception() for each in done}
-    reader = own_client.subscribe(
-        f"{topic}-billing-DLQ",
-        "reader",
-        initial_position=pulsar.InitialPosition.Earliest,
-    )
-    while payloads:
-        payloads.discard(reader.receive(AGAIN).data())
-
-
 def test_letters_in_flight_survive_a_kill_of_the_broker(own_broker, own_client):
     """A kill -9 while 500 are handed on: each message is there once it is back, none is lost."""
     topic = uuid.uuid4().hex
