@@ -34,6 +34,8 @@ _LEVELS = {
 #: Where an open file has its number as its name.
 _OPEN_FILES = "/dev/fd"
 _STANDARD_ERROR = 2
+#: Writes the exceptions of the application's handlers and filters to standard error.
+_BROKEN = logging.Handler()
 #: What is written after the last line.
 _LAST = f"last line {uuid.uuid4().hex}"
 #: The maximum number of seconds for reading the last lines.
@@ -141,7 +143,10 @@ def _pass_on(reader: int, logger: logging.Logger) -> None:
                 break
             found = _LINE.fullmatch(text)
             level, text = (found[1], found[2]) if found else ("INFO", text)
-            logger.log(_LEVELS[level][0], "%s", text)
+            try:
+                logger.log(_LEVELS[level][0], "%s", text)
+            except BaseException:  # noqa: BLE001 - nobody else reads, and a full pipe blocks
+                _BROKEN.handleError(logging.makeLogRecord({"msg": text}))
     os.close(reader)
 
 

@@ -151,6 +151,30 @@ print(sum("second" in each for each in now.lines) > 0, threads())
     assert (code, said) == (0, "True 0")
 
 
+def test_a_handler_that_raises_stops_nothing():
+    """A pipe that nobody reads would block pulsar-client, and with it the application."""
+    code, said = end_of(
+        _LOGGER,
+        """
+class Broken(logging.Handler):
+    def emit(self, record):
+        raise SystemExit if record.levelname == "INFO" else OSError("the disk is full")
+LOGGER.setLevel("DEBUG")
+LOGGER.addHandler(Broken())
+LOGGER.addHandler(now := Lines())
+client = pr.Client(URL, logger=LOGGER)
+for number in range(30):
+    try:
+        client.get_topic_partitions(f"{number}://" + "x" * 5000)  # more than a pipe holds
+    except pulsar.PulsarException:
+        pass
+client.close()
+print(threads())
+""",
+    )
+    assert (code, said) == (0, "0")
+
+
 def test_clients_that_are_not_ours_never_wait_for_a_reader():
     """pulsar-client writes their lines to the same place as ours; they then go to stderr."""
     code, said = end_of(
