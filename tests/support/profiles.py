@@ -1,4 +1,4 @@
-"""Hypothesis's profiles: ``--hypothesis-profile dev|ci|nightly``. A pytest plugin."""
+"""Hypothesis's profiles: ``--hypothesis-profile dev|ci|deep|nightly``. A pytest plugin."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 from hypothesis import HealthCheck, settings
 
 # On a loaded machine, a deadline makes correct tests fail.
-settings.register_profile("dev", deadline=None)
-# In CI, a change should fail because of what it does, not because of new random examples. The
-# profiles dev and nightly find new ones.
+settings.register_profile("dev", deadline=None, max_examples=25)
+# In CI, a change should fail because of what it does, not because of new random examples. The other
+# profiles find new ones: deep runs each night, and nightly takes hours.
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
+settings.register_profile("deep", deadline=None, max_examples=400, print_blob=True)
 settings.register_profile(
     "nightly",
     settings.get_profile("dev"),

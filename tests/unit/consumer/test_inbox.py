@@ -657,7 +657,7 @@ class InOrder(RuleBasedStateMachine):
         }
 
 
-InOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+InOrder.TestCase.settings = settings(stateful_step_count=30, deadline=None)
 TestInOrder = InOrder.TestCase
 TestInOrder.__doc__ = InOrder.__doc__
 
