@@ -1,8 +1,8 @@
 """Handlers that are `async def`: many wait at the same time, on one event loop.
 
-The circuit breaker stops receiving while everything fails. During an outage nothing is
-dead-lettered, although each message may be tried only three times: messages that come then wait at
-the broker until the outage is over.
+The circuit breaker stops receiving while everything fails. So nothing is dead-lettered during an
+outage, and messages wait at the broker until it is over. Without a breaker, each message would use
+up its attempts.
 """
 
 import asyncio

@@ -26,8 +26,6 @@ def main() -> None:
         consumer = client.subscribe(
             TOPIC,
             "billing",
-            # The broker delays only on Shared and Key_Shared subscriptions; on others, retries
-            # come back at once.
             consumer_type=pulsar.ConsumerType.Shared,
             enable_retry=True,
             delay_levels=TABLE,

@@ -2,8 +2,8 @@
 
 Two consumers share a subscription, and each key belongs to one of them. Later messages of the same
 key overtake a message that is retried. Any consumer may get the retry letter, because the retry
-topic has a Shared subscription: only then does the broker delay it. If order matters more than
-progress, use `negative_acknowledge` instead.
+topic has a Shared subscription: only then does the broker delay it. If order matters, use a
+subscriber, as `ordered.py` does.
 """
 
 import os

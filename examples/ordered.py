@@ -1,7 +1,8 @@
 """Order by key: on a Key_Shared subscription a key whose message fails waits, the others go on.
 
 The failed message is retried in place, before any later message of its key. So each account's
-transactions are booked in order, even if one fails.
+transactions are booked in order, even if one fails. Attempts are counted in memory: for a message
+that is parked, the count starts again when the process ends.
 """
 
 import os
@@ -50,7 +51,7 @@ def main() -> None:
             book,
             consumer_type=pulsar.ConsumerType.KeyShared,
             retry_policy=pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(3)),
-            lanes=pr.Lanes(max_parked=100, max_age=600, overflow="block"),
+            lanes=pr.Lanes(max_parked=100, overflow="block"),
         ):
             for _ in range(len(ACCOUNTS) * TRANSACTIONS):
                 done.acquire()

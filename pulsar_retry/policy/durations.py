@@ -1,4 +1,4 @@
-"""Durations: seconds or `timedelta` in the API, text in settings, milliseconds on the wire."""
+"""Durations: seconds or `timedelta` in the API, text in commands, milliseconds on the wire."""
 
 from __future__ import annotations
 
