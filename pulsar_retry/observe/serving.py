@@ -107,7 +107,10 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening. A second call does nothing."""
+        """Stop listening. A second call does nothing; in a forked child, the parent goes on."""
+        if not self._thread.is_alive():
+            self._server.socket.close()
+            return
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -103,3 +106,27 @@ def test_the_end_waits_for_nobody() -> None:
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             assert is_healthy(port)
         assert has_ended(slow)
+
+
+_FORKS = """
+import os, socket, sys, urllib.request
+import pulsar_retry as pr
+with pr.start_metrics_server(0) as server:
+    with socket.create_connection(("127.0.0.1", server.port)) as before:
+        urllib.request.urlopen(server.url + "/metrics").close()
+        if os.fork() == 0:
+            sys.exit()
+        print(os.wait()[1])
+        urllib.request.urlopen(server.url + "/metrics").close()
+        before.sendall(b"GET /metrics HTTP/1.0\\r\\n\\r\\n")
+        print(before.recv(15).decode())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_can_close_it() -> None:
+    """It has no thread to wait for, and leaves the parent's connections open."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKS], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines() == ["0", "HTTP/1.0 200 OK"]
