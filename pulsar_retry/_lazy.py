@@ -38,7 +38,10 @@ def attach(package: str) -> tuple[Callable[[str], Any], list[str]]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
         module = origins[name]
         if module == package:
-            return importlib.import_module(f"{package}.{name}")
+            try:
+                return importlib.import_module(f"{package}.{name}")
+            except ModuleNotFoundError as error:  # an extra is missing; help() asks for each name
+                raise AttributeError(str(error), name=name) from error
         value = getattr(importlib.import_module(module), name)
         setattr(sys.modules[package], name, value)  # later uses do not call this function
         return value
