@@ -65,8 +65,9 @@ class ProcessWorker:
             Ending: the child cannot import the handler, or failed to start too often.
         """
         check_crashes(message)
-        if self._is_killed:  # it was killed just after it had returned the previous result
-            self._clean_up()
+        process = self._process
+        if self._is_killed or (process is not None and not process.is_alive()):
+            self._clean_up()  # it ended after it had returned the previous result
         pipe = self._pipe if self._process is not None else self._started()
         try:
             pipe.send_bytes(pickle.dumps(carried(message)))

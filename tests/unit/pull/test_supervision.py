@@ -226,6 +226,19 @@ def test_a_kill_that_comes_too_late() -> None:
         worker.close()
 
 
+def test_a_child_that_dies_between_messages() -> None:
+    """The system has killed it, say: no message was in hand, so none has used up an attempt."""
+    worker = ProcessWorker(workers.decide, pulsar.schema.BytesSchema())
+    message = message_of()
+    try:
+        assert isinstance(worker(message), pr.Drop)
+        worker._process.kill()
+        worker._process.join()
+        assert isinstance(worker(message), pr.Drop)
+    finally:
+        worker.close()
+
+
 def test_only_the_expired_message_is_interrupted() -> None:
     """A worker cannot get to the next message while the handler of the last one is ended."""
     slot, item = Slot(), (object(), 0, None)
