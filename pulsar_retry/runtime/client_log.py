@@ -17,12 +17,16 @@ import contextlib
 import logging
 import os
 import re
+import sys
 import threading
 import uuid
 from pathlib import Path
 
 import _pulsar
 import pulsar
+
+if sys.platform == "linux":
+    import fcntl
 
 _LINE = re.compile(r"\S+ \S+ (DEBUG|INFO|WARN|ERROR) +\[\w+\] \S+ \| (.*)", re.DOTALL)
 _LEVELS = {
@@ -38,6 +42,8 @@ _STANDARD_ERROR = 2
 _BROKEN = logging.Handler()
 #: What is written after the last line.
 _LAST = f"last line {uuid.uuid4().hex}"
+#: The size of the pipe in bytes: some thousand lines.
+_CAPACITY = 1 << 20
 #: The maximum number of seconds for reading the last lines.
 _PATIENCE = 1.0
 
@@ -88,7 +94,7 @@ class _ClientLog:
         return _ClientLog(self._file)
 
     def _open(self, logger: logging.Logger) -> None:
-        reader, writer = os.pipe()
+        reader, writer = _pipe()
         if self._file is None:
             self._file = _opened(reader, writer, logger)
         else:
@@ -112,6 +118,19 @@ class _ClientLog:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, file, inheritable=False)
             os.close(nowhere)
+
+
+def _pipe() -> tuple[int, int]:
+    """Return the two ends of a pipe, as large as the system allows without a privilege.
+
+    pulsar-client makes and shuts down clients with the interpreter's lock. If the pipe is full
+    then, its reader waits for this lock, and pulsar-client for the reader.
+    """
+    reader, writer = os.pipe()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # this user has too many
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _CAPACITY)
+    return reader, writer
 
 
 def _opened(reader: int, writer: int, logger: logging.Logger) -> int | None:

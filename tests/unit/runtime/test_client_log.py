@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -165,9 +166,37 @@ LOGGER.addHandler(now := Lines())
 client = pr.Client(URL, logger=LOGGER)
 for number in range(30):
     try:
-        client.get_topic_partitions(f"{number}://" + "x" * 5000)  # more than a pipe holds
+        client.get_topic_partitions(f"{number}://" + "x" * 50_000)  # more than the pipe holds
     except pulsar.PulsarException:
         pass
+client.close()
+print(threads())
+""",
+    )
+    assert (code, said) == (0, "0")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a pipe has its usual size elsewhere")
+def test_a_client_can_be_made_while_thousands_of_lines_wait():
+    """It is made with the interpreter's lock, which the reader of a full pipe would wait for."""
+    code, said = end_of(
+        _LOGGER,
+        """
+read = threading.Event()
+class Slow(logging.Handler):
+    def emit(self, record):
+        read.wait()
+LOGGER.setLevel("INFO")
+LOGGER.addHandler(Slow())
+client = pr.Client(URL, logger=LOGGER)
+for number in range(60):
+    try:
+        client.get_topic_partitions(f"{number}://" + "x" * 5000)
+    except pulsar.PulsarException:
+        pass
+other = pr.Client(URL, logger=LOGGER)
+other.shutdown()
+read.set()
 client.close()
 print(threads())
 """,
