@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -16,6 +15,7 @@ from pulsar_retry.cli._common.redriving import (
     dead_letter_topics,
     dlq_subscription_option,
     dlqs_argument,
+    job_key,
     patience,
     within_option,
 )
@@ -26,12 +26,6 @@ from pulsar_retry.replay.redriving.discarding import Discard
 from pulsar_retry.replay.redriving.redrive import Redrive
 
 __all__ = ["command"]
-
-#: The options that say what to discard, and not how.
-_WHAT = (
-    *("ids", "reason", "error", "fingerprint", "key", "properties", "attempts", "search"),
-    *("since", "until", "limit"),
-)
 
 
 @click.command(
@@ -92,7 +86,7 @@ def command(
             any_topic=any_topic,
             dry_run=dry,
             within=patience(within, as_json=output["as_json"]),
-            job_key=_job_key(),
+            job_key=job_key(),
         )
 
     return carry_out(
@@ -104,9 +98,3 @@ def command(
         total=limit,
         **output,
     )
-
-
-def _job_key() -> str:
-    """Return a key that is the same for the same command."""
-    given = click.get_current_context().params
-    return json.dumps({name: given[name] for name in _WHAT}, sort_keys=True, default=str)

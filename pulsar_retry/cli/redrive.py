@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from pulsar_retry.cli._common.redriving import (
     dead_letter_topics,
     dlq_subscription_option,
     dlqs_argument,
+    job_key,
     patience,
     within_option,
 )
@@ -35,12 +35,8 @@ from pulsar_retry.replay.redriving.redrive import MAX_REDRIVES, Redrive
 
 __all__ = ["command"]
 
-#: The options that say what to redrive, and not how.
-_WHAT = (
-    *("to", "subscription", "naming", "limit", "max_redrives", "keep_failure", "keep_attempts"),
-    *("ids", "reason", "error", "fingerprint", "key", "properties", "attempts", "search"),
-    *("since", "until"),
-)
+#: The options that say what becomes of a letter.
+_WHAT = ("to", "subscription", "naming", "max_redrives", "keep_failure", "keep_attempts")
 
 
 def _patch_text(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
@@ -180,7 +176,7 @@ def command(
             ramp_step=seconds_of_text("--ramp-step", ramp_step),
             dry_run=dry,
             within=patience(within, as_json=output["as_json"]),
-            job_key=_job_key(),
+            job_key=job_key(*_WHAT),
             **options,
         )
 
@@ -194,12 +190,6 @@ def command(
         diffs=diffs,
         **output,
     )
-
-
-def _job_key() -> str:
-    """Return a key that is the same for the same command. A text such as "2h" keeps its key."""
-    given = click.get_current_context().params
-    return json.dumps({name: given[name] for name in _WHAT}, sort_keys=True, default=str)
 
 
 def _rates(text: str | None) -> list[float]:

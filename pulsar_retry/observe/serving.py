@@ -27,6 +27,7 @@ _log = logging.getLogger("pulsar_retry")
 MOST = 16
 #: The maximum number of seconds for a request and its answer together.
 PATIENCE = 10.0
+_LAST_PORT = 65_535
 
 _COLLECTOR = CountersCollector()
 _registered: weakref.WeakSet[CollectorRegistry] = weakref.WeakSet()
@@ -180,7 +181,7 @@ def start_metrics_server(
         ConfigError: *port*, *registry* or *health* is invalid.
         PulsarRetryError: the server cannot listen on that address and port.
     """
-    whole("port", port, 0, _MOST, accepted=f"0 to {_MOST}")
+    whole("port", port, 0, _LAST_PORT, accepted=f"0 to {_LAST_PORT}")
     return serve_registry(
         own_registry() if registry is None else register_metrics(registry), port, addr, health
     )
@@ -208,6 +209,3 @@ def serve_registry(
     except OSError as error:
         raise PulsarRetryError(f"cannot listen on {addr}, port {port}: {error}") from None
     return MetricsServer(server)
-
-
-_MOST = 65_535

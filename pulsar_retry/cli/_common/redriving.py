@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +27,16 @@ __all__ = [
     "dead_letter_topics",
     "dlq_subscription_option",
     "dlqs_argument",
+    "job_key",
     "patience",
     "within_option",
 ]
+
+#: The options of all such commands that say which letters, and not how.
+_WHAT = (
+    *("ids", "reason", "error", "fingerprint", "key", "properties", "attempts", "search"),
+    *("since", "until", "limit"),
+)
 
 #: Seconds after its start until which a command reads, if nothing else is asked for, and its text
 #: is for people; and for how long it reads at least.
@@ -69,6 +77,16 @@ def patience(within: str | None, *, as_json: bool) -> float | None:
 
 #: Makes the job for one topic; the second argument says whether it is a dry run.
 Make = Callable[[str, bool], Redrive]
+
+
+def job_key(*own: str) -> str:
+    """Return a key that is the same for the same command. A text such as "2h" keeps its key.
+
+    Args:
+        own: The options, beside the filter and the limit, that say what to do, and not how.
+    """
+    given = click.get_current_context().params
+    return json.dumps({name: given[name] for name in (*_WHAT, *own)}, sort_keys=True, default=str)
 
 
 def dead_letter_topics(cluster: Cluster, names: Sequence[str]) -> list[str]:
