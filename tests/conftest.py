@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,6 +28,7 @@ from pulsar_retry.testing.broker import (
 )
 from support.brokers.admin import Admin
 from support.brokers.hostile import HOSTILE
+from support.waiting import eventually
 
 #: The rows of the fault table, which tests of several folders enter, and Hypothesis's profiles.
 pytest_plugins = ("support.compatibility", "support.profiles", "support.faults.reliability")
@@ -233,6 +234,24 @@ def namespace(admin: Admin) -> Iterator[str]:
     # What a test left open, and a broker that it left broken, are that test's failure alone.
     with suppress(OSError):
         admin.delete_namespace(name)
+
+
+@pytest.fixture
+def swept(client: pr.Client, admin: Admin, namespace: str) -> Callable[[], None]:
+    """Return a function that has the broker delete what nobody uses in the namespace, and waits.
+
+    It waits for nothing where the broker deletes no such topics.
+    """
+
+    def swept() -> None:
+        runtime = admin.get("brokers/configuration/runtime")
+        if runtime["brokerDeleteInactiveTopicsEnabled"] == "true":
+            admin.delete_unused(namespace, after=1)
+            canary = f"persistent://{namespace}/{uuid.uuid4().hex}"
+            client.create_producer(canary).close()
+            eventually(lambda: canary not in admin.topics(namespace))
+
+    return swept
 
 
 @pytest.fixture

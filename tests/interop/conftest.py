@@ -31,13 +31,6 @@ def go_side(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 
 
 @pytest.fixture
-def namespace(namespace: str, admin: Any) -> str:
-    """Keep topics that one client has left until another one comes: a peer may start slowly."""
-    admin.keep_unused(namespace)
-    return namespace
-
-
-@pytest.fixture
 def java(java_side: PeerSide, namespace: str) -> Iterator[PeerSide]:
     """Give the Java client; what the test leaves open is closed before its namespace goes."""
     yield java_side

@@ -253,15 +253,13 @@ class Table:
 
 @pytest.fixture
 def table(cell, broker, admin, client, namespace, tmp_path, keys) -> Iterator[Table]:
-    """Give the topics of a cell, which exist and have a subscription; stop its workers later."""
+    """Give the topics of a cell, which exist; stop its workers later."""
     table = Table(cell, broker, admin, client, namespace, tmp_path, keys)
     for topic in table.topics:
         if cell.topics == "partitioned":
             admin.create_partitioned_topic(topic, 2)
         else:
             admin.create_topic(topic)
-    for topic in table.sources:
-        client.subscribe(topic, "keeps").close()  # otherwise the broker deletes the unused topic
     yield table
     for process in table.processes:
         process.kill()

@@ -70,8 +70,3 @@ def receive_all(
             return payloads
         consumer.acknowledge(message)
         payloads.append(message.data())
-
-
-def keep(client: pr.Client, topic: str) -> None:
-    """Make a subscription, without which the broker deletes a topic that nobody uses just then."""
-    client.subscribe(topic, "keeps").close()

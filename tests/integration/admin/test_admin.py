@@ -12,12 +12,6 @@ from pulsar_retry.admin import Position, Retention
 from support.waiting import eventually
 
 
-@pytest.fixture(autouse=True)
-def _topics_stay(admin, namespace) -> None:
-    """Keep topics that have no subscription."""
-    admin.keep_unused(namespace)
-
-
 def test_what_there_is(rest, namespace, topic) -> None:
     """Tenants, namespaces, topics with and without partitions; asking creates nothing."""
     rest.topics.create(topic)

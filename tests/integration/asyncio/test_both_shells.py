@@ -28,8 +28,7 @@ RETRIES = {
 
 
 async def send(client, topic, *payloads, **options):
-    """Publish to *topic*, which stays until it is used."""
-    await (await client.subscribe(topic, "keeps")).close()
+    """Publish to *topic*."""
     producer = await client.create_producer(topic, batching_enabled=False)
     for payload in payloads:
         await producer.send(payload, **options)
@@ -310,7 +309,6 @@ async def test_names(client, topic):
 @on_both_shells
 async def test_unsubscribe(client, topic, admin):
     """The subscription is gone from both topics."""
-    admin.keep_unused(topic.removeprefix("persistent://").rpartition("/")[0])
     consumer = await client.subscribe(topic, "billing", **RETRIES)
     await consumer.unsubscribe()
     await consumer.close()

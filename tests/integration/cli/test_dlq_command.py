@@ -322,7 +322,6 @@ def test_an_interrupted_redrive_goes_on(dead, start, run_json) -> None:
 
 def test_doctor(dead, run, run_json, admin, namespace) -> None:
     """A subscription in good health, and what is said of one that is not."""
-    admin.keep_unused(namespace)
     consumer = dead.subscribe()
     dead.fill(1)
 

@@ -82,9 +82,8 @@ def test_a_search_looks_into_payloads_and_properties(dead, run) -> None:
     assert [] == _letters(run, dead.dlq, "ulm", "zoë")
 
 
-def test_several_dead_letter_topics(dead, run_json, admin, namespace) -> None:
+def test_several_dead_letter_topics(dead, run_json, namespace) -> None:
     """A namespace stands for all of them; ids and groups select in each."""
-    admin.keep_unused(namespace)
     consumer = dead.subscribe()
     dead.fill(4)
     other = f"persistent://{namespace}/shipping-{SUBSCRIPTION}-DLQ"

@@ -23,7 +23,7 @@ def namespace(admin) -> Iterator[str]:
     """Give a namespace to all tests of a module, for a console takes seconds to start."""
     name = f"public/{uuid.uuid4().hex}"
     admin.create_namespace(name)
-    admin.keep_unused(name)
+    admin.delete_unused(name, after=600)  # later than the module ends
     yield name
     with contextlib.suppress(OSError):
         admin.delete_namespace(name)

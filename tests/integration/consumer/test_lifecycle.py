@@ -296,9 +296,8 @@ def test_a_paused_listener_gets_nothing_from_either_topic(client, publish, topic
     eventually(lambda: sorted(seen) == [b"letter", b"main"])
 
 
-def test_unsubscribe_removes_both_subscriptions(subscribe, admin, namespace, topic):
+def test_unsubscribe_removes_both_subscriptions(subscribe, admin, topic):
     """Neither topic keeps a backlog for a subscription that is gone."""
-    admin.keep_unused(namespace)
     consumer = subscribe()
 
     consumer.unsubscribe()

@@ -11,7 +11,7 @@ import pulsar_retry as pr
 import pulsar_retry.asyncio as pra
 from support.encrypting import key_files
 from support.push.receiving import Receiver, answer
-from support.reading import RETRYING, SOON, SUBSCRIPTION, keep
+from support.reading import RETRYING, SOON, SUBSCRIPTION
 from support.waiting import eventually
 
 EARLIEST = pulsar.InitialPosition.Earliest
@@ -28,8 +28,7 @@ def key_reader(tmp_path):
 
 
 def publish(client, topic, key_reader, *payloads):
-    """Publish encrypted messages, to a topic that stays until it is used."""
-    keep(client, topic)
+    """Publish encrypted messages."""
     producer = client.create_producer(
         topic, chunking_enabled=True, encryption_key=KEY, crypto_key_reader=key_reader
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import urllib.error
-import uuid
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -79,18 +78,7 @@ def backlog(admin: Any, topic: str, subscription: str = KEEPER) -> int | None:
     return None
 
 
-def await_deletions(client: pr.Client, admin: Any) -> None:
-    """Wait until the broker, if it does that, has deleted what has had no subscription by now."""
-    runtime = admin.get("brokers/configuration/runtime")
-    if runtime["brokerDeleteInactiveTopicsEnabled"] != "true":
-        return
-    longest = float(runtime["brokerDeleteInactiveTopicsMaxInactiveDurationSeconds"])
-    canary = f"persistent://public/default/{uuid.uuid4().hex}"
-    client.create_producer(canary).close()
-    eventually(lambda: canary not in admin.topics("public/default"), 120 + 2 * longest)
-
-
-def test_every_shell_keeps_its_first_dead_letter(client, broker, admin, topic):
+def test_every_shell_keeps_its_first_dead_letter(broker, admin, topic, swept):
     """Nobody has named a subscription, and the letter outlives the deletion of inactive topics."""
     ways = [
         by_retries,
@@ -100,21 +88,18 @@ def test_every_shell_keeps_its_first_dead_letter(client, broker, admin, topic):
         partial(by_asyncio, url=broker.service_url),
     ]
     topics = [f"{topic}-{number}" for number in range(len(ways))]
-    for way, each in zip(ways, topics, strict=True):
-        client.create_producer(each).send(b"order")
-        way(client, each)
     dead = [f"{each}-{SUBSCRIPTION}-DLQ" for each in topics]
-    eventually(lambda: {1} == {backlog(admin, each) for each in dead})
-    client.close()
+    with pr.Client(broker.service_url) as own:
+        for way, each in zip(ways, topics, strict=True):
+            own.create_producer(each).send(b"order")
+            way(own, each)
+        eventually(lambda: {1} == {backlog(admin, each) for each in dead})
 
-    with pr.Client(broker.service_url) as other:
-        await_deletions(other, admin)
+    swept()
     assert [1] * 5 == [backlog(admin, each) for each in dead]
 
 
-def test_a_dead_letter_topic_that_was_deleted(
-    subscribe, publish, admin, client, topic, monkeypatch
-):
+def test_a_dead_letter_topic_that_was_deleted(subscribe, publish, admin, topic, swept, monkeypatch):
     """It is made anew with its subscription, though its producer has been there all the time."""
     monkeypatch.setattr(KEPT, 0)
     consumer = subscribe()
@@ -125,11 +110,11 @@ def test_a_dead_letter_topic_that_was_deleted(
         assert 1 == backlog(admin, dead)
         if content == b"first":
             admin.call("DELETE", f"{dead.replace('://', '/')}/subscription/{KEEPER}?force=true")
-            await_deletions(client, admin)
+            swept()
             with suppress(urllib.error.HTTPError):
                 admin.call("DELETE", f"{dead.replace('://', '/')}?force=true")
 
-    await_deletions(client, admin)
+    swept()
     assert 1 == backlog(admin, dead)
 
 
@@ -157,7 +142,7 @@ def reject(_: Any) -> None:
 @pytest.mark.parametrize("ends", ["closed", "killed"])
 @pytest.mark.parametrize("shell", ["consumer", "nacks", "subscriber"])
 def test_the_first_dead_letter_after_a_deletion(
-    broker, client, publish, admin, topic, monkeypatch, shell, ends
+    broker, publish, admin, topic, swept, monkeypatch, shell, ends
 ):
     """It is kept if the consumer is closed after it, or if the last check was a while before."""
     monkeypatch.setattr(KEPT, 600 if ends == "closed" else 0)
@@ -187,5 +172,5 @@ def test_the_first_dead_letter_after_a_deletion(
         letter()
         if ends == "killed":  # which closes nothing
             eventually(lambda: backlog(admin, dead) == 1)
-    await_deletions(client, admin)
+    swept()
     assert 1 == backlog(admin, dead)

@@ -76,21 +76,14 @@ class Admin:
         return sorted(each for each in names if not each.endswith("/__change_events"))  # until 2.9
 
     def create_topic(self, topic: str) -> None:
-        """Create a topic that is not partitioned, and has no subscription.
-
-        It stays for some minutes; see `keep_unused`.
-        """
-        self.keep_unused(topic.removeprefix("persistent://").rpartition("/")[0])
+        """Create a topic that is not partitioned, and has no subscription."""
         self.call(HTTPMethod.PUT, _path(topic))
 
-    def keep_unused(self, namespace: str) -> None:
-        """Have the broker keep topics that nobody uses and that have no subscription.
-
-        `HOSTILE` leaves them two seconds, in which a test on a busy machine cannot use them.
-        """
+    def delete_unused(self, namespace: str, after: int) -> None:
+        """Have the broker delete unused topics without a subscription after so many seconds."""
         policies = {
             "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
-            "maxInactiveDurationSeconds": 300,
+            "maxInactiveDurationSeconds": after,
             "deleteWhileInactive": True,
         }
         self.set_namespace_policy(namespace, "inactiveTopicPolicies", policies)

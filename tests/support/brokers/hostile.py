@@ -23,9 +23,10 @@ HOSTILE: Mapping[str, Setting] = MappingProxyType(
         "acknowledgmentAtBatchIndexLevelEnabled": False,
         "brokerDeleteInactiveTopicsEnabled": True,
         "delayedDeliveryTickTimeMillis": 1000,
-        # Pulsar's default is to delete a topic after a minute, which is too long for a test.
+        # Unused topics stay for a minute, as by default. The broker looks for them each second, for
+        # the fixture `swept` makes that minute a second where their deletion is the subject.
         "brokerDeleteInactiveTopicsFrequencySeconds": 1,
-        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": 2,
+        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": 60,
         # The default is 50,000. Prefetched messages count, so this is the smallest that works with
         # pulsar-client's receiver queue of 1,000.
         "maxUnackedMessagesPerConsumer": 1000,

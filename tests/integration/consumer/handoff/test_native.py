@@ -20,7 +20,7 @@ from pulsar_retry.letters import letter
 from pulsar_retry.letters.letter import retried, used_up
 from pulsar_retry.native.loading import native
 from pulsar_retry.observe.counting import BOOK
-from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, keep, read_all, receive_all
+from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, read_all, receive_all
 from support.waiting import eventually
 
 COUNT = 500
@@ -39,11 +39,7 @@ def _is_native():
 
 
 def fill(client, topic, count=COUNT):
-    """Publish *count* messages, each with its number; a subscription keeps them.
-
-    A busy machine can take longer to start a process than the broker keeps a topic without one.
-    """
-    keep(client, topic)
+    """Publish *count* messages, each with its number."""
     producer = client.create_producer(topic)
     for number in range(count):
         producer.send_async(b"%d" % number, lambda *_: None)

@@ -17,7 +17,7 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.consumer.handoff import alone
 from support.encrypting import key_files
-from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, keep
+from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION
 from support.waiting import eventually
 
 EARLIEST = pulsar.InitialPosition.Earliest
@@ -42,8 +42,7 @@ def refuse(client):
 
 
 def send(client: pr.Client, topic: str, count: int = COUNT, **options: Any) -> None:
-    """Publish numbered messages, to a topic that stays until it is used."""
-    keep(client, topic)
+    """Publish numbered messages."""
     producer = client.create_producer(topic, **options)
     for number in range(count):
         producer.send_async(b"%d" % number, lambda *_: None)

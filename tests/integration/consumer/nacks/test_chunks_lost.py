@@ -53,8 +53,7 @@ def begin(raw, message):
 @on_both_shells
 async def test_what_was_nacked(client, topic, admin):
     """On Shared subscriptions: of one topic, a partition, a list and a pattern, and a letter."""
-    # Open to the end, or the broker deletes the topic before the pattern is subscribed to.
-    _kept = await client.create_producer(f"{topic}-a")
+    admin.create_topic(f"{topic}-a")
     admin.create_partitioned_topic(f"{topic}-b", 2)
     sources = [topic, f"{topic}-b", [f"{topic}-c", f"{topic}-d"], re.compile(f"{topic}-a.*")]
     consumers = []
@@ -191,8 +190,7 @@ def test_in_a_subscriber(client, topic, raws):
 
 def test_acknowledgement_time_outs(client, topic, admin):
     """pulsar-client asks for the last chunk alone; the message comes back whole."""
-    # Open to the end, or the broker deletes the topic before the pattern is subscribed to.
-    _kept = client.create_producer(f"{topic}-a")
+    admin.create_topic(f"{topic}-a")
     admin.create_partitioned_topic(f"{topic}-b", 2)
     sources = {
         topic: (topic, SHARED),
