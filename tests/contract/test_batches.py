@@ -29,7 +29,7 @@ def test_a_batch_is_redelivered_whole(place: Place, by_index: bool, back: list[s
         publish_batch(place, "a", "b", "c")
         consumer.acknowledge(take(consumer, 3)[1])
     consumer = place.subscribe(batch_index_ack_enabled=by_index)
-    assert back == rest(consumer, least=len(back))
+    assert back == rest(place, consumer, least=len(back))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_nack_brings_back_the_batch(
     consumer.negative_acknowledge(messages[1], delay=0)
     again = take(consumer, len(back))
     assert back == [(each.data().decode(), each.redelivery_count()) for each in again]
-    assert [] == rest(consumer)
+    assert [] == rest(place, consumer)
 
 
 def test_an_unfinished_batch_is_not_sent_at_the_end(place: Place) -> None:

@@ -10,7 +10,6 @@ import pytest
 import pulsar_retry as pr
 from support.brokers.contract import (
     EARLIEST,
-    NEVER,
     SOON,
     SUBSCRIPTION,
     Place,
@@ -40,7 +39,7 @@ def test_what_is_acknowledged_does_not_come_again(place: Place, kind: str) -> No
         consumer.acknowledge(take(consumer, 3)[1])
     consumer = place.subscribe(kind)
     assert ["a", "c"] == texts(take(consumer, 2))
-    assert [] == rest(consumer)
+    assert [] == rest(place, consumer)
 
 
 def test_an_id_is_as_good_as_its_message(place: Place) -> None:
@@ -48,7 +47,7 @@ def test_an_id_is_as_good_as_its_message(place: Place) -> None:
     with place.subscribe() as consumer:
         place.publish("a", "b")
         consumer.acknowledge(take(consumer, 2)[0].message_id())
-    assert ["b"] == rest(place.subscribe(), least=1)
+    assert ["b"] == rest(place, place.subscribe(), least=1)
 
 
 def test_a_cumulative_acknowledgement_takes_what_came_before(place: Place) -> None:
@@ -56,7 +55,7 @@ def test_a_cumulative_acknowledgement_takes_what_came_before(place: Place) -> No
     with place.subscribe("Exclusive") as consumer:
         place.publish("a", "b", "c")
         consumer.acknowledge_cumulative(take(consumer, 3)[1])
-    assert ["c"] == rest(place.subscribe("Exclusive"), least=1)
+    assert ["c"] == rest(place, place.subscribe("Exclusive"), least=1)
 
 
 def test_a_shared_subscription_knows_no_cumulative_acknowledgement(place: Place) -> None:
@@ -126,7 +125,7 @@ def test_redelivering_everything(place: Place) -> None:
     place.publish("a", "b", "c")
     consumer.acknowledge(take(consumer, 3)[0])
     consumer.redeliver_unacknowledged_messages()
-    assert ["b", "c"] == sorted(rest(consumer, least=2))
+    assert ["b", "c"] == sorted(rest(place, consumer, least=2))
 
 
 @NOT_ON_AN_OLD_PULSAR
@@ -187,7 +186,7 @@ def test_unsubscribing_forgets(place: Place) -> None:
     place.publish("a")
     consumer.acknowledge(take(consumer, 1)[0])
     consumer.unsubscribe()
-    assert ["a"] == rest(place.subscribe(), least=1)
+    assert ["a"] == rest(place, place.subscribe(), least=1)
 
 
 # -- retry letters --------------------------------------------------------------------------------
@@ -235,7 +234,7 @@ def test_the_original_is_acknowledged(place: Place) -> None:
         consumer.reconsume_later(take(consumer, 1)[0], delay=0.1)
     (letter,) = take(_subscribe(place), 1)
     assert 1 == pr.RetryProperties.of(letter).reconsume_times
-    assert [] == rest(place.subscribe())
+    assert [] == rest(place, place.subscribe())
 
 
 def test_levels_follow_the_count(place: Place) -> None:
@@ -271,7 +270,7 @@ def test_the_retry_after_the_last_is_a_dead_letter(place: Place) -> None:
     place.publish("x", properties={"a": "1"})
     for _ in range(3):
         consumer.reconsume_later(take(consumer, 1)[0], delay=0.1)
-    assert [] == rest(consumer)
+    assert [] == rest(place, consumer, f"{place.topic}-{SUBSCRIPTION}-RETRY")
     (letter,) = _read(place, f"{place.topic}-{SUBSCRIPTION}-DLQ", 1)
     known = pr.RetryProperties.of(letter)
     assert ("x", "1", 3, place.topic) == (
@@ -301,7 +300,7 @@ def test_nacks_end_in_a_dead_letter(place: Place) -> None:
         consumer.negative_acknowledge(take(consumer, 1)[0])
     (letter,) = _read(place, f"{place.topic}-{SUBSCRIPTION}-DLQ", 1)
     assert "x" == letter.data().decode()
-    assert [] == rest(consumer)
+    assert [] == rest(place, consumer)
 
 
 def test_many_retries_at_once(place: Place) -> None:
@@ -350,7 +349,7 @@ def test_a_subscriber_retries_until_it_is_well(place: Place) -> None:
             with pytest.raises(pulsar.Timeout):
                 other.receive(200)
     assert ([1, 2, 3], [b"x"]) == (attempts, done)
-    assert [] == rest(place.subscribe(), NEVER)
+    assert [] == rest(place, place.subscribe())
 
 
 def test_a_subscriber_gives_up_with_a_dead_letter(place: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -15,8 +16,8 @@ from pulsar_retry.testing import MemoryBroker
 #: Milliseconds to wait for messages that have to come.
 SOON = 60_000
 
-#: Milliseconds to wait before it is certain that no message comes.
-NEVER = 500
+#: What is published last, so that everything before it has come when it comes.
+MARK = "mark"
 
 SUBSCRIPTION = "billing"
 EARLIEST = pulsar.InitialPosition.Earliest
@@ -92,24 +93,30 @@ def assert_order(consumer: Any, publish: Callable[[], object], *expected: str) -
     assert list(expected) == texts(messages)
 
 
-def rest(consumer: Any, wait: int = NEVER, *, least: int = 0) -> list[str]:
-    """Return the payloads of all messages that still come; *least* of them have to."""
+def rest(place: Place, consumer: Any, *more: str, least: int = 0) -> list[str]:
+    """Return the payloads of all messages that still come; *least* of them have to.
+
+    The consumer reads the test's topic, and alone; *more* are further topics of it. What it gets on
+    each up to a mark that is published now is all.
+    """
     found = texts(take(consumer, least))
-    try:
-        while True:
-            found.append(consumer.receive(wait).data().decode())
-    except pulsar.Timeout:
-        return found
+    topics = (place.topic, *more)
+    for topic in topics:
+        place.publish(MARK, topic=topic)
+    while found.count(MARK) < len(topics):
+        found += texts(take(consumer, 1))
+    return [each for each in found if each != MARK]
 
 
-def shares(consumers: list[Any], least: int) -> list[list[str]]:
-    """Return what `rest` returns for each of several consumers; *least* is for all together."""
+def shares(consumers: list[Any], count: int) -> list[list[str]]:
+    """Return which payloads each of several consumers gets until they have *count* together."""
     found: list[list[str]] = [[] for _ in consumers]
-    while True:
+    while sum(map(len, found)) < count:
         for number, consumer in enumerate(consumers):
-            found[number] += rest(consumer)
-        if sum(map(len, found)) >= least:
-            return found
+            with suppress(pulsar.Timeout):
+                while True:
+                    found[number].append(consumer.receive(100).data().decode())
+    return found
 
 
 def publish_batch(place: Place, *contents: str) -> None:
