@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import _pulsar
 import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
@@ -207,9 +206,3 @@ def test_a_text_that_cannot_be_had(letters):
     away = letters.options | {"service.url": "pulsar://127.0.0.1:1"}
     with pytest.raises(PulsarSourceError, match="CONNECT_ERROR"):
         topic_schema(away, letters.topic)
-
-
-def test_the_kinds_of_schemas_are_pulsar_s():
-    """A new pulsar-client may know more of them."""
-    known = _pulsar.SchemaType.__members__
-    assert {"AVRO", "JSON", "STRING", "INT8", "INT16", "INT32", "INT64"} <= set(known)

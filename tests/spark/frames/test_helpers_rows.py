@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -86,34 +85,25 @@ def test_ordering_keys_are_keys(spark):
     assert ("1", {"id": 1}) == (row.ordering_key, json.loads(row.payload))
 
 
-def test_a_text_that_is_no_column_is_a_constant(orders):
-    """For those arguments of which all rows may have the same."""
+def test_constants_and_expressions(orders):
+    """A text that is no column, a number or a boolean is the same for all rows, without `lit`."""
     (row, _) = failures(
-        orders, reason="late", stage="clean", action="retry", topic="elsewhere"
-    ).collect()
-
-    assert ("late", "clean", "retry", "elsewhere") == (
-        row.reason,
-        row.stage,
-        row.action,
-        row.target_topic,
-    )
-
-
-def test_numbers_and_booleans_are_constants(orders):
-    """There is no need for `lit`."""
-    (row, _) = failures(orders, reason="late", retryable=False, attempt=3, delay_ms=1500).collect()
-
-    assert (False, 3, 1500) == (row.retryable, row.attempt, row.delay_ms)
-
-
-def test_columns_are_taken_as_they_are(orders):
-    """Any expression of Spark's is welcome."""
-    (row, _) = failures(
-        orders, reason=F.concat(F.lit("late-"), "id"), key=F.expr("id + 1")
+        orders,
+        reason=F.concat(F.lit("late-"), "id"),
+        key=F.expr("id + 1"),
+        stage="clean",
+        topic="elsewhere",
+        retryable=False,
+        attempt=3,
     ).collect()
 
     assert ("late-1", "2") == (row.reason, row.key)
+    assert ("clean", "elsewhere", False, 3) == (
+        row.stage,
+        row.target_topic,
+        row.retryable,
+        row.attempt,
+    )
 
 
 def test_fields_of_structs_are_columns(spark):
@@ -276,24 +266,8 @@ def test_a_cache_is_not_passed_over(spark, tmp_path):
     assert "source" not in rows[0]
 
 
-def test_kafkas_coordinates_are_the_source(spark):
-    """Rows of Spark's Kafka source are known by their columns."""
-    frame = spark.sql(
-        """
-        select X'6b' as key, X'76' as value, 't' as topic, 1 as partition, 2L as offset,
-               timestamp'2024-01-01 00:00:00Z' as timestamp
-        """
-    )
-
-    row = failures(frame, reason="late", payload="value", key="key", event_time="timestamp").first()
-
-    assert {"topic": "t", "partition": 1, "offset": 2} == row.source.asDict()
-    assert (b"k", b"v") == (row.key, row.payload)
-    assert datetime(2024, 1, 1, tzinfo=UTC) == row.event_time.replace(tzinfo=UTC)
-
-
 def test_a_row_of_kafka_is_its_message(spark):
-    """Its value, key and headers are taken without being named."""
+    """Its value, key, headers and coordinates are taken without being named."""
     frame = spark.sql(
         """
         select X'6b' as key, X'76' as value, 't' as topic, 1 as partition, 2L as offset,
@@ -304,6 +278,7 @@ def test_a_row_of_kafka_is_its_message(spark):
     row = failures(frame, reason="late").first()
 
     assert (b"k", b"v") == (bytes(row.key), bytes(row.payload))
+    assert {"topic": "t", "partition": 1, "offset": 2} == row.source.asDict()
     assert [("a", b"b")] == [(each.key, bytes(each.value)) for each in row.headers]
 
 
@@ -391,43 +366,3 @@ def test_equal_rows_have_equal_ids(spark, orders):
     assert first != second
     assert [second, first] == ids(again, reason="late")
     assert all(len(each) == 32 for each in (first, second))
-
-
-def test_what_tells_failures_apart_is_in_the_id(orders):
-    """The reason, the stage and the key; not what a later attempt changes."""
-    usual = ids(orders, reason="late")
-
-    for different in ({"reason": "early"}, {"stage": "x"}, {"key": "id"}, {"payload": "id"}):
-        assert set(usual).isdisjoint(ids(orders, **({"reason": "late"} | different)))
-    assert usual == ids(
-        orders, reason="late", attempt=2, delay_ms=5, action="retry", error=F.lit("x")
-    )
-
-
-def test_the_message_a_row_came_from_tells_it(spark):
-    """The same message is the same row, however its payload is written."""
-    frame = spark.sql(
-        "select * from values ('a', '1:2:-1'), ('b', '1:2:-1'), ('b', '1:3:-1') as t(a, m)"
-    )
-
-    first, same, other = ids(frame, reason="late", payload="a", origin_message_id="m")
-
-    assert first == same
-    assert first != other
-
-
-def test_an_id_of_ones_own_wins(spark):
-    """Where it is null, there is one all the same."""
-    frame = spark.sql("select * from values ('mine'), (null) as t(d)")
-
-    mine, made = ids(frame, reason="late", payload="d", dedupe_id="d")
-
-    assert "mine" == mine
-    assert 32 == len(made)
-
-
-def test_binary_keys_have_ids(spark):
-    """Also those that are no text."""
-    frame = spark.sql("select * from values (X'ff', 'ff'), (X'fe', 'fe') as t(key, payload)")
-
-    assert 2 == len(set(ids(frame, reason="late", key="key", payload=F.lit("same"))))

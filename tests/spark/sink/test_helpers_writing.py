@@ -50,41 +50,6 @@ def test_each_row_is_there_with_its_reason(failed, options, client, dead):
     assert {"dead_letter": 30} == report.by_action
 
 
-def test_the_sink_gives_the_ids_that_failures_gives(spark, options, client, dead):
-    """A row written without an id is known as the one that was written with it."""
-    frame = spark.sql(
-        """
-        select * from values
-          ('text', X'6b', null, null, 'a'), ('', X'ff', null, null, null),
-          (null, null, 't', null, 'ä'), ('p', null, 't', '1:2:-1', ''),
-          ('q', X'', null, '1:2:-1', 'b')
-        as rows(payload, key, origin_topic, origin_message_id, stage)
-        """
-    ).withColumn("source", F.expr("named_struct('file', '/ä/\"', 'position', 7L, 'offset', null)"))
-    names = {name: name for name in frame.columns}
-    rows = failures(frame, reason="late", **names)
-
-    write_failures(rows.drop("dedupe_id"), options, action="dead_letter")
-
-    messages = read_all(client, dead, 5)
-    assert {row.dedupe_id for row in rows.collect()} == {
-        each.properties()["DEDUPE_ID"] for each in messages
-    }
-
-
-def test_consumers_get_what_is_to_be_retried(failed, options, consumer):
-    """As another attempt, after the delay that the options say; the others are dead letters."""
-    report = write_failures(
-        failed.withColumn("retryable", F.expr("reason = 'small'")), options | {"delay": 0.1}
-    )
-
-    assert {"retry": 15, "dead_letter": 15} == report.by_action
-    messages = [consumer.receive(SOON) for _ in range(15)]
-    assert {str(i) for i in range(20, 50, 2)} == {each.partition_key() for each in messages}
-    assert {2} == {pr.attempt_of(each) for each in messages}
-    assert {0.1} == {pr.RetryProperties.of(each).delay for each in messages}
-
-
 def test_options_are_as_spark_takes_them(failed, options, dead):
     """Numbers and booleans are options, too; None is as good as left out."""
     values = {"max_attempts": 1, "rate_limit": 1e6, "tls.allow_insecure": False, "delay": None}

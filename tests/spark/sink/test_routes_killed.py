@@ -8,11 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-import uuid
 
 import pytest
 
-from support.reading import SUBSCRIPTION
 from support.spark import chaos
 from support.spark.routed import Job, Whereabouts, judge
 from support.stored import stored
@@ -95,49 +93,6 @@ def test_workers_that_are_killed(job, some_stored):
 
     check(job)
     assert job.letters() > ROWS // 5, "killed too late"
-
-
-@pytest.mark.nightly
-@four_attempts
-def test_a_broker_that_is_killed(spark, own_broker, tmp_path):
-    """And comes back: the task waits for it, or runs again."""
-    job = Job(
-        spark,
-        {
-            "service.url": own_broker.service_url,
-            "topic": f"persistent://public/default/{uuid.uuid4().hex}",
-            "subscription": SUBSCRIPTION,
-            "send.timeout_ms": "240000",
-            "client.operation_timeout_seconds": "120",
-        },
-        tmp_path,
-    )
-    job.put("1.json", range(ROWS))
-    reached, go = tmp_path / "reached", tmp_path / "go"
-    paths = str(reached), str(go)
-
-    def first():
-        import pathlib  # noqa: PLC0415 - this function runs in a worker
-
-        pathlib.Path(paths[0]).touch()
-        chaos.await_file(paths[1])
-
-    def restart():
-        eventually(reached.exists, within=200)
-        own_broker.kill()
-        go.touch()
-        own_broker.start()
-
-    def handler(batch):
-        good, failed = judge(batch.repartition(2))
-        killer.start()
-        return good, each_in(failed, chaos.pause(15, first))
-
-    killer = threading.Thread(target=restart)
-    job.run(handler)
-    killer.join()
-
-    check(job)
 
 
 PROGRAM = """

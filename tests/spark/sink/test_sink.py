@@ -192,24 +192,6 @@ def test_headers_with_a_collation(spark, broker, write, dead):
     assert "me" == message.properties()["Who"]
 
 
-def test_rows_of_other_sources_do_not_go_back(spark, broker, write, topic, dead):
-    """`__topic` and `topic` are where rows were read; with an action, and on a live topic."""
-    pulsars = spark.range(1).selectExpr(
-        "X'61' AS value", f"'{topic}' AS __topic", "'dead_letter' AS action"
-    )
-    kafkas = spark.range(1).selectExpr(
-        "X'62' AS value", f"'{topic}' AS topic", "1 AS partition", "2L AS offset"
-    )
-    write(pulsars)
-    write(kafkas.selectExpr("*", "false AS retryable"))
-    write(kafkas.selectExpr("X'63' AS value", "topic", "'dead_letter' AS action"))
-
-    letters = {each.data(): each.properties() for each in stored(broker.service_url, dead)}
-    assert {b"a", b"b", b"c"} == set(letters)
-    assert {topic} == {each["REAL_TOPIC"] for each in letters.values()}
-    assert "FAILURE_SOURCE" in letters[b"b"]
-
-
 def test_any_thread_writes_and_reads(spark, broker, topic, dead):
     """Where the thread has registered the format: in a new one, Spark has no active session."""
     options = {"service.url": broker.service_url, "topic": topic, "subscription": SUBSCRIPTION}
@@ -314,16 +296,6 @@ def test_producers_are_kept_from_job_to_job(spark, admin, write, dead):
     assert len(after) <= 2  # local[2] has two workers
 
 
-def test_rows_that_are_too_big_fail_the_job(spark, broker, write, dead):
-    """Nothing of the task's batch arrives, and the error says what else can be done."""
-    frame = spark.range(2, numPartitions=1).selectExpr(
-        "repeat('x', if(id = 0, 1, 6000000)) AS payload", "false AS retryable"
-    )
-    with pytest.raises(PythonException, match=r"\[PULSAR_SINK_OVERSIZE\] a row takes 60\d{5} byt"):
-        write(frame)
-    assert not stored(broker.service_url, dead)
-
-
 def test_rows_that_are_too_big_are_cut(broker, write, rows, dead):
     """To what the broker takes."""
     write(rows("repeat('x', 6000000) AS payload", "false AS retryable"), oversize="truncate")
@@ -412,14 +384,8 @@ def test_a_refused_topic_fails_the_job(admin, write, rows, dead):
 @pytest.mark.parametrize(
     ("options", "columns", "message"),
     [
-        ({"service__url": ""}, "payload", "service.url=None: expected a URL"),
-        ({"subscription": ""}, "payload", "subscription=None: expected"),
         ({"max_atempts": "3"}, "payload", "unknown option 'max_atempts': did you mean"),
-        ({"delay": "soon"}, "payload", "delay='soon': expected seconds"),
-        ({"oversize": "drop"}, "payload", "oversize='drop': expected one of"),
-        ({}, "rason", "unknown column 'rason': did you mean reason?"),
         ({}, "reason", "no column 'payload'"),
-        ({}, "attempt", "column 'attempt' is string: expected tinyint"),
     ],
 )
 def test_what_is_wrong_is_told_before_any_task_runs(
@@ -445,12 +411,6 @@ def test_overwrite_is_refused(write, rows):
     """Topics can't be emptied."""
     with pytest.raises(AnalysisException, match="mode='overwrite': expected append"):
         write(rows("'x' AS payload"), mode="overwrite")
-
-
-def test_a_path_is_refused(write, rows):
-    """Whoever means a topic by it learns how to name one."""
-    with pytest.raises(AnalysisException, match="path='orders': expected no path: use the option"):
-        write(rows("'x' AS payload"), path="orders")
 
 
 def test_what_waits_in_many_topics_is_bounded(broker, topic, monkeypatch):

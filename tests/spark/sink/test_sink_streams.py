@@ -90,29 +90,6 @@ def test_each_micro_batch_is_reported(broker, stream, run, topic):
     assert [(0, 100), (1, 100)] == [(report["batch"], report["rows"]) for report in reports]
 
 
-def test_a_failure_fails_the_query(admin, stream, run, dead):
-    """With the reason first; a started query does the same micro-batch again."""
-    admin.create_topic(dead)
-    admin.terminate(dead)
-    with pytest.raises(StreamingQueryException, match=r"\[PULSAR_SINK_TOPIC_TERMINATED\]"):
-        run(stream)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"delay": "soon"}, r"delay='soon': expected seconds"),
-    ],
-)
-def test_what_is_wrong_is_told_before_any_task_runs(
-    admin, namespace, stream, run, options, message
-):
-    """At the first micro-batch, and nothing is sent."""
-    with pytest.raises(StreamingQueryException, match=message):
-        run(stream, **options)
-    assert [] == admin.topics(namespace)
-
-
 def test_the_output_mode_complete_is_refused(stream, run):
     """It would send every row again with each micro-batch."""
     counts = stream.groupBy("payload").count().select("payload")

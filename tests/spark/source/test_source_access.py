@@ -65,12 +65,6 @@ def test_who_may_not_read_the_topic_is_told(read):
         read()
 
 
-def test_a_broker_that_is_not_there_is_an_error(read):
-    """In seconds, which names the address."""
-    with pytest.raises(PulsarSourceError, match=r"pulsar://localhost:1 was not reached:"):
-        read(**{"service.url": "pulsar://localhost:1"})
-
-
 def test_a_token_that_is_refused_is_named(read):
     """pulsar-client would try for half a minute, and say that time is up."""
     with pytest.raises(PulsarSourceError, match=r"CONNECT_ERROR\] .* refuses the connection: "):

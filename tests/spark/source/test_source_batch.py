@@ -320,13 +320,6 @@ def test_tombstones_keys_and_times_are_read(letters, read):
 # -- queries ----------------------------------------------------------------------------------
 
 
-def test_one_kind_can_be_asked_for(letters, read):
-    """The other topic is not looked at."""
-    letters.send(b"dead")
-    letters.send(b"later", to=letters.retry)
-    assert [b"later"] == payloads(read(kind="retry"))
-
-
 def test_columns_can_be_chosen(spark, letters):
     """By the schema; others are not built."""
     letters.send(b"a", properties={"FAILURE_REASON": "bad"})
@@ -350,28 +343,6 @@ def test_columns_that_there_are_not_are_refused(spark, letters, wanted, message)
     reader = spark.read.format("pulsar-failures").options(**letters.options)
     with pytest.raises(AnalysisException, match=message):
         reader.schema(wanted).load().collect()
-
-
-def test_conditions_work_without_pushdown(spark, letters):
-    """Which is how Spark is set; it refuses readers that take conditions over then."""
-    letters.send(b"dead")
-    letters.send(b"later", to=letters.retry)
-    rows = frame(spark, letters.options).where("kind = 'retry'")
-    assert 2 == rows.rdd.getNumPartitions()
-    assert [b"later"] == payloads(rows.collect())
-
-
-@pytest.mark.usefixtures("pushdown")
-def test_topics_are_left_out_by_pushdown(spark, letters):
-    """A condition on the kind or the topic leaves only tasks that have something to read."""
-    letters.send(b"dead")
-    letters.send(b"later", to=letters.retry)
-    rows = frame(spark, letters.options)
-    for condition in (F.col("kind") == "retry", F.col("topic").isin(letters.retry, "x")):
-        assert 1 == rows.where(condition).rdd.getNumPartitions()
-        assert [b"later"] == payloads(rows.where(condition).collect())
-    assert 0 == rows.where("topic = 'x'").count()
-    assert 2 == rows.where("kind != 'x'").count()
 
 
 @pytest.mark.usefixtures("pushdown")
@@ -413,13 +384,3 @@ def test_wrong_options_are_named_on_the_driver(spark, letters):
     """With the option and what is accepted."""
     with pytest.raises(AnalysisException, match=r"receive\.queue='none': expected a whole number"):
         frame(spark, letters.options, receive__queue="none").collect()
-
-
-def test_a_secret_is_shown_nowhere(spark, letters):
-    """Neither in the plan nor in an error."""
-    secret = "s3cret-t0ken"  # noqa: S105 - the point
-    rows = frame(spark, letters.options, auth__token=secret)
-    assert secret not in rows._jdf.queryExecution().toString()
-    with pytest.raises(AnalysisException) as caught:
-        frame(spark, letters.options, auth__token=secret, kind="all").collect()
-    assert secret not in str(caught.value)

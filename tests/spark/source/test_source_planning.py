@@ -13,11 +13,9 @@ import threading
 import pulsar
 import pytest
 
-from pulsar_retry import ConfigError
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source import reading
 from pulsar_retry_spark.source import stream as stream_module
-from pulsar_retry_spark.source import subscription as reading_subscription
 from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.source import batch_reader
 from support.spark.sourcing import Micro, forget, numbers
@@ -80,25 +78,6 @@ def read_and_deleted(read_once, micro, admin, backlog, letters):
 # -- offsets and limits -----------------------------------------------------------------------
 
 
-def test_a_stream_reads_on_from_its_offset(letters, micro):
-    """Each message once, also those of another topic."""
-    stream = micro()
-    letters.send(*numbers(3))
-    assert numbers(3) == stream.run()
-    assert [] == stream.run()
-    letters.send(b"later", to=letters.retry)
-    letters.send(*numbers(3, 5))
-    assert {*numbers(3, 5), b"later"} == set(stream.run())
-
-
-def test_an_offset_is_a_readable_id(letters, micro):
-    """The last message read of each partition."""
-    stream = micro()
-    ids = letters.send(*numbers(2))
-    stream.run()
-    assert {letters.dead: ids[-1]} == stream.offset
-
-
 @pytest.mark.parametrize("rows", [1, 3, 7])
 def test_a_limit_holds_within_batches(letters, micro, rows):
     """A producer's batch may be larger than a micro-batch; each message is read once."""
@@ -156,46 +135,7 @@ def test_starting_at_the_end_of_nothing_leaves_out_nothing(letters, micro):
 # -- what appears -----------------------------------------------------------------------------
 
 
-def test_partitions_that_are_added_are_read_from_their_start(letters, micro, admin):
-    """As are those of the topic that appears."""
-    stream = micro()
-    assert [] == stream.run()
-    admin.create_partitioned_topic(letters.dead, 1)
-    letters.send(b"a", to=f"{letters.dead}-partition-0")
-    assert [b"a"] == stream.run()
-    admin.call("POST", letters.dead.replace("://", "/") + "/partitions", 2)
-    letters.send(b"b", to=f"{letters.dead}-partition-1")
-    assert [b"b"] == stream.run()
-
-
-def test_looking_creates_no_topic(micro, admin, namespace):
-    """Not even the retry topic of a subscription that has not retried yet."""
-    assert [] == micro().run()
-    assert [] == admin.topics(namespace)
-
-
 # -- acknowledgements -------------------------------------------------------------------------
-
-
-def test_only_what_is_committed_is_acknowledged(letters, micro, backlog):
-    """Planning and reading acknowledge nothing."""
-    letters.send(*numbers(3))
-    stream = micro()
-    assert numbers(3) == stream.run()
-    assert 3 == backlog()
-    letters.send(*numbers(3, 5))
-    stream.run()
-    eventually(lambda: backlog() == 2)
-
-
-def test_a_stream_that_starts_again_acknowledges_what_its_checkpoint_proves(
-    read_once, micro, backlog
-):
-    """Spark has committed the last micro-batch, but has not said so."""
-    stream = read_once(*numbers(3))
-    assert 3 == backlog()
-    micro(stream.offset).plan()
-    eventually(lambda: backlog() == 0)
 
 
 def test_a_stream_may_leave_that_to_the_next_commit(read_once, letters, micro, backlog):
@@ -222,15 +162,6 @@ def test_a_batch_that_was_read_in_part_is_kept(letters, micro, backlog):
     eventually(lambda: backlog() == 0)
 
 
-def test_an_available_now_stream_leaves_no_backlog(letters, micro, backlog):
-    """Spark asks once more after the last micro-batch, which proves that it is committed."""
-    letters.send(*numbers(5))
-    stream = micro(max_rows_per_batch="2")
-    stream.reader.prepareForTriggerAvailableNow()
-    assert [2, 2, 1] == [len(batch) for batch in stream.run_all()]
-    eventually(lambda: backlog() == 0)
-
-
 def test_an_available_now_stream_ends_where_it_was_when_it_started(letters, micro):
     """Or it would never end while somebody writes."""
     letters.send(*numbers(3))
@@ -240,18 +171,6 @@ def test_an_available_now_stream_ends_where_it_was_when_it_started(letters, micr
     letters.send(*numbers(3, 6))
     letters.send(b"new", to=letters.retry)
     assert [[b"2"]] == stream.run_all()
-
-
-def test_a_batch_is_done_again_after_a_crash(letters, micro):
-    """Exactly the same rows, although more have come."""
-    letters.send(*numbers(3))
-    stream = micro()
-    end = stream.plan()
-    stream.read(end)
-    stream.kill()
-    letters.send(*numbers(3, 6))
-    again = micro()
-    assert numbers(3) == [row["payload"] for row in again.read(end)]
 
 
 # -- chunks -----------------------------------------------------------------------------------
@@ -340,34 +259,6 @@ def read_batch(letters):
 # -- what goes wrong --------------------------------------------------------------------------
 
 
-def test_two_streams_with_one_subscription_are_refused(letters, micro, monkeypatch):
-    """They would acknowledge each other's messages."""
-    letters.send(b"a")
-    first = micro()
-    first.plan()
-    busy = pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_SUBSCRIPTION_BUSY\] another qu")
-    with monkeypatch.context() as patch, busy:
-        patch.setattr(reading_subscription, "_BUSY_FOR", 0.2)
-        micro().plan()
-    assert [b"a"] == micro(subscription__reader="other").run()
-    first.kill()
-    assert [b"a"] == micro().run()
-
-
-def test_what_was_deleted_unread_is_an_error(read_once, letters, micro, admin):
-    """Somebody has skipped the backlog, and the broker has deleted it."""
-    stream = read_once(*numbers(2))
-    letters.send(*numbers(2, 4))
-    path = f"{letters.dead.replace('://', '/')}/subscription/{NAME}"
-    admin.call("DELETE", path)
-    forget(admin, letters, b"4")
-
-    for _ in range(2):  # it does not go away by itself
-        with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_DATA_LOSS\] .* deleted bef"):
-            micro(stream.offset).plan()
-    assert [b"4"] == micro(stream.offset, fail_on_data_loss="false").run()
-
-
 def test_a_backlog_that_somebody_skipped_is_an_error(read_once, letters, micro, admin):
     """The subscription is there, but does not stand where the checkpoint does."""
     stream = read_once(*numbers(2))
@@ -425,23 +316,6 @@ def test_a_planned_end_that_was_deleted_is_an_error(letters, micro, admin):
         again.read(end)
     again.kill()
     assert [] == micro(fail_on_data_loss="false").read(end)
-
-
-def test_a_broker_that_is_not_there_is_an_error():
-    """One line says which, and why."""
-    options = {"topic": "t", "subscription": "s", "client.operation_timeout_seconds": "1"}
-    stream = Micro({"service.url": "pulsar://127.0.0.1:1", **options})
-    with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_CONNECT_ERROR\] pulsar://127"):
-        stream.plan()
-
-
-def test_a_checkpoint_of_other_topics_is_refused(micro):
-    """Rather than left alone in silence."""
-    offset = {"persistent://public/default/other": "1:2:-1"}
-    with pytest.raises(
-        ConfigError, match="checkpointLocation: it belongs to a query on persistent://"
-    ):
-        micro(offset).plan()
 
 
 def test_a_reader_travels_without_what_it_has_opened(letters, micro):

@@ -115,28 +115,6 @@ def test_rows_are_read_as_they_were_written(spark, letters):
 
 
 @pytest.mark.usefixtures("dead")
-def test_one_redrive_too_many_stays_dead(spark, letters, consumer):
-    """With its reason, and without holding up the others; the report says how many there are."""
-    rows = frame(spark, letters.options, kind="dead_letter")
-    often = F.when(F.expr("string(payload)") == "garbage", F.lit("5")).otherwise(F.lit("1"))
-    counted = rows.withColumn(
-        "headers", F.map_concat("headers", F.create_map(F.lit("REDRIVE_COUNT"), often))
-    )
-
-    report = write_failures(counted, letters.options, action="retry")
-
-    assert (1, {"retry": 2, "dead_letter": 1}) == (report.over_redriven, report.by_action)
-    messages = [consumer.receive(SOON) for _ in range(2)]
-    assert {b"amount=-1", b"amount=-2"} == {message.data() for message in messages}
-    assert {"2"} == {message.properties()["REDRIVE_COUNT"] for message in messages}
-    again = frame(spark, letters.options, kind="dead_letter").collect()
-    garbage = [row for row in again if bytes(row.payload) == b"garbage"]
-    assert [("garbage", None), ("garbage", "5")] == [
-        (row.reason, row.headers.get("REDRIVE_COUNT")) for row in garbage
-    ]
-
-
-@pytest.mark.usefixtures("dead")
 def test_what_was_brought_back_and_dies_again_is_no_duplicate(spark, letters, consumer):
     """It died twice. A letter that is there twice died once; others without an id are others."""
     rows = frame(spark, letters.options, kind="dead_letter").where("reason = 'garbage'")

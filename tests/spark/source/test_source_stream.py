@@ -41,35 +41,12 @@ def test_what_is_there_is_read_once_and_leaves_no_backlog(letters, query, admin)
         eventually(lambda topic=topic: admin.backlog(topic, NAME) == 0)
 
 
-def test_micro_batches_are_limited(letters, query):
-    """Also within a producer's batch."""
-    letters.send_batch(*numbers(10))
-    query.run(max_rows_per_batch="4")
-    assert [(0, numbers(4)), (1, numbers(4, 8)), (2, numbers(8, 10))] == query.log
-
-
 def test_offsets_are_the_last_ids(letters, query):
     """A person can read them in the checkpoint."""
     ids = letters.send(*numbers(3))
     query.run()
     written = Path(query.checkpoint, "offsets", "0").read_text().splitlines()
     assert {letters.dead: ids[-1]} == json.loads(written[-1])
-
-
-def test_a_failed_micro_batch_is_done_again(letters, query):
-    """With exactly its rows, although more have come since."""
-    letters.send(*numbers(4))
-    query.fail_at = 1
-    with pytest.raises(StreamingQueryException):
-        query.run(max_rows_per_batch="2")
-    letters.send(*numbers(4, 6))
-
-    query.fail_at = None
-    query.run()
-
-    assert (0, numbers(2)) == query.log[0]
-    assert [(1, numbers(2, 4))] * 2 == query.log[1:3]
-    assert numbers(4, 6) == [each for _, batch in query.log[3:] for each in batch]
 
 
 def test_only_what_is_in_the_checkpoint_is_acknowledged(letters, query, admin):
@@ -106,16 +83,6 @@ def test_topics_and_partitions_that_appear_are_read(letters, query, admin, names
     eventually(lambda: query.read() == [b"a", b"b"], PATIENCE)
 
 
-def test_a_stream_may_start_at_the_end(letters, query):
-    """And goes on from there at its next start."""
-    letters.send(*numbers(3))
-    query.run(starting="latest")
-    assert [] == query.read()
-    letters.send(*numbers(3, 5))
-    query.run(starting="latest")
-    assert numbers(3, 5) == query.read()
-
-
 def test_two_queries_on_one_subscription_are_refused(spark, letters, query, tmp_path):
     """With an error that says what to do."""
     letters.send(b"a")
@@ -126,9 +93,3 @@ def test_two_queries_on_one_subscription_are_refused(spark, letters, query, tmp_
         second.run()
     second.run(subscription__reader="second")
     assert [b"a"] == second.read()
-
-
-def test_wrong_options_are_named(query):
-    """When the query starts."""
-    with pytest.raises(StreamingQueryException, match="starting='now': expected one of earliest"):
-        query.run(starting="now")

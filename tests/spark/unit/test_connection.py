@@ -35,12 +35,6 @@ def test_equal_connections_share_a_client():
     assert hash(one) == hash(pickle.loads(pickle.dumps(other)))  # noqa: S301 - our own
 
 
-def test_arguments_of_the_client_have_their_types():
-    """As `pulsar.Client` takes them."""
-    arguments = connect(client__io_threads="2", client__listener_name="inner").arguments
-    assert (("io_threads", 2), ("listener_name", "inner")) == arguments
-
-
 @pytest.mark.parametrize(
     "url",
     [
@@ -109,19 +103,6 @@ def test_what_a_client_is_opened_with(monkeypatch, tmp_path):
     assert (None, os.devnull) == (other["authentication"], other["logger"].log_file)
 
 
-def test_no_repr_shows_the_token():
-    """Values end up in plans and logs."""
-    connection = connect(auth__token=SECRET)
-    assert SECRET == connection.read_token()
-    assert SECRET not in repr(connection)
-
-
-def test_a_token_of_the_environment(monkeypatch):
-    """It is read where it is used, and cleaned of white space."""
-    monkeypatch.setenv("PULSAR_TOKEN", f"{SECRET}\n")
-    assert SECRET == connect(**{"auth.token_env": "PULSAR_TOKEN"}).read_token()
-
-
 def test_a_token_in_a_file(tmp_path):
     """Likewise; what is read is what is in it now."""
     path = tmp_path / "token"
@@ -178,16 +159,6 @@ OAUTH2 = {
 CERTIFICATE = {"tls__certificate_file": "/secrets/client.pem", "tls__key_file": "/secrets/key.pem"}
 
 
-def test_parameters_of_oauth2():
-    """They are those of pulsar-client; the secret stays in its file."""
-    parsed = connect(**OAUTH2, auth__oauth2__audience="pulsar").oauth2
-    assert {
-        "issuer_url": "https://issuer.example",
-        "private_key": "/secrets/client.json",
-        "audience": "pulsar",
-    } == dict(parsed)
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -211,8 +182,3 @@ def test_a_secret_in_an_option_of_oauth2_is_refused():
     with pytest.raises(ConfigError, match="expected a file") as caught:
         connect(**OAUTH2 | {"auth__oauth2__private_key": key})
     assert SECRET not in str(caught.value)
-
-
-def test_a_certificate_is_used():
-    """A client can be opened with it; the broker checks it when the client connects."""
-    connect(**CERTIFICATE, service__url="pulsar+ssl://localhost:6651").open().close()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from functools import partial
 
 import pytest
 
-from pulsar_retry import ConfigError, Exponential
-from pulsar_retry.policy.backoff import Fixed
+from pulsar_retry import ConfigError
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.source.options import SourceOptions
@@ -22,13 +20,6 @@ def parse(**options: str) -> SinkOptions:
     return SinkOptions.parse(
         BASE | {key.replace("__", "."): value for key, value in options.items()}
     )
-
-
-def test_names_are_derived_as_a_consumer_derives_them():
-    """`topic` and `subscription` are all that is needed."""
-    targets = parse().targets
-    assert "persistent://public/default/orders-billing-RETRY" == targets.retry
-    assert "persistent://public/default/orders-billing-DLQ" == targets.dead_letter
 
 
 def test_a_dialect_names_them_otherwise():
@@ -71,31 +62,9 @@ def test_defaults():
     assert [1, 5, 7200] == [options.delays.delay(attempt) for attempt in (1, 2, 99)]
 
 
-def test_delays():
-    """A fixed delay, a table, or a backoff."""
-    assert Fixed(2.5) == parse(delay="2.5").delays
-    assert DelayLevels((1.0, 2.0)) == parse(delay__levels="1s 2s").delays
-    assert (
-        Exponential(1, 60, multiplier=3)
-        == parse(backoff__minimum="1", backoff__maximum="60", backoff__multiplier="3").delays
-    )
-    assert Fixed(0) == parse(delay="0").delays
-
-
-def test_sparks_own_keys_are_no_options_of_ours():
-    """Spark puts them there."""
-    parse(checkpointLocation="y", queryName="z")
-
-
 def test_a_count_of_rows_may_be_big():
     """A job may write more of them than an int can count."""
     assert 10**10 == parse(max_failed_rows="10000000000").max_failed_rows
-
-
-def test_options_travel():
-    """The driver checks them, the workers use them."""
-    options = parse(max_failed_rows="4", delay="2")
-    assert options == pickle.loads(pickle.dumps(options))  # noqa: S301 - our own
 
 
 @pytest.mark.parametrize(

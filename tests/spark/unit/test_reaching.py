@@ -12,7 +12,7 @@ import pytest
 
 from pulsar_retry_spark import reaching
 from pulsar_retry_spark.connection import ClusterConnection
-from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
+from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.reaching import reach
 
 #: CONNECTED, with a server version; and ERROR, with a request id, a code and a text.
@@ -86,17 +86,6 @@ def test_what_is_wrong_is_named():
 
     start = f"[PULSAR_SOURCE_CONNECT_ERROR] pulsar://127.0.0.1:{port} was not reached: "
     assert str(caught.value).startswith(start)
-
-
-def test_a_wrong_address_is_named():
-    """The line has all that is needed."""
-    url = f"pulsar://127.0.0.1:{closed_port()}"
-
-    with pytest.raises(PulsarFailuresError) as caught:
-        reach(ClusterConnection(url))
-
-    expected = f"[PULSAR_SINK_CONNECT_ERROR] {url} was not reached: connection refused"
-    assert expected == str(caught.value)
 
 
 def test_a_broker_that_restarts_is_waited_for(monkeypatch):

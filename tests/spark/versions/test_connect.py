@@ -85,21 +85,22 @@ def test_the_session_is_of_connect(said):
     assert "pyspark.sql.connect.session" == said["session"]
 
 
-def test_failed_rows_are_written(said):
-    """And the report comes back."""
-    assert {"rows": 50, "by_reason": {"even": 50}, "by_action": {"dead_letter": 50}} == said[
-        "write"
-    ]
+#: What each step returns, or raises.
+STEPS = {
+    "write": {"rows": 50, "by_reason": {"even": 50}, "by_action": {"dead_letter": 50}},
+    "limit": ["PulsarFailuresError", "TOO_MANY_ROWS"],  # before anything is sent
+    "oversize": ["PulsarFailuresError", "OVERSIZE"],  # Connect wraps a task's error more often
+    "read": 100,
+    "redrive": {"retry": 100},
+    "stream": [[0, 5]],  # `foreachBatch` runs the route on the server
+    "source": [False, True],  # a client can't look whether there is a column `_metadata`
+}
 
 
-def test_limits_hold(said):
-    """Before anything is sent; the error is ours."""
-    assert ["PulsarFailuresError", "TOO_MANY_ROWS"] == said["limit"]
-
-
-def test_a_tasks_error_has_its_slug(said):
-    """Connect wraps it more often than a classic session does."""
-    assert ["PulsarFailuresError", "OVERSIZE"] == said["oversize"]
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step(said, step):
+    """As on a classic session; what is not is said above."""
+    assert STEPS[step] == said[step]
 
 
 def test_rows_are_split(said):
@@ -110,23 +111,3 @@ def test_rows_are_split(said):
         kind, text = said["split_once"]
         assert "ConfigError" == kind
         assert "expected False" in text
-
-
-def test_the_data_source_writes_and_reads(said):
-    """`register` is what it takes; on Spark 3.5, the functions do it."""
-    assert 100 == said["read"]
-
-
-def test_letters_go_back(said):
-    """Read, and written for another try."""
-    assert {"retry": 100} == said["redrive"]
-
-
-def test_a_stream_is_routed(said):
-    """`foreachBatch` runs the route on the server."""
-    assert [[0, 5]] == said["stream"]
-
-
-def test_hidden_columns_have_to_be_asked_for(said):
-    """A client can't look whether there is a column `_metadata`."""
-    assert [False, True] == said["source"]

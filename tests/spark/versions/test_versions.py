@@ -110,13 +110,6 @@ def test_read_failures(spark, orders, letters):
     assert {"retry": 1} == again.by_action
 
 
-def test_read_failures_of_nothing(spark, letters):
-    """A frame without rows, with the same columns."""
-    rows = read_failures(spark, letters.options)
-    assert 0 == rows.count()
-    assert "message_id" in rows.columns
-
-
 @pytest.mark.feature("schemas")
 def test_schemas(spark, client, letters):
     """Rows are written with the schema of their topic, and keep it when they are redriven."""

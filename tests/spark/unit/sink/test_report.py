@@ -31,11 +31,6 @@ TWO = TaskReport(
 )
 
 
-def test_a_report_travels_as_json():
-    """From a Spark function to the driver."""
-    assert TWO == TaskReport.from_json(TWO.to_json())
-
-
 def test_the_sum():
     """Counts are added, the biggest first; the slowest task tells the time."""
     report = Report.total([ONE, TWO])
@@ -53,8 +48,3 @@ def test_the_sum():
         seconds=2.5,
     )
     assert ["r", "d"] == list(report.by_topic)
-
-
-def test_no_tasks():
-    """A frame without partitions is written, too."""
-    assert Report() == Report.total([])

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from pulsar_retry.wire.properties import (
     RESERVED_PROPERTIES,
-    RetryProperties,
 )
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.columns import Columns
@@ -187,11 +186,6 @@ def test_a_topic_of_the_rows_own_is_delayed_by_the_rows_own_delay_alone():
     assert NOW_MS + 7 == one(target_topic="t", attempt=2, delay_ms=7)[5]
 
 
-def test_what_was_read_back_goes_by_the_decision():
-    """Its `topic` is where it was read."""
-    assert RETRY == one(**READ_BACK, action="retry")[0]
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -326,12 +320,6 @@ def test_a_dead_letter_names_no_retry_topic():
     assert MAIN == properties(action="dead_letter")["REAL_TOPIC"]
 
 
-@given(st.integers(0, 2**31 - 1))
-def test_a_consumer_reads_the_attempt(attempt):
-    """`RECONSUMETIMES` is the attempt that failed."""
-    assert attempt == RetryProperties.read(properties(attempt=attempt)).reconsume_times
-
-
 @pytest.mark.parametrize(
     ("options", "row", "level"),
     [
@@ -402,14 +390,6 @@ def test_headers_as_kafka_has_them():
     assert "b" not in said
 
 
-def test_null_values_of_headers_are_left_out():
-    """A property has a value."""
-    headers = pa.array([[("a", None), ("b", "2")], None], MAP)
-    both = route({"payload": [b"", b""], "headers": headers})
-    assert "2" == both[0][3]["b"]
-    assert "a" not in both[0][3]
-
-
 def test_further_columns_as_properties():
     """As text, by their own names, without nulls."""
     row = {"amount": 12, "when": pa.array([datetime(2024, 1, 2, tzinfo=UTC)]), "none": None}
@@ -418,21 +398,7 @@ def test_further_columns_as_properties():
     assert "none" not in said
 
 
-def test_further_columns_as_json():
-    """All of them in one property, whatever they are."""
-    row = {"amount": 12, "at": pa.array([{"x": 1}]), "raw": b"\xff", "none": None}
-    assert (
-        '{"amount":12,"at":{"x":1},"raw":"/w=="}'
-        == properties({"extra": "json"}, **row)["FAILURE_EXTRA"]
-    )
-
-
 # --- Payload, key, time --------------------------------------------------------------------------
-
-
-def test_a_null_payload_is_a_tombstone():
-    """Not an empty message."""
-    assert [None, b""] == [m[1] for m in route({"payload": pa.array([None, b""])})]
 
 
 @given(st.binary())
@@ -464,14 +430,6 @@ def test_texts_that_are_no_utf8_get_a_mark():
     said = properties(reason=broken, stage=broken, key=broken)
     assert {"a�b"} == {said["FAILURE_REASON"], said["FAILURE_STAGE"]}
     assert b"a\xffb" == one(payload=broken)[1]
-
-
-def test_binary_keys_are_texts():
-    """UTF-8 as it is, anything else as base64; an empty one is none."""
-    keys = [b"abc", b"\xff", None]
-    messages = route({"payload": [b""] * 3, "key": pa.array(keys, pa.binary())})
-    assert ["abc", "/w==", None] == [message[2] for message in messages]
-    assert ["ä"] == [m[2] for m in route({"payload": [b""], "key": ["ä".encode()]})]
 
 
 def test_ordering_keys_are_bytes():
@@ -597,13 +555,6 @@ def test_too_big_without_its_payload():
     """Cutting does not help."""
     with pytest.raises(PulsarFailuresError, match="OVERSIZE"):
         one({"max_message_bytes": "5000", "oversize": "truncate"}, details="x" * 4096)
-
-
-def test_too_big_is_sent_in_parts():
-    """As it is; its size tells the sender."""
-    message = one({"max_message_bytes": "5000", "oversize": "chunk"}, payload=b"x" * 10_000)
-    assert 10_000 == len(message[1])
-    assert message[6] > 5000
 
 
 def test_long_texts_are_cut():

@@ -32,14 +32,6 @@ def test_a_row_without_a_receipt_is_not_written():
         conclude(options(), tasks)
 
 
-def test_too_many_rows_in_all():
-    """No task had too many by itself."""
-    tasks = [TaskReport(rows=5, acked=5)] * 2
-    with pytest.raises(PulsarFailuresError, match="TOO_MANY_ROWS"):
-        conclude(options(max_failed_rows="9"), tasks)
-    assert 10 == conclude(options(max_failed_rows="10"), tasks).rows
-
-
 def test_rows_without_a_reason_are_counted_together():
     """Null and the empty text: neither replaces the other."""
     assert {"": 3, "x": 1} == sink._named({None: 1, "": 2, "x": 1})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 
 from pulsar_retry import ConfigError
@@ -49,13 +47,6 @@ def test_one_kind_is_enough(kind, names):
     options = {"service.url": URL, "retry.topic": "r", "dead_letter.topic": "d", "kind": kind}
     topics = SourceOptions.parse(options, streaming=False).topics
     assert [f"persistent://public/default/{name}" for name in names] == [t.name for t in topics]
-
-
-def test_one_explicit_topic_is_enough():
-    """A dead-letter topic by itself."""
-    options = {"service.url": URL, "dead_letter.topic": "d"}
-    topics = SourceOptions.parse(options, streaming=False).topics
-    assert [("dead_letter", "persistent://public/default/d")] == [(t.kind, t.name) for t in topics]
 
 
 @pytest.mark.parametrize(
@@ -112,17 +103,6 @@ def test_defaults_are_safe():
         options.discovery,
         options.queue,
     )
-
-
-def test_spark_options_are_ignored_and_options_travel():
-    """Spark adds its own, and workers get all of them."""
-    options = parse(queryName="x", checkpointLocation="/y")
-    assert options == pickle.loads(pickle.dumps(options))  # noqa: S301 - our own
-
-
-def test_no_repr_shows_the_token():
-    """Options end up in plans and logs."""
-    assert "s3cret" not in repr(parse(auth__token="s3cret"))  # noqa: S106 - the point
 
 
 def test_partitions_belong_to_their_topics():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import attrs
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +10,6 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from pulsar_retry.wire.properties import (
     SYSTEM_PROPERTIES,
-    Origin,
-    dead_letter_properties,
-    letter_properties,
 )
 from pulsar_retry_spark.frames.columns import COLUMNS
 from pulsar_retry_spark.source.rows import SCHEMA, RowBuffer
@@ -104,50 +98,6 @@ def test_every_column_that_can_be_written_is_there():
     assert [None] * 3 == [read[name] for name in ("action", "retryable", "not_before")]
 
 
-def test_a_letter_of_the_consumer_is_decoded():
-    """Attempt, delay and origin; what has no column is a header."""
-    origin = Origin("persistent://public/default/t-partition-1", "3:4:1:5", "s")
-    letter = letter_properties({"shop": "7"}, origin, count=2, delay=1.5, retry_topic="again")
-    read = row(**letter)
-    assert (2, 1500) == (read["attempt"], read["delay_ms"])
-    assert ("persistent://public/default/t", "3:4:1:5") == (
-        read["origin_topic"],
-        read["origin_message_id"],
-    )
-    assert {"shop": "7", "REAL_SUBSCRIPTION": "s", "RETRY_TOPIC": "again"} == read["headers"]
-
-
-def test_a_dead_letter_with_a_reason_is_decoded():
-    """What its properties say, and no attempt where they do not."""
-    origin = Origin("t", "3:4:-1", "s")
-    told = {
-        "FAILURE_REASON": "bad",
-        "FAILURE_ERROR": "ValueError",
-        "FAILURE_MESSAGE": "no amount",
-    }
-    read = row(**dead_letter_properties({}, origin, custom=told))
-    assert ("bad", "ValueError", "no amount", None) == (
-        read["reason"],
-        read["error"],
-        read["details"],
-        read["attempt"],
-    )
-
-
-def test_a_row_of_the_sink_is_decoded():
-    """Stage, rules, source and the id by which duplicates are known."""
-    read = row(
-        FAILURE_STAGE="parse",
-        FAILURE_RULE="a,b",
-        FAILURE_SOURCE='{"file": "s3://x", "position": 7}',
-        DEDUPE_ID="d1",
-        REDRIVE_COUNT="1",
-    )
-    assert ("parse", ["a", "b"], "d1") == (read["stage"], read["rule"], read["dedupe_id"])
-    assert {"file": "s3://x", "position": 7} == {k: v for k, v in read["source"].items() if v}
-    assert {"REDRIVE_COUNT": "1"} == read["headers"]
-
-
 @pytest.mark.parametrize(
     ("carried", "origin"),
     [
@@ -224,14 +174,6 @@ def test_every_property_is_somewhere(carried):
             assert text == read["headers"][name]
 
 
-def test_properties_that_are_no_utf8_cost_no_row():
-    """pulsar-client can't give any of them then; the others' rows have theirs."""
-    broken = Message(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no"))
-    before, between, after = rows(Message({"a": "1"}), broken, Message({"b": "2"}))
-    assert [{"a": "1"}, None, {"b": "2"}] == [r["headers"] for r in (before, between, after)]
-    assert (b"payload", None) == (between["payload"], between["attempt"])
-
-
 def test_keys_and_times_are_read_where_there_are_any():
     """pulsar-client says "" and 0 where there are none."""
     (read,) = rows(Message(key="", happened=0))
@@ -242,37 +184,10 @@ def test_keys_and_times_are_read_where_there_are_any():
     assert "/w==" == read["key"]  # base64, as the sink writes such bytes
 
 
-@pytest.mark.parametrize(
-    ("ordering", "read"),
-    [
-        ("", None),
-        ("ö", "ö".encode()),
-        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no"), b"\xff"),
-    ],
-)
-def test_ordering_keys_are_bytes(ordering, read):
-    """Any are, and nothing tells texts from others, so none is changed."""
-    assert read == rows(Message(ordering=ordering))[0]["ordering_key"]
-
-
 def test_times_beyond_all_calendars_are_null():
     """Java may write any long there, and Python can't show the year 10000."""
     (read,) = rows(Message(happened=2**63, published=2**64 - 1))
     assert (None, None) == (read["event_time"], read["publish_time"])
-
-
-def test_a_tombstone_is_null_and_an_empty_payload_is_not():
-    """They are two things."""
-    tombstone, empty = rows(Message(content=None), Message(content=b""))
-    assert (None, b"") == (tombstone["payload"], empty["payload"])
-
-
-def test_only_the_columns_that_are_wanted_are_built():
-    """In the order that is wanted."""
-    wanted = pa.schema([SCHEMA.field(name) for name in ("headers", "topic", "payload")])
-    (read,) = rows(Message({"a": "1", "FAILURE_REASON": "bad"}), schema=wanted)
-    assert ["headers", "topic", "payload"] == list(read)
-    assert {"a": "1"} == read["headers"]
 
 
 def test_a_buffer_begins_anew():
@@ -284,17 +199,3 @@ def test_a_buffer_begins_anew():
         assert 1 == taken.num_rows
         assert [[("n", str(number))]] == taken.column("headers").to_pylist()
         assert [f"1:{number}:-1"] == taken.column("message_id").to_pylist()
-
-
-def test_a_source_is_read_as_it_was_written():
-    """By the names that `failures` gives its fields."""
-    source = {"file": "f", "position": 1, "topic": "t", "partition": 2, "offset": 2**40}
-    assert source == row(FAILURE_SOURCE=json.dumps(source))["source"]
-
-
-def test_a_message_without_a_schema_has_no_version():
-    """Others have the number of theirs."""
-    buffer = RowBuffer(pa.schema([SCHEMA.field("schema_version"), SCHEMA.field("key")]), CONSTANTS)
-    for each in (Message(version=3), Message()):
-        buffer.add(each, "1:0:-1")
-    assert {"schema_version": [3, None], "key": [None, None]} == buffer.take().to_pydict()
