@@ -208,21 +208,6 @@ def test_a_lane_that_retries_in_place(start, publish, hooks, told, metrics):
     assert [("lane", 1), ("lane", 2)] == [(event.kind, event.attempt) for _, event in told]
 
 
-def test_a_hook_that_raises_changes_nothing(subscribe, publish, caplog):
-    """Not the settlement, not the next hook; it is logged once."""
-
-    def broken(_event: pr.SettleEvent) -> None:
-        raise RuntimeError("broken")
-
-    consumer = subscribe(hooks=pr.Hooks(on_retry=broken, on_recovered=broken))
-    publish()
-    for _ in range(2):
-        consumer.reconsume_later(consumer.receive(SOON), delay=0)
-    consumer.acknowledge(consumer.receive(SOON))
-    raised = [each.getMessage() for each in caplog.records if "raised" in each.getMessage()]
-    assert ["on_retry", "on_recovered"] == [each.split()[2] for each in raised]
-
-
 def test_log_records_are_structured(start, publish, topic, caplog):
     """Where, which message, which attempt and why, as attributes; and nothing that it holds."""
 

@@ -7,11 +7,9 @@ import uuid
 
 import prometheus_client
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 import pulsar_retry as pr
-from pulsar_retry.observe.counting import BOOK, LATENCY_BOUNDS, Book
-from pulsar_retry.observe.metrics import METRICS, CountersCollector
+from pulsar_retry.observe.counting import BOOK
 
 
 class Source:
@@ -59,23 +57,6 @@ def test_counters_begin_at_nothing(names: dict[str, str]) -> None:
     assert 0 == sample("pulsar_retry_retries_total", {**names, "kind": "letter"})
 
 
-def test_every_metric_can_be_read(names: dict[str, str]) -> None:
-    """Prometheus' own parser takes them all, under the names that are documented."""
-    book = Book()
-    counters = book.counters("orders", "billing")
-    for spec in METRICS:
-        counters.count(spec.name, "x") if spec.kind == "counter" else None
-        counters.observe(spec.name, LATENCY_BOUNDS, 1.0) if spec.kind == "histogram" else None
-    gauges = Source(**{spec.name: 1.0 for spec in METRICS if spec.kind == "gauge"})
-    counters.attach(gauges)
-    registry = prometheus_client.CollectorRegistry()
-    registry.register(CountersCollector(book))
-    text = prometheus_client.generate_latest(registry).decode()
-    families = {f.name: f for f in text_string_to_metric_families(text)}
-    assert {f"pulsar_retry_{spec.name}" for spec in METRICS} == set(families)
-    assert all(family.samples and family.documentation for family in families.values())
-
-
 def test_a_registry_is_registered_with_once() -> None:
     """A second call does no harm, and Prometheus' own default does as well."""
     registry = prometheus_client.CollectorRegistry()
@@ -83,18 +64,6 @@ def test_a_registry_is_registered_with_once() -> None:
     pr.register_metrics(registry)
     text = prometheus_client.generate_latest(registry).decode()
     assert 1 == text.count("# TYPE pulsar_retry_deliveries_total counter")
-
-
-def test_a_server(names: dict[str, str]) -> None:
-    """Any HTTP client sees the metrics, on a port that was free."""
-    BOOK.counters(**names).count("retries", "nack")
-    with pr.start_metrics_server(0) as server:
-        url = f"http://127.0.0.1:{server.port}/metrics"
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            text = answer.read().decode()
-    labels = f'kind="nack",subscription="billing",topic="{names["topic"]}"'
-    assert f"pulsar_retry_retries_total{{{labels}}} 1.0" in text
-    server.close()
 
 
 def test_a_server_of_a_registry_of_ones_own() -> None:

@@ -123,13 +123,6 @@ def test_a_query_asks_for_what_is_there(query: str, exported: dict[str, set[str]
         assert labels <= exported[name]
 
 
-@pytest.mark.parametrize("spec", ALL_METRICS, ids=lambda spec: spec.name)
-def test_every_metric_is_shown_or_watched(spec: Any) -> None:
-    """What nobody sees is not worth its series."""
-    names = {name for _, query in queries() for name, _ in asked(query)}
-    assert spec.full_name in {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
-
-
 def test_the_variables_of_the_dashboard(exported: dict[str, set[str]]) -> None:
     """What there is to choose from comes from metrics that are exported."""
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
@@ -139,63 +132,6 @@ def test_the_variables_of_the_dashboard(exported: dict[str, set[str]]) -> None:
         names = set(re.findall(r"pulsar_retry_\w+", query))
         assert names
         assert names <= set(exported)
-
-
-def test_the_dashboard_is_one_that_grafana_takes() -> None:
-    """Panels have numbers and places of their own, and the data source that is provisioned."""
-    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    sources = yaml.safe_load(
-        (MONITORING / "grafana/provisioning/datasources/prometheus.yaml").read_text("utf-8")
-    )
-    panels = dashboard["panels"]
-    assert len(panels) == len({each["id"] for each in panels})
-    places = [
-        (column, line)
-        for grid in (each["gridPos"] for each in panels)
-        for column in range(grid["x"], grid["x"] + grid["w"])
-        for line in range(grid["y"], grid["y"] + grid["h"])
-    ]
-    assert len(places) == len(set(places))
-    assert 24 > max(column for column, _ in places)
-    known = {each["uid"] for each in sources["datasources"]}
-    assert known >= {each["datasource"]["uid"] for each in panels if "datasource" in each}
-
-
-def test_alerts() -> None:
-    """Dead letters that grow, the oldest one, the rate of retries; each says what to do."""
-    rules = yaml.safe_load((MONITORING / "alerts.yaml").read_text(encoding="utf-8"))
-    found = {rule["alert"]: rule for group in rules["groups"] for rule in group["rules"]}
-    assert {
-        "PulsarRetryDeadLettersGrow",
-        "PulsarRetryOldestDeadLetter",
-        "PulsarRetryRateHigh",
-        "PulsarRetryDegraded",
-        "PulsarRetrySubscriptionFailed",
-    } <= set(found)
-    for rule in found.values():
-        assert {"alert", "expr", "for", "labels", "annotations"} == set(rule)
-        assert {"summary", "description", "runbook_url"} == set(rule["annotations"])
-
-
-def test_compose() -> None:
-    """What is mounted is there, and Prometheus scrapes services that there are."""
-    compose = yaml.safe_load((MONITORING / "compose.yaml").read_text(encoding="utf-8"))
-    services = compose["services"]
-    assert {"pulsar", "letters", "prometheus", "grafana"} == set(services)
-    mounted = [v.split(":")[0] for each in services.values() for v in each.get("volumes", ())]
-    assert mounted
-    assert all((MONITORING / path).exists() for path in mounted)
-    build = services["letters"]["build"]
-    assert ((MONITORING / build["context"]).resolve() / build["dockerfile"]).is_file()
-    prometheus = yaml.safe_load((MONITORING / "prometheus.yaml").read_text(encoding="utf-8"))
-    hosts = {
-        target.partition(":")[0]
-        for job in prometheus["scrape_configs"]
-        for config in job["static_configs"]
-        for target in config["targets"]
-    }
-    assert {"host.docker.internal"} | set(services) >= hosts
-    assert all((MONITORING / name).is_file() for name in prometheus["rule_files"])
 
 
 def rows(page: str) -> dict[str, list[str]]:

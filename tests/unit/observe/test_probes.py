@@ -76,22 +76,8 @@ def test_without_health_there_are_no_probes() -> None:
         assert (404, 404) == (ask(server, "/livez")[0], ask(server, "/readyz")[0])
 
 
-def test_metrics_are_beside_them() -> None:
-    """One port is enough for Prometheus and for the probes."""
-    with pr.start_metrics_server(0, health=[]) as server:
-        url = f"http://127.0.0.1:{server.port}/metrics"
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            assert b"pulsar_retry_deliveries" in answer.read()
-
-
 @pytest.mark.parametrize("health", ["running", 5, [5], Health("running")])
 def test_only_what_has_a_health_can_be_watched(health: Any) -> None:
     """Before anything is opened."""
     with pytest.raises(pr.ConfigError, match="a subscriber, a dispatcher"):
         pr.start_metrics_server(0, health=health)
-
-
-def test_subscribers_have_a_health() -> None:
-    """Those of all shells."""
-    for kind in (pr.Subscriber, pr.asyncio.Subscriber, pr.push.Dispatcher):
-        assert isinstance(kind.health, property)

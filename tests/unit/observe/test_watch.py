@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import Any
 
@@ -50,36 +49,6 @@ def told() -> Told:
     return Told()
 
 
-def test_a_retry_letter(told: Told) -> None:
-    """Its event says when it comes back and where it waits."""
-    told.watch.handed_on(raw(REAL_TOPIC=ORDERS), RETRY)
-    [(hook, event)] = told.events
-    assert "retry" == hook
-    assert (ORDERS, "billing", 2) == (event.topic, event.subscription, event.attempt)
-    assert ("letter", 5.0, RETRY.topic) == (event.kind, event.delay, event.letter_topic)
-    assert {"retried": 1} == told.counters.counts("deliveries")
-    assert {"letter": 1} == told.counters.counts("retries")
-
-
-def test_a_dead_letter(told: Told) -> None:
-    """Its event says why; it is done with."""
-    told.watch.handed_on(raw(RECONSUMETIMES="3"), DEAD)
-    [(hook, event)] = told.events
-    assert "dead letter" == hook
-    assert ("invalid", DEAD.error, 4) == (event.reason, event.error, event.attempt)
-    assert {"invalid": 1} == told.counters.counts("dead_letters")
-    attempts = told.counters.buckets("attempts")
-    assert attempts is not None
-    assert 1 == attempts.counts[3]
-
-
-def test_a_dead_letter_without_a_reason_was_retried_too_often(told: Told) -> None:
-    """The count decided, as on the nack path."""
-    told.watch.handed_on(raw(), Letter(DEAD.topic, {}, dead=True))
-    assert {"retries-exhausted": 1} == told.counters.counts("dead_letters")
-    assert "retries-exhausted" == told.events[0][1].reason
-
-
 def test_a_nack(told: Told) -> None:
     """Of a message or of an id."""
     told.watch.nacked(raw(), 60.0)
@@ -97,15 +66,6 @@ def test_a_message_is_done_with_once(told: Told) -> None:
     assert attempts is not None
     assert 1 == sum(attempts.counts)
     assert {"superseded": 1, "dropped": 1} == told.counters.counts("deliveries")
-
-
-def test_a_recovery(told: Told) -> None:
-    """A letter that was acknowledged had failed before; a first delivery had not."""
-    told.counters.messages.count += 1
-    told.watch.acknowledged(raw())
-    told.watch.acknowledged(raw(RECONSUMETIMES="2"), letter=True)
-    [(hook, event)] = told.events
-    assert ("recovered", 3, None) == (hook, event.attempt, event.kind)
 
 
 def test_a_recovery_beside_a_consumer_without_hooks(told: Told) -> None:
@@ -165,16 +125,6 @@ def test_properties_that_are_no_text_do_no_harm(told: Told) -> None:
     told.watch.acknowledged(Bytes())
     told.watch.handed_on(Bytes(), DEAD)
     assert ["dead letter"] == [hook for hook, _ in told.events]
-
-
-def test_what_a_log_record_says() -> None:
-    """Where, which message and why; nothing that the message holds."""
-    watch = Watch(Counters(ORDERS, "billing"))
-    extra = watch.facts(raw(hidden="x"), reason="invalid")
-    assert {"topic", "subscription", "message_id", "attempt", "reason"} == set(extra)
-    assert "payload" not in str(extra)
-    assert "hidden" not in str(extra)
-    logging.getLogger("pulsar_retry").debug("a record takes it", extra=extra)
 
 
 @pytest.mark.parametrize(
