@@ -10,7 +10,6 @@ import pytest
 import pulsar_retry as pr
 from support.brokers.clusters import RunningCluster
 from support.brokers.journals import tear, torn_padding
-from support.brokers.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.broker
 
@@ -21,8 +20,6 @@ def test_a_bookie_is_killed_in_the_middle_of_a_write(
     cluster: RunningCluster, client: pr.Client, topic: str
 ) -> None:
     """The incomplete write is removed, and all messages are still stored."""
-    if not isinstance(cluster.it, LocalCluster):
-        pytest.skip("the journal of a container is out of reach")
     sent = [os.urandom(50_000) for _ in range(10)]
     producer = client.create_producer(topic, send_timeout_millis=TIMEOUT_MS)
     for content in sent:

@@ -16,10 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import pulsar_retry as pr
 from support.brokers import cluster_config as conf
-from support.brokers.cluster_config import TlsFiles
-from support.brokers.local_cluster import LocalCluster
 from support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -79,38 +76,6 @@ def test_the_containers_are_those_of_the_processes(
     [file] = [text for name, text in it["environment"].items() if name.endswith("_CONF")]
     assert (ROOT / "docker" / "cluster" / f"{service}.conf").name == Path(file).name
     assert "service:network" == it["network_mode"]
-
-
-@pytest.mark.parametrize("missing", ["certificate", "key", "trusted"])
-def test_files_that_are_not_there(tmp_path: Path, missing: str) -> None:
-    """They are named before anything is started."""
-    there = tmp_path / "there.pem"
-    there.touch()
-    files = dict.fromkeys(("certificate", "key", "trusted"), there)
-    files[missing] = tmp_path / "missing.pem"
-    with pytest.raises(pr.ConfigError, match=rf"tls\.{missing}=.*missing\.pem"):
-        LocalCluster(tls=TlsFiles(**files))
-
-
-@pytest.mark.parametrize(
-    ("key", "who"), [("brokerServicePort", "the cluster"), ("brokerServicePortTls", "'tls'")]
-)
-def test_settings_that_are_no_settings(key: str, who: str) -> None:
-    """The error says what sets them instead."""
-    with pytest.raises(pr.ConfigError, match=rf"{key}.*{who}"):
-        LocalCluster(settings={key: 6650})
-
-
-def test_a_cluster_that_was_not_started() -> None:
-    """It can be stopped, has no address, and no tokens without authentication."""
-    cluster = LocalCluster()
-    cluster.stop()
-    for name in ("brokers", "bookies", "metadata", "service_url", "admin_url_tls"):
-        with pytest.raises(pr.StandaloneError, match="was not started"):
-            getattr(cluster, name)
-    assert cluster.admin_token is None
-    with pytest.raises(pr.StandaloneError, match="auth=True"):
-        cluster.token("billing")
 
 
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:

@@ -20,11 +20,9 @@ import pulsar_retry as pr
 from pulsar_retry.admin.transport import topic_path
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.replay import Cluster as Connection
-from pulsar_retry.standalone.jars.progress import progress_on
 from support.brokers.admin import Admin
 from support.brokers.cluster_config import TlsFiles
 from support.brokers.cluster_member import BrokerMember
-from support.brokers.composing import ComposeCluster, missing_for_compose
 from support.brokers.hostile import HOSTILE
 from support.brokers.local_cluster import LocalCluster
 from support.faults.ledger import patiently
@@ -34,8 +32,6 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 #: If it is set (in CI), tests fail if the cluster does not start; otherwise they are skipped.
 _REQUIRED = "PULSAR_RETRY_REQUIRE_CLUSTER"
-#: Whether the processes are our children (the default) or containers.
-_KIND = "PULSAR_RETRY_CLUSTER"
 _NEEDED_MIB = 2560
 #: A client without credentials may do everything, so that tools without tokens work here too.
 _SETTINGS = {**HOSTILE, "anonymousUserRole": "admin"}
@@ -197,20 +193,8 @@ def running_cluster(folder: Path) -> Iterator[RunningCluster]:
     if available is not None and available < _NEEDED_MIB:
         raise StandaloneError(f"{_NEEDED_MIB} MiB of memory are needed, {available} are available")
     certificates = Certificates.make(folder)
-    with _made(certificates.broker) as it:
+    with LocalCluster(tls=certificates.broker, settings=_SETTINGS) as it:
         yield RunningCluster(it, certificates)
-
-
-def _made(tls: TlsFiles) -> LocalCluster:
-    """Return the cluster that the environment asks for: processes, or containers."""
-    kind = os.environ.get(_KIND) or "processes"
-    if kind == "processes":
-        return LocalCluster(auth=True, tls=tls, settings=_SETTINGS, progress=progress_on())
-    if kind != "compose":
-        raise StandaloneError(f"{_KIND}={kind!r}: expected processes or compose")
-    if missing := missing_for_compose():
-        raise StandaloneError(missing)
-    return ComposeCluster(tls=tls, settings=_SETTINGS)
 
 
 def is_required() -> bool:
