@@ -64,17 +64,6 @@ def test_properties_of_any_kind_are_read(properties, count) -> None:
     assert pr.delivery_attempt(message(properties, count), pr.DeadLetterPolicy(3)) >= 1
 
 
-@given(PROPERTIES, st.binary(max_size=20) | st.none())
-def test_dead_letters_of_any_kind_are_read(properties, payload) -> None:
-    """What is unreadable is None; what is read can be written again."""
-    dead = pr.DeadLetter.read(properties, payload)
-
-    assert payload == dead.payload
-    for pubsub in (False, True):
-        written = dead.failure.to_properties(pubsub_attributes=pubsub)
-        assert sum(len(name) + len(text.encode()) for name, text in written.items()) <= 8192
-
-
 @given(TOPICS, PROPERTIES, st.sampled_from(pr.Naming), st.integers(0, 100))
 def test_any_letter_can_be_asked_where_it_belongs(topic, properties, naming, maximum) -> None:
     """A redrive survives every letter."""

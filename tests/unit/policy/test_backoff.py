@@ -28,31 +28,6 @@ def exponentials(draw: st.DrawFn) -> pr.Exponential:
     return pr.Exponential(minimum, maximum, multiplier=draw(MULTIPLIERS))
 
 
-@given(st.timedeltas(min_value=timedelta(0)))
-def test_a_timedelta_is_as_good_as_its_seconds(delta: timedelta) -> None:
-    """Both spellings of a duration are the same one."""
-    assert seconds("delay", delta.total_seconds()) == seconds("delay", delta)
-
-
-@pytest.mark.parametrize(
-    ("delay", "expected"),
-    [
-        (0, 0),
-        (1, 1),
-        (0.25, 0.25),
-        (864_000, MAX_DELAY),
-        (MAX_DELAY, 864_000),
-        (timedelta(milliseconds=1), 0.001),
-        (timedelta(days=10), 864_000),
-    ],
-)
-def test_durations_within_their_bounds_are_accepted(
-    delay: float | timedelta, expected: float
-) -> None:
-    """They are seconds, and both bounds belong to the range."""
-    assert expected == seconds("delay", delay, maximum=MAX_DELAY)
-
-
 @pytest.mark.parametrize(
     "delay",
     [
@@ -130,12 +105,6 @@ def test_each_delay_multiplies_the_one_before() -> None:
     backoff = pr.Exponential(1, 1e6, multiplier=3)
     delays = [backoff.delay(attempt) for attempt in range(1, 10)]
     assert [3.0] * 8 == [later / earlier for earlier, later in pairwise(delays)]
-
-
-@given(SECONDS, ATTEMPTS)
-def test_fixed_always_waits_the_same(wait: float, attempt: int) -> None:
-    """The attempt does not matter."""
-    assert wait == pr.Fixed(wait).delay(attempt)
 
 
 @given(ATTEMPTS)
@@ -242,19 +211,6 @@ def test_what_is_no_backoff_is_refused(backoff: object) -> None:
     expected = f"backoff={backoff!r}: expected a backoff such as Exponential(10, 600), a function"
     with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}"):
         backoff_of(backoff)
-
-
-@pytest.mark.parametrize("text", ["-1", "1e3", "5 s", "nan", "inf", "1w", "s", "1" * 5000])
-def test_a_duration_in_a_text_is_checked(text: str) -> None:
-    """With a unit or without, and whatever its length."""
-    with pytest.raises(pr.ConfigError, match=r"^backoff="):
-        backoff_of(f"fixed {text}")
-
-
-def test_backoffs_take_timedeltas() -> None:
-    """They are kept as seconds."""
-    assert pr.Fixed(90) == pr.Fixed(timedelta(minutes=1.5))
-    assert pr.Exponential(1, 3600) == pr.Exponential(timedelta(seconds=1), timedelta(hours=1))
 
 
 @pytest.mark.parametrize(

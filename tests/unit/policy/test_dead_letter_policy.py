@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import attrs
 import pulsar
 import pytest
 
@@ -12,21 +11,10 @@ import pulsar_retry as pr
 from pulsar_retry.replay.redriving.source import SUBSCRIPTION
 
 
-def test_the_default_is_sixteen_retries_and_derived_names() -> None:
-    """As in Java, Go and TDMQ."""
-    assert pr.DeadLetterPolicy(16, None, None, "pulsar-retry") == pr.DeadLetterPolicy()
-
-
 def test_ours_is_taken_as_it_is() -> None:
     """A user's policy object is never copied or changed."""
     policy = pr.DeadLetterPolicy(3)
     assert policy is pr.DeadLetterPolicy.of(policy)
-
-
-def test_a_policy_cannot_be_changed() -> None:
-    """Two consumers can share one without leaking names into each other, as Java's do."""
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        pr.DeadLetterPolicy().retry_letter_topic = "orders-RETRY"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

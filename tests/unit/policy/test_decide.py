@@ -77,15 +77,6 @@ def test_max_attempts_is_how_often_a_handler_sees_it(max_attempts: int) -> None:
     assert DeadLetter("retries-exhausted") == dead
 
 
-def test_pubsubs_delays() -> None:
-    """10 s, 20 s, … 600 s, and without a dead-letter policy for ever."""
-    policy = pr.RetryPolicy.pubsub()
-    actions = [pr.decide(policy, n, failed(ValueError())) for n in (1, 2, 3, 7, 2**31 - 1)]
-    assert [RetryLater(10), RetryLater(20), RetryLater(40), RetryLater(600), RetryLater(600)] == (
-        actions
-    )
-
-
 def test_tdmqs_levels() -> None:
     """Each retry names its level, for the dialects that write it; the 17th failure is dead."""
     policy = pr.RetryPolicy.tdmq()

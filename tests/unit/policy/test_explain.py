@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import pulsar_retry as pr
 from pulsar_retry import cli
-from pulsar_retry.policy.actions import DeadLetter, RetryLater
+from pulsar_retry.policy.actions import DeadLetter
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -52,16 +52,6 @@ def test_times_add_up(policy: pr.RetryPolicy, jitter: str) -> None:
         longest = before.elapsed[1] + before.delay[1]
         assert after.elapsed[1] == min(longest, policy.age_limit)
         assert before.delay[0] <= before.delay[1]
-
-
-def test_tdmqs_schedule() -> None:
-    """17 attempts in an hour and three quarters."""
-    schedule = pr.explain(pr.RetryPolicy.tdmq())
-    assert (17, (6346, 6346)) == (len(schedule.steps), schedule.total)
-    assert [RetryLater(1, level=1), RetryLater(5, level=2)] == [
-        step.action for step in schedule.steps[:2]
-    ]
-    assert DeadLetter("retries-exhausted") == schedule.steps[-1].action
 
 
 def test_pubsubs_schedule_has_no_end() -> None:

@@ -60,12 +60,6 @@ def test_milliseconds_are_as_exact_as_written(milliseconds: int) -> None:
     assert (milliseconds / 1000,) == pr.DelayLevels.parse(f"{milliseconds}ms").delays
 
 
-def test_a_parsed_table_is_taken_as_it_is() -> None:
-    """Parsing is idempotent."""
-    levels = pr.DelayLevels.parse("1s 2s")
-    assert levels is pr.DelayLevels.parse(levels)
-
-
 @given(TABLES, st.integers(0, 10**6))
 def test_levels_count_from_one_and_are_clamped(table: list[tuple[int, str]], level: int) -> None:
     """0 means no delay; above the table its last level holds."""

@@ -226,31 +226,6 @@ def test_the_levels_of_a_backoff_are_the_policys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("max_attempts", "0", "max_attempts=0: expected a whole number, 1 or more"),
-        ("max_attempts", "five", "max_attempts='five': expected a whole number, 1 or more, or inf"),
-        ("max_age", "soon", "max_age='soon': expected a duration such as 90, 500ms, 10s"),
-        ("backoff", "fixed", "backoff='fixed': expected a backoff such as"),
-        ("jitter", "yes", "jitter='yes': expected"),
-    ],
-)
-def test_a_bad_text_is_named(name: str, value: str, expected: str) -> None:
-    """With its value and what is accepted."""
-    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}"):
-        policy_of_texts({name: value})
-
-
-def test_a_text_must_go_with_the_policy() -> None:
-    """What it says may contradict what the policy says."""
-    policy = RetryPolicy(jitter="decorrelated")
-    with pytest.raises(
-        pr.ConfigError, match="expected an Exponential, because jitter is decorrelated"
-    ):
-        policy_of_texts({"backoff": "fixed 1s"}, policy)
-
-
-@pytest.mark.parametrize(
     ("kind", "name"),
     [
         (pr.RetryPolicy, "max_attempts"),

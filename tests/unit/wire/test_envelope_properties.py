@@ -6,7 +6,6 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import attrs
-import pulsar
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -369,12 +368,6 @@ def test_a_message_is_a_dead_letter() -> None:
 def test_properties_that_are_no_text_are_none() -> None:
     """pulsar-client cannot tell them, but the payload is there."""
     assert pr.DeadLetter(pr.Envelope(), b"tea") == pr.DeadLetter.of(FakeMessage(None))
-
-
-def test_a_pulsar_message_has_what_is_read() -> None:
-    """The methods that a dead letter calls are pulsar-client's."""
-    for name in ("data", "has_null_value", "properties", "redelivery_count"):
-        assert callable(getattr(pulsar.Message, name))
 
 
 def test_pubsubs_delivery_attempt() -> None:
