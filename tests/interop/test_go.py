@@ -50,19 +50,6 @@ def test_go_python_go_dead_letter(python, go, publish, topic):
     assert 4 == pr.attempt_of(dead.handle)
 
 
-def test_go_alone_is_read_by_retry_properties(python, go, publish, topic):
-    """A dead letter that never met this package says everything but subscription and topic."""
-    publish()
-
-    for _ in range(3):
-        go.hop(topic)
-
-    (dead,) = python.read(dead_letter_topic(topic))
-    assert pr.RetryProperties(
-        3, 0.0, topic, None, dead.properties["ORIGIN_MESSAGE_ID"], None
-    ) == pr.RetryProperties.of(dead.handle)
-
-
 @both_orders
 def test_a_partitioned_topic_has_one_retry_topic(sides, go, admin, namespace, topic, order):
     """Both take the names from the topic and not from a partition."""

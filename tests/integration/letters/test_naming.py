@@ -37,19 +37,6 @@ def test_each_dialect_has_its_names(
     )
 
 
-def test_tdmq_readers_find_the_level(subscribe, publish):
-    """The TDMQ dialects write DELAY, the bare level, and -1 for an explicit delay."""
-    consumer = subscribe(naming=pr.Naming.TDMQ_2_9_2)
-    publish()
-
-    consumer.reconsume_later(consumer.receive(SOON))
-    first = consumer.receive(SOON)
-    consumer.reconsume_later(first, delay=0.1)
-    second = consumer.receive(SOON)
-
-    assert ["1", "-1"] == [first.properties()["DELAY"], second.properties()["DELAY"]]
-
-
 def test_names_of_namespaces_are_no_patterns(subscribe, publish, admin, namespace):
     """Looking for old names is done by a pattern, in which a hyphen or a dot means itself."""
     hyphened = f"{namespace}-eu.west_1"
@@ -160,19 +147,6 @@ def test_partitioned_letter_topics_work(subscribe, publish, admin, topic, client
     assert 4 == len(read_all(client, f"{topic}-billing-DLQ", 4))
 
 
-def test_partition_inside_a_name_is_part_of_it(subscribe, publish, namespace, admin):
-    """Only a trailing -partition-<n> is cut."""
-    topic = f"persistent://{namespace}/a-partition-7-b"
-    consumer = subscribe(topic)
-    publish(topic=topic)
-
-    consumer.reconsume_later(consumer.receive(SOON), delay=0)
-
-    letter = consumer.receive(SOON)
-    assert topic == letter.properties()["REAL_TOPIC"]
-    assert f"{topic}-billing-RETRY" == letter.topic_name()
-
-
 def test_one_partition_can_be_consumed_by_name(subscribe, publish, admin, topic):
     """Subscribing to a single partition works and says the logical topic."""
     admin.create_partitioned_topic(topic, 2)
@@ -191,13 +165,3 @@ def test_letters_wait_for_a_consumer_that_starts_late(subscribe, publish, client
     consumer = subscribe(initial_position=pulsar.InitialPosition.Latest)
 
     assert b"early" == consumer.receive(SOON).data()
-
-
-def test_an_initial_subscription_keeps_dead_letters(subscribe, publish, admin, topic):
-    """It is there before the first dead letter, which therefore is its backlog."""
-    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(0, initial_subscription_name="ops"))
-    publish()
-
-    consumer.reconsume_later(consumer.receive(SOON))
-
-    assert 1 == admin.backlog(f"{topic}-billing-DLQ", "ops")
