@@ -65,10 +65,10 @@ def test_every_promise_has_a_test(page: str) -> None:
 
 
 def test_every_named_test_exists() -> None:
-    """In the pages and in the index, where a reason is a text and tests are a list."""
-    named = {
-        name for page in PAGES for promise in promises(page) for name in _NAMED.findall(promise)
-    }
+    """In all pages and in the index, where a reason is a text and tests are a list."""
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    named = {name for page in pages for name in _NAMED.findall(page)}
+    assert len(named) > 100
     entries = [each for page in PAGES for each in INDEX.get(page, {}).items()]
     for words, tests in entries:
         assert tests, words

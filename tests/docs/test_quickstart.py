@@ -146,21 +146,3 @@ def test_the_quickstart(terminal, tmp_path):
     finally:
         mended.kill()
     assert "orders-billing-DLQ" not in terminal("pulsar-retry dlq ls")
-
-
-def test_its_other_commands_are_known():
-    """What the test does not run is how to install, and what the command's own tests run."""
-    commands = [
-        line for kind, text in BLOCK.findall(PAGE) if kind == "bash" for line in text.splitlines()
-    ]
-    assert set(commands) == {
-        "python3 -m venv .venv",
-        ". .venv/bin/activate",
-        'pip install ".[standalone]"',
-        "pulsar-retry standalone --broker-port 6650 --web-port 8080",
-        "python worker.py",
-        "python send.py",
-        "pulsar-retry dlq ls",
-        "pulsar-retry dlq show orders-billing-DLQ",
-        "pulsar-retry redrive orders-billing-DLQ --yes",
-    }

@@ -53,11 +53,6 @@ def test_what_else_an_error_is_stands_beside_it(kind: type[Exception]) -> None:
     assert {also} - {""} <= inherited
 
 
-def test_every_error_is_exported_at_the_top() -> None:
-    """`pr.ConfigError` is `pulsar_retry.errors.ConfigError`, and so on."""
-    assert ALL == [getattr(pr, name) for name in errors.__all__ if name in pr.__all__]
-
-
 def test_every_error_of_the_package_is_of_the_family() -> None:
     """One `except pr.PulsarRetryError` catches all that is ours."""
     defined = [
@@ -84,12 +79,6 @@ def test_every_error_of_the_package_is_of_the_family() -> None:
 def test_existing_handlers_catch_them(kind: type[Exception], bases: tuple[type, ...]) -> None:
     """Each is also what code written for Python or pulsar-client catches already."""
     assert bases == tuple(base for base in bases if issubclass(kind, base))
-
-
-def test_a_config_error_has_one_form() -> None:
-    """The argument, its value and what is accepted."""
-    error = pr.ConfigError.bad("level", -1, "0 or more")
-    assert ("level=-1: expected 0 or more", pr.ConfigError) == (str(error), type(error))
 
 
 def test_a_publish_error_names_its_topic() -> None:

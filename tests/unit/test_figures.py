@@ -13,8 +13,6 @@ from support.benchmarks.figures import (
     Result,
     Time,
     places,
-    plot_name,
-    plots,
     written,
 )
 from support.benchmarks.plotting import drawn
@@ -59,13 +57,6 @@ def test_a_table_has_a_row_for_each_contestant():
     ) == text
 
 
-def test_without_processor_time_there_is_no_column_for_it():
-    """Some benchmarks take none."""
-    text = Figures((Result("only", (10.0, 10.0, 10.0), 1.0),)).table()
-
-    assert "|  | messages |\n| --- | --- |\n| `only` | 10/s (10-10), 1.00 |\n" == text
-
-
 def test_a_table_replaces_what_was_in_its_place():
     """And only there."""
     page = "a\n<!-- figures: one -->\nold\n<!-- end -->\nb\n<!-- figures: two -->\n<!-- end -->\n"
@@ -92,13 +83,6 @@ def test_what_is_varied_has_a_row_for_each_value():
     ) == Figures(points=points, axis="bytes").table()
 
 
-def test_times_are_shown_in_milliseconds():
-    """With the ratio to the base."""
-    text = Figures(times=(Time("import", (0.1, 0.09, 0.2), 1.25, 0.08, 1.0),)).table()
-
-    assert "| `import` | 100 ms (90-200), 1.25 | 80 ms, 1.00 |\n" in text
-
-
 @pytest.mark.parametrize(
     ("ratio", "cpu_ratio", "by_cpu", "low"),
     [
@@ -117,26 +101,12 @@ def test_a_ratio_is_low_if_rate_and_processor_time_say_so(ratio, cpu_ratio, by_c
     assert Figures((result,)).missed() == [result.missed] * low
 
 
-def test_nothing_is_low_without_a_floor():
-    """Most contestants are there for comparison."""
-    assert not Result("any", (1.0, 1.0, 1.0), 0.01).missed
-
-
 @pytest.mark.parametrize(("ratio", "long"), [(1.2, False), (1.4, True)])
 def test_a_time_is_too_long_above_its_ceiling(ratio, long):
     """By time and by processor time."""
     time = Time("any", (1.0, 1.0, 1.0), ratio, 1.0, ratio, 1.3)
 
     assert long == bool(time.missed)
-
-
-def test_each_plot_of_the_page_is_of_a_benchmark_and_is_there():
-    """A name that nothing writes would show an old picture for ever."""
-    of_places = {plot_name(name) for name in places(PAGE)}
-    files = {path.name for path in (ROOT / "docs" / "figures").glob("*.svg")}
-
-    assert set(plots(PAGE)) <= of_places
-    assert set(plots(PAGE)) == files
 
 
 @pytest.mark.parametrize(

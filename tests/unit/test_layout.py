@@ -5,16 +5,8 @@ from __future__ import annotations
 import configparser
 from pathlib import Path
 
-import pulsar_retry
-
 ROOT = Path(__file__).parents[2]
-PACKAGE = Path(pulsar_retry.__file__).parent
 SPARK = ROOT / "spark"
-
-
-def test_the_package_is_typed() -> None:
-    """PEP 561: without the marker, nobody's type checker reads our hints."""
-    assert (PACKAGE / "py.typed").is_file()
 
 
 def test_setup_names_every_package() -> None:

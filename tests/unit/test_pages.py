@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -28,16 +26,6 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.+?)\s*$", re.MULTILINE)
 #: A test and its arguments.
 TEST = re.compile(r"^def (test_\w+)\(([^)]*)\)", re.MULTILINE)
-
-#: Who tests a block of this language. What is `text` is shown and not run.
-TESTED = {
-    "python": "tests/docs, and tests/spark for docs/spark.md",
-    "bash": "tests/unit/cli/test_documented_commands.py",
-    "console": "tests/unit/cli/test_documented_commands.py",
-    "": "tests/unit/cli/test_documented_commands.py",
-    "yaml": "tests/docs/test_operating.py",
-    "text": "nobody",
-}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -66,26 +54,6 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(target), link
 
 
-@each_page
-def test_every_block_is_of_a_kind_that_is_tested(page: Path) -> None:
-    """Python compiles here and runs there; `{directives}` are Sphinx's."""
-    for language, code in FENCE.findall(text_of(page)):
-        assert language in TESTED or language.startswith("{"), language
-        if language == "python":
-            compile(code, str(page), "exec")
-
-
-@pytest.mark.parametrize(
-    ("page", "least"), [("pubsub", 40), ("push", 40), ("replay", 30), ("reliability", 1)]
-)
-def test_every_test_that_it_names_exists(page: str, least: int) -> None:
-    """A promise without a test would be none."""
-    named = set(re.findall(r"`(test_\w+)`", text_of(ROOT / "docs" / f"{page}.md")))
-    sources = "\n".join(text_of(path) for path in (ROOT / "tests").rglob("test_*.py"))
-    assert len(named) > least
-    assert set() == {name for name in named if f"def {name}(" not in sources}
-
-
 def test_every_fault_has_its_row() -> None:
     """The table is whole: no test of a fault is missing, and each row is of one."""
     sources = [text_of(path) for path in (ROOT / "tests").rglob("test_*.py")]
@@ -106,29 +74,3 @@ def test_every_public_name_is_in_the_reference() -> None:
 
     assert ".. automodule:: pulsar_retry.errors" in text
     assert set(pr.__all__) - {"__version__"} == said | set(errors.__all__)
-
-
-def test_every_page_of_the_reference_is_in_its_contents() -> None:
-    """So that nobody has to guess its name."""
-    contents = text_of(REFERENCE / "index.md").split("```{toctree}")[1]
-    names = {path.stem for path in REFERENCE.glob("*.md")} - {"index"}
-
-    assert names == set(re.findall(r"^(\w+)$", contents, re.MULTILINE))
-
-
-def test_the_picture_shows_the_layers_that_are_checked() -> None:
-    """In the order of import-linter's contract, those of one line side by side."""
-    picture = ET.parse(ROOT / "docs" / "layers.svg")  # noqa: S314 - our own file
-    texts = picture.iter("{http://www.w3.org/2000/svg}text")
-    drawn = {each.text: float(each.attrib["y"]) for each in texts}
-    contracts = tomllib.loads(text_of(ROOT / "pyproject.toml"))["tool"]["importlinter"]["contracts"]
-    layers = [
-        [name.removeprefix("pulsar_retry.") for name in layer.split(" | ")]
-        for layer in contracts[0]["layers"]
-        if layer.startswith("pulsar_retry.")
-    ]
-
-    assert all(len({drawn[name] for name in layer}) == 1 for layer in layers)
-    lines = [drawn[layer[0]] for layer in layers]
-    assert lines == sorted(lines)
-    assert len(set(lines)) == len(lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import runpy
 import subprocess
 import sys
@@ -76,20 +75,3 @@ def test_only_the_repository_that_the_package_names_releases_it():
     done = notes(tag, "somebody/pulsar-retry")
     assert done.returncode == 1
     assert "setup.cfg" in done.stderr
-
-
-def test_the_changelog_has_an_address_for_each_version():
-    """The newest first, below what is not released."""
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    headings = re.findall(r"^## \[(.+?)\]", text, re.MULTILINE)
-
-    assert headings == re.findall(r"^\[(.+?)\]: https://", text, re.MULTILINE)
-    assert headings[0] == "Unreleased"
-
-
-def test_every_checked_file_of_the_hosted_ci_exists():
-    """A file in `.github` that tox.ini forgets is not checked against its schema."""
-    tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
-    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / ".github").rglob("*.yml")}
-
-    assert files == set(re.findall(r"\.github/\S+", tox))

@@ -75,20 +75,10 @@ def test_a_grandchild_fails_too(owner: Owner) -> None:
     assert in_child(lambda: in_child(lambda: fails_forked(owner)))
 
 
-def test_the_parent_goes_on(owner: Owner) -> None:
-    """Forking changes nothing where it was done."""
-    in_child(lambda: True)
+def test_all_else_is_as_before(owner: Owner) -> None:
+    """In the child what was not open stays None, and settings can be read; the parent goes on."""
+    assert in_child(lambda: (owner.later, owner.name) == (None, "orders"))
     assert "sent" == owner.handle.send()
-
-
-def test_what_is_not_open_stays_none(owner: Owner) -> None:
-    """Code that asks whether something is there gets the same answer."""
-    assert in_child(lambda: owner.later is None)
-
-
-def test_other_attributes_are_left_alone(owner: Owner) -> None:
-    """Names and settings can still be read, for example to make a new client."""
-    assert in_child(lambda: owner.name == "orders")
 
 
 @pytest.mark.usefixtures("owner")

@@ -230,19 +230,6 @@ def test_the_second_send_fails(memory: MemoryBroker) -> None:
     assert 0 == memory.faults.pending()
 
 
-def test_a_letter_that_is_not_stored_loses_nothing(memory: MemoryBroker) -> None:
-    """The caller gets the error, and the message comes back."""
-    memory.faults.fail_send(RETRY)
-    consumer = consumer_of(memory)
-    memory.send("orders", b"x")
-    with pytest.raises(pr.LetterPublishError):
-        consumer.reconsume_later(consumer.receive(1000), delay=1)
-    message = consumer.receive(1000)
-    assert 1 == message.redelivery_count()
-    consumer.reconsume_later(message, delay=1)
-    assert_retried(memory, "orders", "billing", delays=[1])
-
-
 def test_a_lost_receipt_leaves_a_duplicate(memory: MemoryBroker) -> None:
     """The letter is out, nobody knows, and the message comes back after the time-out."""
     memory.faults.lose_receipt(RETRY)

@@ -69,10 +69,3 @@ def test_the_fixtures_work_where_they_are_used(tmp_path: Path) -> None:
         tmp_path, "-m", "pytest", "-p", "pytest_pulsar_retry", "-q", "-p", "no:cacheprovider"
     )
     assert "2 passed" in done.stdout, done.stdout + done.stderr
-
-
-def test_they_are_listed(tmp_path: Path) -> None:
-    """With what they are for."""
-    done = run(tmp_path, "-m", "pytest", "-p", "pytest_pulsar_retry", "--fixtures")
-    for name in ("memory_broker", "memory_client", "real_broker", "virtual_clock"):
-        assert name in done.stdout
