@@ -201,7 +201,6 @@ def test_order_is_kept_while_a_partition_is_unloaded(client, namespace, admin, s
             producer.send_async(text.encode(), lambda *_: None, partition_key=str(key))
         if number % 20 == 10:
             admin.unload(f"{topic}-partition-1")
-    producer.flush()
     eventually(lambda: sum(map(len, order.values())) == 2000)
     assert {str(key): list(range(100)) for key in range(20)} == order
     eventually(lambda: subscriber.in_hand == (0, 0))
