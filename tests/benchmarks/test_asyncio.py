@@ -14,10 +14,14 @@ import pytest
 
 import pulsar_retry as pr
 from support.benchmarks.comparing import Stopwatch, compare
-from support.consumer.filling import MESSAGES, QUIET, ROUNDS, fill, receive_and_acknowledge
-
-SHARED = pulsar.ConsumerType.Shared
-EARLIEST = pulsar.InitialPosition.Earliest
+from support.benchmarks.loads import (
+    MESSAGES,
+    QUIET,
+    ROUNDS,
+    fill,
+    receive_and_acknowledge,
+    subscribe,
+)
 
 
 async def loop_of_one(consumer: Any) -> None:
@@ -35,10 +39,8 @@ def test_receive_and_acknowledge(benchmark, broker, namespace, batching):
         async def run() -> Stopwatch:
             topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
             client = kind(broker.service_url, logger=QUIET)
-            consumer = await client.subscribe(
-                topic, "bench", SHARED, initial_position=EARLIEST, **options
-            )
-            await asyncio.to_thread(fill, broker.service_url, topic, batching)
+            consumer = await subscribe(client, topic, **options)
+            await asyncio.to_thread(fill, broker.service_url, topic, batching=batching)
             with Stopwatch(MESSAGES, time.process_time) as watch:
                 await loop_of_one(consumer)
             await client.close()
@@ -49,10 +51,8 @@ def test_receive_and_acknowledge(benchmark, broker, namespace, batching):
     def blocking() -> Stopwatch:
         topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
         with pr.Client(broker.service_url, logger=QUIET) as client:
-            consumer = client.subscribe(
-                topic, "bench", SHARED, initial_position=EARLIEST, enable_retry=True
-            )
-            fill(broker.service_url, topic, batching)
+            consumer = subscribe(client, topic, enable_retry=True)
+            fill(broker.service_url, topic, batching=batching)
             with Stopwatch(MESSAGES, time.process_time) as watch:
                 receive_and_acknowledge(consumer)
         return watch

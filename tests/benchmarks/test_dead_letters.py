@@ -12,8 +12,7 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Redrive
 from support.benchmarks.comparing import Stopwatch, compare
-from support.benchmarks.loads import IN_FLIGHT
-from support.consumer.filling import QUIET, fill, subscribe
+from support.benchmarks.loads import IN_FLIGHT, PAYLOAD, QUIET, fill, sent_on, subscribe
 from support.consumer.hand_off import in_python
 
 MESSAGES = 10_000
@@ -38,38 +37,18 @@ DEAD = {
 }
 
 
-def bare(url: str, topic: str, count: int, *, awaited: bool) -> Stopwatch:
-    """Send messages on to another topic and acknowledge them, with the least that does it."""
-    client = pulsar.Client(url, logger=QUIET)
-    consumer = subscribe(client, topic)
-    subscribe(client, f"{topic}-copy").close()
-    producer = client.create_producer(
-        f"{topic}-copy", max_pending_messages=IN_FLIGHT, block_if_queue_full=True
-    )
-    with Stopwatch(count, time.process_time) as watch:
-        for _ in range(count):
-            message = consumer.receive(10_000)
-            if awaited:
-                producer.send(message.data(), message.properties() | DEAD)
-                consumer.acknowledge(message)
-            else:
-                producer.send_async(
-                    message.data(),
-                    lambda _result, _id, message=message: consumer.acknowledge(message),
-                    message.properties() | DEAD,
-                )
-        producer.flush()
-    client.close()
-    return watch
+def bare(url: str, topic: str, *, count: int, awaited: bool = False) -> Stopwatch:
+    """Send messages on with the properties of dead letters."""
+    return sent_on(url, topic, DEAD, count=count, awaited=awaited)
 
 
-def in_python_too(url: str, topic: str, count: int, *, awaited: bool) -> Stopwatch:
+def in_python_too(url: str, topic: str, *, count: int, awaited: bool) -> Stopwatch:
     """Do the same as `ours`, with the hand-off in Python."""
     with in_python(asked=True):
-        return ours(url, topic, count, awaited=awaited)
+        return ours(url, topic, count=count, awaited=awaited)
 
 
-def ours(url: str, topic: str, count: int, *, awaited: bool) -> Stopwatch:
+def ours(url: str, topic: str, *, count: int, awaited: bool) -> Stopwatch:
     """Give messages up."""
     client = pr.Client(url, logger=QUIET)
     policy = pr.DeadLetterPolicy(3, initial_subscription_name="bench")
@@ -107,8 +86,8 @@ def test_dead_letter(benchmark, broker, namespace, awaited):
         def run() -> Stopwatch:
             topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
             fill(broker.service_url, topic, batching=True)
-            count = FEW if awaited else MESSAGES - 1
-            return give_up(broker.service_url, topic, count, awaited=awaited)
+            count = FEW if awaited else MESSAGES
+            return give_up(broker.service_url, topic, count=count, awaited=awaited)
 
         return run
 
@@ -134,12 +113,9 @@ def test_redrive(benchmark, broker, namespace):
         client = pulsar.Client(broker.service_url, logger=QUIET)
         for name in (topic, f"{topic}-bench-RETRY", dlq):
             subscribe(client, name).close()
-        producer = client.create_producer(dlq, block_if_queue_full=True)
-        properties = DEAD | {"REAL_TOPIC": topic}
-        for _ in range(REDRIVEN):
-            producer.send_async(b"x" * 200, None, properties)
-        producer.flush()
         client.close()
+        properties = DEAD | {"REAL_TOPIC": topic}
+        fill(broker.service_url, dlq, [PAYLOAD] * REDRIVEN, properties=properties)
         return dlq
 
     def contestant(to: str) -> Callable[[], Stopwatch]:
@@ -157,7 +133,7 @@ def test_redrive(benchmark, broker, namespace):
         benchmark,
         {
             "receive, send_async + ack": lambda: bare(
-                broker.service_url, dead_letters(), REDRIVEN, awaited=False
+                broker.service_url, dead_letters(), count=REDRIVEN
             ),
             "Redrive, to the retry topic": contestant("retry"),
             "Redrive, to the origin": contestant("origin"),

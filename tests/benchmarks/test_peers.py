@@ -14,7 +14,6 @@ import attrs
 import pulsar
 import pytest
 
-from support.benchmarks.allocators import JEMALLOC
 from support.benchmarks.comparing import Stopwatch, compare
 from support.interop.peers import Program
 from support.interop.programs import PEERS, go_program, java_program, running
@@ -68,15 +67,9 @@ def programs(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "pr.Client": [sys.executable, race, "ours", url],
         "pr.Client, hand-off in Python": [sys.executable, race, "python", url],
     }
-    environments = {}
-    for name in ("pulsar.Client", "pr.Client") if JEMALLOC else ():
-        commands[f"{name}, jemalloc"] = commands[name]
-        environments[f"{name}, jemalloc"] = JEMALLOC
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(
-                running(command, tmp_path_factory.mktemp("program"), environments.get(name))
-            )
+            name: stack.enter_context(running(command, tmp_path_factory.mktemp("program")))
             for name, command in commands.items()
         }
 

@@ -21,14 +21,12 @@ from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.poster import Poster
 from support.benchmarks.comparing import Stopwatch, compare
-from support.consumer.filling import QUIET, subscribe
+from support.benchmarks.loads import PAYLOAD, QUIET, ROUNDS, fill, subscribe
 from support.push import endpoint
 
 MESSAGES = 10_000
 #: Requests of the HTTP client by itself: with many at a time it takes a millisecond for each.
 ALONE = 3000
-ROUNDS = 7
-PAYLOAD = b"x" * 200
 NAME = "projects/public/subscriptions/bench"
 
 
@@ -41,16 +39,6 @@ def url() -> Iterator[str]:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{process.stdout.readline().strip()}/push"
         process.kill()
-
-
-def fill(broker_url: str, topic: str) -> None:
-    """Publish messages to *topic*."""
-    client = pulsar.Client(broker_url, logger=QUIET)
-    producer = client.create_producer(topic, block_if_queue_full=True)
-    for _ in range(MESSAGES):
-        producer.send_async(PAYLOAD, lambda *_: None, properties={"a": "b"})
-    producer.flush()
-    client.close()
 
 
 class Timed:
@@ -194,7 +182,7 @@ def test_push(benchmark, broker, namespace, url, concurrency):
 
     def filled() -> str:
         topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
-        fill(broker.service_url, topic)
+        fill(broker.service_url, topic, [PAYLOAD] * MESSAGES, properties={"a": "b"})
         return topic
 
     def read(way: Callable[..., Stopwatch], *more: Timed) -> Callable[[], Stopwatch]:

@@ -25,9 +25,7 @@ from pulsar_retry.testing.broker import RunningBroker
 from pulsar_retry_spark import register, split, write_failures
 from pulsar_retry_spark.local import local_session
 from support.benchmarks import sending
-from support.benchmarks.allocators import JEMALLOC
 from support.benchmarks.comparing import Stopwatch, compare
-from support.spark.connector import connector
 from support.spark.watching import Family
 
 ROWS = 300_000
@@ -146,9 +144,6 @@ def test_rows_per_second(benchmark, broker, namespace, spark, family, action):
             frame.foreachPartition(partition)
         return watch
 
-    def alone(send: Callable[..., None]) -> Stopwatch:
-        return sending.in_processes(send, target(), ROWS, PAYLOAD, CORES)
-
     compare(
         benchmark,
         {
@@ -156,8 +151,6 @@ def test_rows_per_second(benchmark, broker, namespace, spark, family, action):
             "foreachPartition, send_async": lambda: foreach(sending.send_async, failed, ROWS),
             'format("pulsar-failures")': lambda: sink(write),
             "write_failures": lambda: sink(write_failures),
-            "2 processes, send_async": lambda: alone(sending.send_async),
-            "2 processes, as fast as can be": lambda: alone(sending.send_raw),
         },
         "foreachPartition, send_async",
         ROUNDS,
@@ -193,59 +186,6 @@ def test_read(benchmark, broker, namespace, spark, family):
 
     contestants = {"pulsar.Client, a reader": reader, 'read.format("pulsar-failures")': source}
     compare(benchmark, contestants, "pulsar.Client, a reader", ROUNDS)
-
-
-@pytest.mark.usefixtures("report")
-@pytest.mark.parametrize("verb", ["write", "read"])
-def test_beside_pulsar_spark(benchmark, broker, namespace, spark, family, tmp_path, verb):
-    """StreamNative's connector: with plain messages, and with a dead letter's properties.
-
-    Both read the same dead letters.
-    """
-    failed = cached(failed_rows(spark, ROWS))
-    to_read = options_for(broker, namespace)
-    write_failures(failed, to_read)
-    properties = wire(broker, namespace, failed)
-    letters = f"{to_read['topic']}-bench-DLQ"
-
-    def ours(environment: dict[str, str]) -> Stopwatch:
-        where = {name: value for name, value in to_read.items() if name != "delay"}
-        new = options_for(broker, namespace)
-        # As `spark.executorEnv.LD_PRELOAD` would be; other Python workers run then.
-        before = spark.sparkContext.environment.copy()
-        spark.sparkContext.environment.update(environment)
-        register(spark)  # the data source keeps the environment of its registration
-        try:
-            with Stopwatch(ROWS, family.cpu) as watch:
-                if verb == "write":
-                    write(failed, new)
-                else:
-                    rows = spark.read.format("pulsar-failures").options(**where).load()
-                    rows.write.format("noop").mode("overwrite").save()
-        finally:
-            spark.sparkContext.environment = before
-            register(spark)
-        return watch
-
-    with connector(tmp_path, ROWS, PARTITIONS) as program, Family(program.pid) as other:
-
-        def theirs(properties: dict[str, str]) -> Stopwatch:
-            topic = letters if verb == "read" else options_for(broker, namespace)["topic"]
-            where = {"service": broker.service_url, "admin": broker.admin_url, "topic": topic}
-            began = other.cpu()
-            seconds = program.call(verb, **where, properties=properties)
-            return Stopwatch.of(ROWS, seconds, other.cpu() - began)
-
-        contestants = {"pulsar-spark": partial(theirs, {}), "ours": partial(ours, {})}
-        if JEMALLOC:
-            contestants["ours, jemalloc"] = partial(ours, JEMALLOC)
-        if verb == "write":
-            contestants["pulsar-spark, the same properties"] = partial(theirs, properties)
-        for _ in range(2):
-            for warm_up in contestants.values():
-                warm_up()
-        base = list(contestants)[-1] if verb == "write" else "pulsar-spark"
-        compare(benchmark, contestants, base, 2 * ROUNDS + 1)
 
 
 @pytest.mark.usefixtures("report")

@@ -17,7 +17,7 @@ from functools import partial
 import pytest
 
 from support.benchmarks.comparing import compare_times
-from support.benchmarks.loads import Load
+from support.benchmarks.loads import PAYLOAD, fill
 
 ROUNDS = 15
 CEILING = 1.3
@@ -80,7 +80,7 @@ def test_import(benchmark):
 def test_first_message(benchmark, broker, namespace):
     """From the start of a program until it has settled a message."""
     topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
-    Load(1_000).publish(broker.service_url, topic)
+    fill(broker.service_url, topic, [PAYLOAD] * 1_000)
 
     def contestant(kind: str, more: str = "") -> Callable[[], tuple[float, float]]:
         def run() -> tuple[float, float]:

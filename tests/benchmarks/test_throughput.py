@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from datetime import timedelta
 
 import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.consumer import Consumer
 from support.benchmarks.comparing import Stopwatch, compare
-from support.benchmarks.loads import IN_FLIGHT, LETTER
-from support.consumer.filling import (
+from support.benchmarks.loads import (
+    IN_FLIGHT,
+    LETTER,
     MESSAGES,
     QUIET,
     ROUNDS,
     fill,
     receive_and_acknowledge,
+    sent_on,
     subscribe,
 )
 from support.consumer.hand_off import in_python
@@ -45,7 +45,7 @@ def test_receive_and_acknowledge(benchmark, broker, namespace, batching):
                 client.create_producer(topic).send(b"to be retried")
                 consumer.reconsume_later(consumer.receive(10_000), delay=0)
                 consumer.acknowledge(consumer.receive(10_000))
-            fill(broker.service_url, topic, batching)
+            fill(broker.service_url, topic, batching=batching)
             with Stopwatch(MESSAGES, time.thread_time) as watch:
                 receive_and_acknowledge(consumer)
             client.close()
@@ -83,7 +83,7 @@ def test_batch_receive_and_acknowledge(benchmark, broker, namespace, batching):
             client = kind(broker.service_url, logger=QUIET)
             policy = pulsar.ConsumerBatchReceivePolicy(100, -1, 100)
             consumer = subscribe(client, topic, batch_receive_policy=policy, **options)
-            fill(broker.service_url, topic, batching)
+            fill(broker.service_url, topic, batching=batching)
             count = 0
             with Stopwatch(MESSAGES, time.thread_time) as watch:
                 while count < MESSAGES:
@@ -114,32 +114,13 @@ def test_batch_receive_and_acknowledge(benchmark, broker, namespace, batching):
 def test_reconsume_later_async(benchmark, broker, namespace):
     """A retry letter against the least that it can be: an unbatched delayed send and an ack.
 
-    Once as bare as can be, and once with what is on the wire for every letter, to a topic that is
-    subscribed to as a retry topic is: that is the limit.
+    Once as bare as can be, and once with what is on the wire for every letter: that is the limit.
     """
 
     def bare(properties: dict[str, str] | None) -> Stopwatch:
         topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
         fill(broker.service_url, topic, batching=True)
-        client = pulsar.Client(broker.service_url, logger=QUIET)
-        consumer = subscribe(client, topic)
-        if properties is not None:
-            subscribe(client, f"{topic}-copy")
-        producer = client.create_producer(
-            f"{topic}-copy", max_pending_messages=IN_FLIGHT, block_if_queue_full=True
-        )
-        with Stopwatch(MESSAGES, time.process_time) as watch:
-            for _ in range(MESSAGES):
-                message = consumer.receive(10_000)
-                producer.send_async(
-                    message.data(),
-                    lambda _result, _id, message=message: consumer.acknowledge(message),
-                    properties=properties,
-                    deliver_after=timedelta(seconds=3600),
-                )
-            producer.flush()
-        client.close()
-        return watch
+        return sent_on(broker.service_url, topic, properties, delay=timedelta(hours=1))
 
     def ours() -> Stopwatch:
         topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
@@ -168,55 +149,4 @@ def test_reconsume_later_async(benchmark, broker, namespace):
         "send_async + ack, same wire",
         ROUNDS,
         {"reconsume_later_async": 0.95},
-    )
-
-
-@contextmanager
-def uncounted() -> Iterator[None]:
-    """Acknowledge as if there were no metrics."""
-    counted = Consumer.acknowledge
-
-    def acknowledge(self: Consumer, message: pulsar.Message) -> None:
-        if getattr(message, "_letter", None) is False:
-            raw = message._message
-            self._consumer.acknowledge(raw)
-            self._in_hand.settled += 1
-            if self._nacked:
-                self._in_hand.main.nacks.cancel(raw.message_id())
-
-    Consumer.acknowledge = acknowledge
-    try:
-        yield
-    finally:
-        Consumer.acknowledge = counted
-
-
-@pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
-@pytest.mark.usefixtures("report")
-def test_metrics(benchmark, broker, namespace, batching):
-    """The same consumer with and without counting, beside the bare client."""
-
-    def contestant(kind: type[pulsar.Client], around=nullcontext, **options: object):
-        def run() -> Stopwatch:
-            topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
-            client = kind(broker.service_url, logger=QUIET)
-            consumer = subscribe(client, topic, **options)
-            fill(broker.service_url, topic, batching)
-            with around(), Stopwatch(MESSAGES, time.thread_time) as watch:
-                receive_and_acknowledge(consumer)
-            client.close()
-            return watch
-
-        return run
-
-    compare(
-        benchmark,
-        {
-            "enable_retry, not counted": contestant(pr.Client, uncounted, enable_retry=True),
-            "enable_retry": contestant(pr.Client, enable_retry=True),
-            "pulsar.Client": contestant(pulsar.Client),
-        },
-        "enable_retry, not counted",
-        ROUNDS,
-        {"enable_retry": 0.97},
     )

@@ -9,7 +9,6 @@ import pytest
 
 from support.benchmarks.figures import (
     Figures,
-    Point,
     Result,
     Time,
     places,
@@ -67,22 +66,6 @@ def test_a_table_replaces_what_was_in_its_place():
     assert ["one", "two"] == places(page)
 
 
-def test_what_is_varied_has_a_row_for_each_value():
-    """And a column for each contestant."""
-    points = (
-        Point(100, "bare", 2_000.0, 2.0, 1.0),
-        Point(100, "pr.Client", 1_000.0, 4.0, 0.5),
-        Point(1_000_000, "bare", 20.0, 200.0, 1.0),
-    )
-
-    assert (
-        "| bytes | `bare` | `pr.Client` |\n"
-        "| --- | --- | --- |\n"
-        "| 100 | 2,000/s; 2.00 µs, 1.00 | 1,000/s; 4.00 µs, 0.50 |\n"
-        "| 1,000,000 | 20/s; 200.00 µs, 1.00 |  |\n"
-    ) == Figures(points=points, axis="bytes").table()
-
-
 @pytest.mark.parametrize(
     ("ratio", "cpu_ratio", "by_cpu", "low"),
     [
@@ -114,9 +97,8 @@ def test_a_time_is_too_long_above_its_ceiling(ratio, long):
     [
         Figures((FAST,)),
         Figures(times=(Time("import", (0.1, 0.09, 0.2), 1.0, 0.1, 1.0),)),
-        Figures(points=(Point(0, "bare", 1.0, 2.0, 1.0), Point(9, "bare", 1.0, 3.0, 1.0))),
     ],
-    ids=["results", "times", "points"],
+    ids=["results", "times"],
 )
 def test_the_same_figures_make_the_same_plot(figures):
     """So that a picture changes only where figures do; without a date, and small."""

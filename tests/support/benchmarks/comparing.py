@@ -6,12 +6,11 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
 from typing import Any, Self, TypeVar
 
 import attrs
 
-from support.benchmarks.figures import Point, Result, Time
+from support.benchmarks.figures import Result, Time
 
 
 class Stopwatch:
@@ -96,34 +95,6 @@ def compare(
         )
         results.append(attrs.asdict(result))
     benchmark.extra_info["results"] = results
-
-
-def sweep(
-    benchmark: Any,
-    axis: str,
-    places: Sequence[int],
-    contestants: Mapping[str, Callable[[int], Stopwatch]],
-    base: str,
-    rounds: int,
-) -> None:
-    """Run *contestants* in turn at each of *places*, and report the cost of a message there."""
-    runs = {
-        (x, name): partial(contestant, x)
-        for x in places
-        for name, contestant in contestants.items()
-    }
-    rounds_of = interleaved(benchmark, runs, rounds)
-    points = [
-        Point(
-            x,
-            name,
-            statistics.median(each.rate for each in values),
-            _least(values),
-            _cpu_ratio(rounds_of[x, base], values),
-        )
-        for (x, name), values in rounds_of.items()
-    ]
-    benchmark.extra_info |= {"axis": axis, "points": [attrs.asdict(each) for each in points]}
 
 
 def compare_times(

@@ -106,45 +106,17 @@ class Time:
 
 
 @attrs.frozen
-class Point:
-    """The cost of a message at one value of a parameter.
-
-    Attributes:
-        x: The value of the parameter.
-        name: The contestant.
-        rate: Messages per second: the median.
-        cpu: Microseconds of processor time per message, in the round with the least.
-        cpu_ratio: The ratio of processor times there, as in `Result`.
-    """
-
-    x: int
-    name: str
-    rate: float
-    cpu: float
-    cpu_ratio: float
-
-    @property
-    def text(self) -> str:
-        """The cost as a text."""
-        return f"{self.rate:,.0f}/s; {self.cpu:.2f} µs, {self.cpu_ratio:.2f}"
-
-
-@attrs.frozen
 class Figures:
     """The results of one benchmark.
 
     Attributes:
         results: The results of contestants.
         times: How long things took.
-        points: The costs of messages at different values of a parameter.
-        axis: The name of that parameter.
         notes: Other measurements.
     """
 
     results: tuple[Result, ...] = ()
     times: tuple[Time, ...] = ()
-    points: tuple[Point, ...] = ()
-    axis: str = ""
     notes: Mapping[str, object] = attrs.field(factory=dict)
 
     @classmethod
@@ -154,8 +126,6 @@ class Figures:
         return cls(
             tuple(Result(**each) for each in notes.pop("results", ())),
             tuple(Time(**each) for each in notes.pop("times", ())),
-            tuple(Point(**each) for each in notes.pop("points", ())),
-            notes.pop("axis", ""),
             notes,
         )
 
@@ -165,7 +135,7 @@ class Figures:
 
     def table(self) -> str:
         """Return the tables in Markdown."""
-        tables = [self._results(), self._times(), self._points()]
+        tables = [self._results(), self._times()]
         notes = [[name, str(note)] for name, note in self.notes.items()]
         tables.append(_rows(["", "measured"], notes))
         return "\n\n".join("\n".join(each) for each in tables if each) + "\n"
@@ -177,8 +147,6 @@ class Figures:
             yield f"{result.name:44} {'; '.join(texts)}"
         for time in self.times:
             yield f"{time.name:44} {'; '.join(time.texts)}"
-        for point in self.points:
-            yield f"{point.x:>12,} {self.axis:20} {point.name:24} {point.text}"
         for name, note in self.notes.items():
             yield f"{name:44} {note}"
 
@@ -192,16 +160,6 @@ class Figures:
     def _times(self) -> list[str]:
         rows = [[f"`{each.name}`", *each.texts] for each in self.times]
         return _rows(["", "time", "processor time"], rows)
-
-    def _points(self) -> list[str]:
-        names = list(dict.fromkeys(each.name for each in self.points))
-        rows: dict[int, dict[str, str]] = {}
-        for each in self.points:
-            rows.setdefault(each.x, {})[each.name] = each.text
-        return _rows(
-            [self.axis, *(f"`{name}`" for name in names)],
-            [[f"{x:,}", *(row.get(name, "") for name in names)] for x, row in rows.items()],
-        )
 
 
 def _rows(head: list[str], rows: list[list[str]]) -> list[str]:

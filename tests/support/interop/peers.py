@@ -26,13 +26,7 @@ class PeerError(Exception):
 class Program:
     """The other client's running program; orders and answers are one line each."""
 
-    def __init__(
-        self,
-        command: Sequence[str | Path],
-        folder: Path,
-        *,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, command: Sequence[str | Path], folder: Path) -> None:
         self._log = folder / "stderr"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -41,7 +35,6 @@ class Program:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 encoding="utf-8",
-                env=env,
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

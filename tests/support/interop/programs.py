@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -77,11 +77,9 @@ def go_program(name: str, service_url: str, folder: Path) -> list[str | Path]:
 
 
 @contextmanager
-def running(
-    command: Sequence[str | Path], folder: Path, env: Mapping[str, str] | None = None
-) -> Iterator[Program]:
-    """Run a program, with variables added to its environment; end it at the end of the block."""
-    program = Program(command, folder, env=env and {**os.environ, **env})
+def running(command: Sequence[str | Path], folder: Path) -> Iterator[Program]:
+    """Run a program; end it at the end of the block."""
+    program = Program(command, folder)
     try:
         yield program
     finally:
