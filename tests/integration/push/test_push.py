@@ -17,13 +17,11 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.push.pacing import backoff
 from support.push.receiving import SOON, Receiver, Request, Say, answer, no_content, tls_contexts
 from support.reading import SUBSCRIPTION, dead_letter_topic, retry_topic
 from support.waiting import eventually
 
-MANY = 600
 ACKS = (102, 200, 201, 202, 204)
 FAST = pr.RetryPolicy(max_attempts=3, backoff=pr.Immediate())
 
@@ -87,43 +85,6 @@ def _seconds(text: str) -> float:
 
     assert text.endswith("Z")
     return datetime.fromisoformat(text).timestamp()
-
-
-def test_what_flows_is_received_where_it_is_posted(
-    push, client, topic, receiver, monkeypatch, admin
-):
-    """On the event loop's thread: a message costs no switch between two."""
-    threads: Counter[str] = Counter()
-    whole = SubscriberAccess.whole
-
-    def received(access: SubscriberAccess, raw: Any) -> pulsar.Message:
-        threads[threading.current_thread().name] += 1
-        return whole(access, raw)
-
-    monkeypatch.setattr(SubscriberAccess, "whole", received)
-    with contextlib.closing(client.create_producer(topic)) as producer:
-        for number in range(MANY):
-            producer.send_async(str(number).encode(), lambda *_: None)
-        producer.flush()
-    dispatcher = push(prefetch=MANY, max_outstanding=16, paused=True)
-    eventually(lambda: admin.stats(topic)["subscriptions"][SUBSCRIPTION]["unackedMessages"] == MANY)
-    dispatcher.resume()
-    receiver.wait_for(MANY)
-    assert {str(number).encode() for number in range(MANY)} == set(map(payload, receiver.requests))
-    assert threads["pulsar-retry-loop"] > threads["pulsar-retry-receiver"]
-
-
-def test_acknowledged_messages_are_done_with(push, publish, receiver, admin, topic):
-    """A hundred of them; the window has grown."""
-    dispatcher = push(latency_limit=math.inf)
-    for number in range(100):
-        publish(b"%d" % number)
-    receiver.wait_for(100)
-    eventually(drained(admin, topic))
-    report = dispatcher.stop()
-    assert (100, 0, True) == (report.acknowledged, report.retried, report.complete)
-    assert {b"%d" % number for number in range(100)} == set(map(payload, receiver.requests))
-    assert dispatcher.pace.window > 50
 
 
 def test_the_status_decides(push, publish, receiver, admin, topic):
@@ -580,12 +541,6 @@ def test_running_it_twice(push, publish, receiver, admin, topic):
     acknowledged = dispatcher.stop()
     assert acknowledged is not None
     assert (1, 0) == (acknowledged.acknowledged, acknowledged.dead_lettered)
-
-
-def test_more_than_3000_outstanding(push):
-    """Flow control lets as much in hand as the window lets out, and a few ahead, with no pause."""
-    limits = push(max_outstanding=3500)._subscriber._options.flow_control
-    assert limits.max_messages >= (3500 + 256) / 0.8
 
 
 def test_growth_beyond_the_fast_one(push, client, receiver, admin, topic, monkeypatch):

@@ -118,25 +118,6 @@ def test_it_drains_and_exits_with_0(serve, publish, receiver, admin, topic, numb
     eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 16)
 
 
-def test_killed_in_the_middle(serve, publish, receiver, admin, topic):
-    """What was not answered is redelivered, by the next process: nothing is lost."""
-    receiver.act = lambda r: Say(b"", "hang") if len(receiver.requests) > 5 else no_content(r)
-    served = serve()
-    for number in range(20):
-        publish(b"%d" % number)
-    receiver.wait_for(9)
-    served.process.kill()
-    served.process.wait()
-    before = len(receiver.requests)
-    receiver.act = no_content
-    again = serve()
-    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
-    payloads = [base64.b64decode(request.data()) for request in receiver.requests]
-    assert {b"%d" % number for number in range(20)} == set(payloads)
-    assert set(payloads[5:before]) <= set(payloads[before:])
-    assert 0 == again.end()[0]
-
-
 def test_killed_after_answers(serve, publish, receiver, admin, topic):
     """What was answered, and acknowledged at the broker, is not posted again; nothing is lost."""
     answered = {b"%d" % number for number in range(40)}

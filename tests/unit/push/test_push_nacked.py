@@ -7,7 +7,6 @@ import copy
 import string
 from datetime import UTC, datetime
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,25 +54,6 @@ def test_each_kind_of_failure_has_a_fingerprint():
     prints = [fingerprint_of(raised(each), None) for each in ANSWERS]
     assert len(ANSWERS) == len(set(prints))
     assert prints == [fingerprint_of(raised(each, "x"), None) for each in ANSWERS]
-
-
-@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.code)
-def test_letters_have_no_traceback_of_this_package(answer):
-    """What was raised here tells a user nothing."""
-    properties = letter(raised(answer))
-    assert "FAILURE_TRACEBACK" not in properties
-    assert "PushNacked" == properties["FAILURE_ERROR"]
-    assert str(raised(answer)) == properties["FAILURE_MESSAGE"]
-
-
-def test_an_excerpt_of_the_answer_is_in_the_letter():
-    """And not in the text of the error, which is logged."""
-    error = raised(Answer(400, body=b'{"error":\n "no such\tcustomer"}'))
-    assert "https://example.com: answered 400" == str(error)
-    assert (
-        'https://example.com: answered 400\n{"error": "no such customer"}'
-        == letter(error)["FAILURE_MESSAGE"]
-    )
 
 
 def test_what_is_repeated_of_the_request_is_left_out():

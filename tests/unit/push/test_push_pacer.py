@@ -146,22 +146,3 @@ def test_it_never_lets_more_out_than_it_says(events):
                 pacer.leave(tickets.pop(), acked=kind == "ack")
         assert len(tickets) == pacer.pace().outstanding
         assert pacer.room(0) >= 0 or pacer.pace().outstanding > pacer.pace().window
-
-
-def answers(pacer: Pacer, clock: Clock, rounds: int, capacity: int) -> None:
-    """Answer full windows of an endpoint that handles *capacity* requests in 20 ms."""
-    for _ in range(rounds):
-        tickets = []
-        while pacer.enter():
-            tickets.append(pacer.begin())
-        began = clock.now
-        for number, ticket in enumerate(tickets, 1):
-            clock.now = began + 0.02 * max(1.0, number / capacity)
-            pacer.leave(ticket, acked=True)
-
-
-def test_the_window_grows_although_answers_wait_for_each_other(clock):
-    """Only failures reduce it, as in Pub/Sub."""
-    pacer = Pacer(Window(), clock)
-    answers(pacer, clock, 100, capacity=40)
-    assert 3000 == pacer.pace().window

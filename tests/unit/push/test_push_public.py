@@ -2,27 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
-
-import pytest
-
-from pulsar_retry import push
-
-
-@pytest.mark.parametrize("name", push.__all__)
-def test_what_is_public_is_documented(name: str) -> None:
-    """Classes and their public methods; every argument is named."""
-    kind = getattr(push, name)
-    assert kind.__doc__
-    variable = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-    for own, member in vars(kind).items():
-        if own.startswith("_") or not inspect.isfunction(member):
-            continue
-        assert member.__doc__, own
-        kinds = {each.kind for each in inspect.signature(member).parameters.values()}
-        assert not kinds & variable, own
 
 
 def test_without_the_extra() -> None:

@@ -42,9 +42,9 @@ def rounds(window: Window, count: int, latency: float = 0.05) -> list[int]:
     return sizes
 
 
-def kept_full(window: Window, seconds: float, *, latency: float, failing: float = 0.0) -> int:
-    """Return how many succeed at an endpoint that always gets as many requests as it may."""
-    chance, now, number, succeeded = dice(), 0.0, 0, 0
+def keep_full(window: Window, seconds: float, *, latency: float, failing: float) -> None:
+    """Have an endpoint get as many requests as it may."""
+    chance, now, number = dice(), 0.0, 0
     answers: list[tuple[float, int, int]] = []
     while now < seconds:
         while len(answers) < int(window.size):
@@ -55,9 +55,7 @@ def kept_full(window: Window, seconds: float, *, latency: float, failing: float 
         if chance.random() < failing:
             window.failed(sent_in)
         else:
-            succeeded += 1
             window.succeeded(latency)
-    return succeeded
 
 
 def test_slow_start():
@@ -91,15 +89,6 @@ def test_a_failure_takes_away_half_and_99_at_most():
     assert 50 == window.size
 
 
-def test_failures_alone_leave_one():
-    """One request at a time finds out when the endpoint is back; it takes less than a round."""
-    window = Window()
-    rounds(window, 10)
-    for _ in range(60):
-        window.failed(0)
-    assert 1 == window.size
-
-
 @pytest.mark.parametrize("latency", [1.5, 3.0, 8.0])
 def test_slow_answers_do_not_shrink_it(latency):
     """It doubles with each round, to 3000 and no further: latency pulls it back *to* 3000."""
@@ -107,11 +96,6 @@ def test_slow_answers_do_not_shrink_it(latency):
     assert [8, 16, 32, 64] == rounds(window, 4, latency)
     rounds(window, 8, latency)
     assert EXPONENTIAL_UP_TO == window.size
-
-
-def test_a_slow_endpoint_does_not_starve():
-    """Of answers after 1.5 s thousands come in 20 s, not 138."""
-    assert kept_full(Window(), 20, latency=1.5) > 10_000
 
 
 def test_beyond_3000_slow_answers_bring_it_back_to_3000():
@@ -124,14 +108,6 @@ def test_beyond_3000_slow_answers_bring_it_back_to_3000():
     assert EXPONENTIAL_UP_TO == window.size
     rounds(window, 40)
     assert window.latency < 1
-    assert window.size > 3020
-
-
-def test_beyond_3000_one_slow_answer_is_no_slow_endpoint():
-    """It is the average that counts."""
-    window = Window(maximum=10_000)
-    rounds(window, 40)
-    window.succeeded(100.0)
     assert window.size > 3020
 
 
@@ -167,19 +143,9 @@ def test_where_it_settles(failing, least, most, latency):
     window = Window()
     sizes = []
     for _ in range(60):
-        kept_full(window, latency, latency=latency, failing=failing)
+        keep_full(window, latency, latency=latency, failing=failing)
         sizes.append(window.size)
     assert least * 0.9 <= sum(sizes[30:]) / 30 <= most
-
-
-@given(st.lists(st.floats(0, 700), max_size=300), st.integers(3000, 10_000))
-def test_latency_never_takes_it_below_3000(latencies, size):
-    """Whatever successes take."""
-    window = Window(maximum=10_000)
-    window.size = float(size)
-    for latency in latencies:
-        window.succeeded(latency)
-        assert EXPONENTIAL_UP_TO <= window.size <= size + 1
 
 
 @given(
@@ -219,18 +185,6 @@ def test_up_on_success_and_down_on_failure(events, earlier, maximum, size):
         else:
             expected = max(before - 99 / before, EXPONENTIAL_UP_TO)
         assert expected == window.size
-
-
-@given(outcomes, st.integers(1, 5000))
-def test_the_window_stays_within_its_bounds(events, maximum):
-    """Whatever happens, at least one and at most the maximum."""
-    window = Window(maximum=maximum)
-    for is_ack, latency, age in events:
-        if is_ack:
-            window.succeeded(latency)
-        else:
-            window.failed(window.round - age)
-        assert 1 <= window.size <= maximum
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "3000", None])
