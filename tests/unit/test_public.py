@@ -18,7 +18,14 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry import _lazy
 
-PUBLIC = [(name, getattr(pr, name)) for name in pr.__all__ if not name.startswith("__")]
+PUBLIC = [
+    *((name, getattr(pr, name)) for name in pr.__all__ if not name.startswith("__")),
+    *(
+        (name, getattr(part, name))
+        for part in (pr.admin, pr.push, pr.replay)
+        for name in part.__all__
+    ),
+]
 CLASSES = [kind for _, kind in PUBLIC if inspect.isclass(kind)]
 
 #: These take what the installed pulsar-client takes, whatever that is, under its signatures.
