@@ -80,16 +80,6 @@ def test_nack_with_a_delay(pull, publish):
     again.ack()
 
 
-def test_nacks_without_letters(pull, publish, dead_letters):
-    """In place, counted by the broker."""
-    publish(b"order")
-    for _ in range(3):
-        (delivery,) = pull(redelivery="nack")
-        delivery.nack()
-    (dead,) = dead_letters(1)
-    assert b"order" == dead.data()
-
-
 def test_dead_letter(pull, publish, dead_letters):
     """At once, with a reason."""
     publish(b"order")
@@ -132,25 +122,6 @@ def test_a_late_settlement_can_be_ignored(pull, publish):
     (again,) = pull(lease=lease)
     delivery.ack()
     again.ack()
-
-
-def test_each_pull_names_its_letters(pull, publish, topic, admin, dead_letters):
-    """Another dead-letter topic means another consumer, and takes over what was prefetched."""
-    first, second = (
-        pr.DeadLetterPolicy(dead_letter_topic=f"{topic}-{name}") for name in ("first", "second")
-    )
-    publish(b"1")
-    (before,) = pull(dead_letter_policy=first)
-    publish(b"2")
-    with pytest.raises(pr.ConfigError, match="settle them first"):
-        pull(dead_letter_policy=second)
-    before.dead_letter()
-    (after,) = pull(dead_letter_policy=second)
-    assert b"2" == after.message.data()
-    after.dead_letter()
-    assert [b"1"] == [each.data() for each in dead_letters(1, f"{topic}-first")]
-    assert [b"2"] == [each.data() for each in dead_letters(1, f"{topic}-second")]
-    eventually(lambda: len(admin.stats(topic)["subscriptions"][SUBSCRIPTION]["consumers"]) == 1)
 
 
 def test_modify(pull, publish):

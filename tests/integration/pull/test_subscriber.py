@@ -35,14 +35,6 @@ def test_returning_acknowledges(start, publish, admin, topic):
     eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
 
 
-def test_a_new_subscription_starts_with_the_first_message(start, publish):
-    """What was there before is handled, too."""
-    publish(b"before")
-    notes = Notes()
-    start(notes)
-    notes.wait_for(1)
-
-
 def test_failures_are_retried_then_dead(start, publish, dead_letters):
     """After `max_attempts`, with the error, the count and the history in the dead letter."""
     notes = Notes(fails)
@@ -392,24 +384,6 @@ class TestEnds:
             subscriber.result(SOON)
         assert not subscriber.running
 
-    def test_an_error_to_stop_for(self, start, publish, client, topic):
-        """`result` raises it, and the message is there for whoever comes next."""
-        error = PermissionError("the database does not let us in any more")
-
-        def refused(_message: Any) -> None:
-            raise RuntimeError("cannot store") from error
-
-        policy = pr.RetryPolicy(stop_on=PermissionError)
-        subscriber = start(refused, retry_policy=policy)
-        publish(b"order")
-        with pytest.raises(RuntimeError, match="cannot store") as raised:
-            subscriber.result(SOON)
-        assert error is raised.value.__cause__
-        again = Notes()
-        with client.subscriber(topic, SUBSCRIPTION, again):
-            again.wait_for(1)
-        assert [b"order"] == again.seen
-
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_a_second_signal(self, client, topic, publish, caplog, number):
         """Of SIGTERM nothing comes but a line of the log; Ctrl-C pressed twice abandons."""
@@ -490,10 +464,6 @@ class TestEnds:
 
         subscriber = client.subscriber(topic, SUBSCRIPTION, enough)
         assert 1 == subscriber.run().acknowledged
-
-    def test_what_was_never_started(self, client, topic):
-        """Stopping it is nothing."""
-        assert client.subscriber(topic, SUBSCRIPTION, Notes()).stop() is None
 
 
 class TestShutdown:

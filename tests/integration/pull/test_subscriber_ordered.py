@@ -78,17 +78,6 @@ def test_others_flow_while_a_key_is_parked(start, publish_keyed):
     assert (30, 10) == (report.acknowledged, report.handed_back)
 
 
-def test_the_next_one_follows_a_dead_letter(start, publish_keyed, dead_letters):
-    """A key is not stuck behind what cannot be done."""
-    notes = Notes(lambda message: fails(message) if message.data() == b"a0" else None)
-    publish_keyed(3)
-    start(notes, consumer_type=KEY_SHARED)
-    (dead,) = dead_letters(1)
-    assert (b"a0", 3) == (dead.data(), pr.DeadLetter.of(dead).failure.attempt)
-    notes.wait_for(3 + 2 + 9)
-    assert [b"a0"] * 3 + [b"a1", b"a2"] == [each for each in notes.seen if each.startswith(b"a")]
-
-
 @pytest.mark.parametrize("redelivery", ["letters", "nack"])
 @pytest.mark.parametrize(
     "form",
@@ -233,26 +222,6 @@ def test_a_blocked_partition(client, namespace, start):
 
 
 @pytest.mark.parametrize("overflow", ["letter", "dead-letter"])
-def test_overflow_moves_the_lane_on(start, publish, dead_letters, overflow):
-    """To the retry topic, where they may overtake each other, or to the dead-letter topic."""
-    notes = Notes(lambda message: fails(message) if notes.seen == [b"0"] else None)
-    for number in range(5):
-        publish(b"%d" % number, partition_key="a")
-    subscriber = start(
-        notes,
-        consumer_type=KEY_SHARED,
-        lanes=pr.Lanes(max_parked=2, overflow=overflow),
-        retry_policy=pr.RetryPolicy(backoff=pr.Fixed(30)),
-    )
-    if overflow == "dead-letter":
-        dead = dead_letters(5)
-        assert {"lane-overflow"} == {pr.DeadLetter.of(each).failure.reason for each in dead}
-    else:
-        eventually(lambda: len(set(notes.seen)) == 5)
-    eventually(lambda: subscriber.in_hand == (0, 0))
-
-
-@pytest.mark.parametrize("overflow", ["letter", "dead-letter"])
 def test_attempts_in_a_lane_count_when_it_overflows(start, publish, dead_letters, overflow):
     """What was retried in place goes on from there; what only waited has had no attempt."""
     # In letters the attempts are counted to the end. Else the lane is to overflow before that, also
@@ -276,6 +245,7 @@ def test_attempts_in_a_lane_count_when_it_overflows(start, publish, dead_letters
         assert {b"head": 8, b"behind": 1} == notes.attempts
         assert ("retries-exhausted", 8) == (failure.reason, failure.attempt)
     else:
+        assert {"lane-overflow"} == {each.failure.reason for each in dead.values()}
         assert {b"head": failure.attempt} == notes.attempts
         assert 1 <= (failure.attempt or 0) < most
         assert dead[b"behind"].failure.attempt is None
@@ -288,38 +258,6 @@ def test_messages_without_a_key_have_no_order(start, publish, dead_letters):
     publish(b"loose")
     (dead,) = dead_letters(1)
     assert (b"loose", 3) == (dead.data(), len(notes.seen))
-
-
-def test_failover_is_in_order(start, publish):
-    """One consumer has it all, one after the other, retries included."""
-    failed: list[bytes] = []
-
-    def fail_once(message: Any) -> None:
-        if message.data() not in failed:
-            failed.append(message.data())
-            raise TimeoutError
-
-    notes = Notes(fail_once)
-    for number in range(10):
-        publish(b"%d" % number)
-    subscriber = start(notes, consumer_type=pulsar.ConsumerType.Failover)
-    notes.wait_for(20)
-    assert [b"%d" % (number // 2) for number in range(20)] == notes.seen
-    eventually(lambda: subscriber.in_hand == (0, 0))
-
-
-def test_two_subscribers_share_the_keys(client, topic, start, publish_keyed):
-    """Each key belongs to one of them; together they handle all in order."""
-    both = [Notes(), Notes()]
-    for notes in both:
-        start(notes, consumer_type=KEY_SHARED)
-    publish_keyed(10)
-    eventually(lambda: sum(len(notes.seen) for notes in both) == 40)
-    for notes in both:
-        for key in {payload[:1] for payload in notes.seen}:
-            numbers = [int(each[1:]) for each in notes.seen if each[:1] == key]
-            assert list(range(10)) == numbers
-    assert client.subscriber(topic, SUBSCRIPTION, Notes()).stop() is None
 
 
 def test_another_process_goes_on(start, publish):

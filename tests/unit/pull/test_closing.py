@@ -22,22 +22,6 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "_LOOK", 0.01)
 
 
-def test_it_returns_before_what_takes_too_long(caplog: pytest.LogCaptureFixture) -> None:
-    """And goes on with it."""
-    answers, closed = threading.Event(), threading.Event()
-
-    def close() -> None:
-        assert answers.wait(PATIENCE)
-        closed.set()
-
-    stop = StopRequest("drain", SYSTEM.monotonic(), 0.0)
-    close_in_time(close, lambda: stop, SYSTEM, FACTS)
-    assert not closed.is_set()
-    assert "'billing' has stopped, but the broker does not answer" in caplog.text
-    answers.set()
-    assert closed.wait(PATIENCE)
-
-
 def test_without_a_stop_it_waits() -> None:
     """Until somebody stops it, and does not want to wait."""
     answers, asked = threading.Event(), list[StopRequest | None]([None] * 3)
