@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from datetime import UTC, datetime
 
 import pulsar
@@ -170,20 +169,6 @@ def test_what_dies_again_and_again_stays(dead) -> None:
     assert (0, {"redriven_too_often": 1}) == (done.redriven, done.left)
 
 
-def test_each_redrive_of_a_message_has_an_id_of_its_own(dead) -> None:
-    """Whoever drops duplicates by it drops no second redrive."""
-    consumer = dead.subscribe()
-    dead.send(b"tea", dead.properties(0))
-    seen = set()
-    for _ in range(3):
-        dead.redrive().run()
-        message = consumer.receive(60_000)
-        seen.add(message.properties()["DEDUPE_ID"])
-        consumer.dead_letter(message, reason="invalid")
-
-    assert 3 == len(seen)
-
-
 def test_too_many_failures_stop_it(dead) -> None:
     """What still fails is not thrown at a consumer by the thousand."""
     consumer, count = dead.subscribe(), 2_000  # more than come at once after a pause of seconds
@@ -234,33 +219,6 @@ def test_a_cancelled_redrive_goes_on(dead) -> None:
     assert {} == dead.cluster.admin().subscriptions.properties(dead.dlq, "keep")
 
 
-def test_what_dies_meanwhile_is_no_part_of_it(dead) -> None:
-    """Also not of the redrive that goes on after a cancellation."""
-    consumer, count = dead.subscribe(), 200  # more than come at once after a pause of seconds
-    dead.fill(count)
-    redrive = dead.redrive(rate=10)
-    redrive.run(lambda so_far: so_far.redriven > 2 and redrive.cancel())
-    dead.send(b"late", dead.properties(count))
-
-    done = dead.redrive().run()
-
-    assert (True, count) == (done.resumed, done.redriven)
-    received(consumer, count)
-    eventually(lambda: dead.backlog() == 1)
-
-
-def test_a_dead_letter_topic_with_partitions(dead) -> None:
-    """All of them."""
-    consumer = dead.subscribe()
-    dead.create("keep", partitions=3)
-    dead.fill(30)
-
-    assert 30 == dead.redrive(dry_run=True).run().redriven
-    assert 30 == dead.redrive().run().redriven
-    assert set(range(30)) == {int(each.data()) for each in received(consumer, 30)}
-    eventually(lambda: dead.backlog() == 0)
-
-
 def test_a_letter_stays_what_it_is(dead, client) -> None:
     """Payload of any size or none, key, ordering key and event time."""
     consumer = dead.subscribe()
@@ -280,24 +238,6 @@ def test_a_letter_stays_what_it_is(dead, client) -> None:
         whole.event_timestamp(),
     )
     assert none.has_null_value()
-
-
-def test_a_schema_stays(dead, client) -> None:
-    """A reader decodes what comes back as it did what died."""
-
-    class Order(pulsar.schema.Record):
-        item = pulsar.schema.String()
-
-    schema = pulsar.schema.JsonSchema(Order)
-    consumer = dead.subscribe(schema=schema)
-    client.create_producer(dead.topic, schema=schema).send(Order(item="tea"))
-    consumer.dead_letter(consumer.receive(60_000), reason="invalid")
-
-    assert 1 == dead.redrive().run().redriven
-
-    message = consumer.receive(60_000)
-    assert "tea" == message.value().item
-    assert message.schema_version()
 
 
 def test_one_of_several_subscriptions_has_to_be_named(dead) -> None:
@@ -426,14 +366,6 @@ def test_the_clients_own_dead_letters_come_back(dead, client) -> None:
     assert 1 == dead.redrive().run().redriven
 
     assert [b"tea"] == [each.data() for each in received(consumer, 1)]
-
-
-def test_a_report_is_json(dead) -> None:
-    """As the command prints it."""
-    dead.create("keep")
-    dead.fill(1)
-    facts = json.loads(json.dumps(dead.redrive(dry_run=True).run().facts()))
-    assert {"no_target": 1} == facts["left"]
 
 
 NAME = "büro/1 a*"
