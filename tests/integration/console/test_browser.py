@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 
-from support.console import Served
 from support.replay.redriving import received
-from support.waiting import eventually
 
-TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
 EVIL = "<script>alert(1)</script>"
 
 
@@ -168,30 +165,3 @@ def test_the_pages_fit_a_telephone(console, dead, browser, namespace) -> None:
         assert width >= browser.evaluate("document.documentElement.scrollWidth")
         browser.click("#letters a[href*='/letter']")
         assert width >= browser.evaluate("document.documentElement.scrollWidth")
-
-
-def test_a_user_logs_in_and_out(broker, namespace, browser, tmp_path, dead) -> None:
-    """The token opens the console; scripts do not see the cookie."""
-    dead.fill(1)
-    file = tmp_path / "access"
-    file.write_text(f"{TOKEN}\n")
-    served = Served(broker, namespace, f"--access-token-file={file}")
-    try:
-        browser.open(served.url)
-        assert "Log in" in browser.text()
-        browser.type("input[name=token]", "wrong")
-        browser.click("main button")
-        assert "The token is wrong" in browser.text()
-        browser.problems.clear()  # it tells of the 403
-        browser.type("input[name=token]", TOKEN)
-        browser.click("main button")
-        assert "" == browser.evaluate("document.cookie")
-        browser.open(f"{served.url}topic?name={dead.dlq}")
-        assert browser.evaluate("document.querySelectorAll('a[href*=\"/act\"]').length")
-        browser.click("header form button")
-        assert "Log in" in browser.text()
-        browser.open(f"{served.url}jobs")
-        assert "Log in" in browser.text()
-        eventually(lambda: browser.evaluate("document.querySelector('nav') === null"))
-    finally:
-        assert 0 == served.stop()

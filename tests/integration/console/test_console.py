@@ -202,27 +202,6 @@ def test_waiting_letters_are_shown(console, dead, topic, client) -> None:
         assert "/act" not in each
 
 
-def test_a_redrive_is_cancelled_and_resumed(console, dead) -> None:
-    """What is under way is settled; the same job goes on with the rest, none twice."""
-    consumer = dead.subscribe()
-    dead.fill(40)
-    slow = console.act(name=dead.dlq, rate="2")
-    page = console.shows("<strong>[1-9][0-9]*</strong> of about 40 redriven", slow)
-    assert "/s, for" in page
-    console.post("/job/cancel", id=slow.partition("id=")[2])
-    page = console.shows("Cancelled. Run the same redrive", slow)
-    assert "<button>Resume</button>" in page
-    left = dead.backlog()
-    assert 0 < left
-    assert f"<strong>{left}</strong> letters that match still wait" in console.shows(
-        f"<strong>{left}</strong> letters", slow
-    )
-    fast = console.done(name=dead.dlq)  # the same order without a rate continues, too
-    assert "<strong>40</strong> redriven, including" in fast
-    received(consumer, 40)
-    eventually(lambda: 0 == dead.backlog())
-
-
 def test_a_killed_console_says_what_arrived_and_goes_on(broker, namespace, dead, tmp_path) -> None:
     """The job is interrupted, with its numbers for each topic; resumed, nothing is lost."""
     consumer = dead.subscribe()
@@ -255,38 +234,6 @@ def test_a_killed_console_says_what_arrived_and_goes_on(broker, namespace, dead,
         consumer.acknowledge(message)
         numbers.add(message.data())
     eventually(lambda: 0 == dead.backlog())
-
-
-def test_the_end_of_the_console_settles_a_redrive(broker, namespace, dead) -> None:
-    """SIGTERM in the middle loses nothing and leaves no letter in two places."""
-    consumer = dead.subscribe()
-    dead.fill(40)
-    served = Served(broker, namespace)
-    path = served.act(name=dead.dlq, rate="2")
-    served.shows("<strong>[1-9][0-9]*</strong> of about", path)
-    assert 0 == served.stop()
-
-    received(consumer, 40 - dead.backlog())
-
-
-def test_a_restart_remembers_letters_and_arrivals(broker, namespace, dead, tmp_path) -> None:
-    """And the index is compared with the topic, not read again."""
-    dead.create("keep")
-    dead.fill(3)
-    store = ("--store", str(tmp_path / "console.db"))
-    served = Served(broker, namespace, *store)
-    served.shows("3 letters", "/topic", name=dead.dlq)
-    assert 0 == served.stop()
-    dead.fill(2)
-    consumer = dead.client.subscribe(dead.dlq, "keep")
-    consumer.acknowledge(consumer.receive(60_000))
-    consumer.close()
-    again = Served(broker, namespace, *store)
-    try:
-        again.shows("4 letters", "/topic", name=dead.dlq)
-        again.shows("letters died: 5 in", "/topic", name=dead.dlq)
-    finally:
-        assert 0 == again.stop()
 
 
 def test_the_audit_log_names_the_user_of_a_proxy(broker, namespace, dead) -> None:

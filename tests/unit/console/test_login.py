@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pulsar_retry.console.login import Access, host_of, is_loopback
+from pulsar_retry.console.login import Access
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import operator_name
 
@@ -32,45 +32,6 @@ def test_a_token_cannot_be_guessed(token) -> None:
     """An empty file is none."""
     with pytest.raises(ConfigError, match="16 characters"):
         Access("127.0.0.1", token=token)
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        *((each, True) for each in ("127.0.0.1", "127.9.9.9", "::1", "LOCALHOST")),
-        *((each, False) for each in ("0.0.0.0", "::", "localhost.example", "")),  # noqa: S104
-    ],
-)
-def test_what_is_loopback(host, loopback) -> None:
-    """All of it, and nothing else."""
-    assert loopback == is_loopback(host)
-
-
-@pytest.mark.parametrize(
-    ("header", "host"),
-    [
-        ("LocalHost:8070", "localhost"),
-        ("[::1]:80", "::1"),
-        ("a.b.", "a.b"),
-        ("", ""),
-        ("127.0.0.1", "127.0.0.1"),
-        ("localhost@evil:80", "localhost@evil"),
-    ],
-)
-def test_the_name_in_a_host_header(header, host) -> None:
-    """Without its port, in small letters."""
-    assert host == host_of(header)
-
-
-def test_a_session_ends_with_the_logout() -> None:
-    """And others do not."""
-    access = Access("127.0.0.1", token=TOKEN)
-    one, two = access.log_in(TOKEN), access.log_in(f" {TOKEN}\n")
-    assert one is not None
-    assert one != two
-    access.log_out(one)
-    assert not access.user(one, None)
-    assert access.user(two, None)
 
 
 @pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN.upper(), "\udcff", "ë"])

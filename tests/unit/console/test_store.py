@@ -7,7 +7,6 @@ import sqlite3
 import stat
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -222,16 +221,6 @@ def test_a_user_without_a_home_needs_no_store(monkeypatch) -> None:
         default_path("pulsar://h", {})
 
 
-def test_actions_are_kept_in_order_and_are_bounded(database) -> None:
-    """The oldest go first."""
-    records = Records(database)
-    before = time.time()
-    for number in range(3):
-        records.add("ada", f"act {number}")
-    assert ["act 2", "act 1"] == [each.verb for each in records.actions(2)]
-    assert records.actions(1)[0].at >= before
-
-
 def test_threads_that_have_ended_keep_no_file_open(tmp_path) -> None:
     """A server's threads come and go; the connections of those that read in turn are one."""
     with contextlib.closing(Database(tmp_path / "console.db")) as database:
@@ -245,16 +234,3 @@ def test_threads_that_have_ended_keep_no_file_open(tmp_path) -> None:
             thread.start()
             thread.join()
         assert len(database._open) <= 3
-
-
-def test_a_full_disk_is_said(tmp_path) -> None:
-    """SQLite then has rolled back by itself. The error is its own, and later writes succeed."""
-    with contextlib.closing(Database(tmp_path / "console.db")) as database:
-        records = Records(database)
-        (pages,) = database._writer.execute("PRAGMA page_count").fetchone()
-        database._writer.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(sqlite3.Error, match="full"):
-            History(database).add_depths(NOW, [("x" * 100_000, 1)])
-        database._writer.execute("PRAGMA max_page_count = 100000")
-        records.add("ada", "redrive")
-        assert ["redrive"] == [each.verb for each in records.actions(9)]
