@@ -73,15 +73,6 @@ def test_a_certificate_of_another_authority_is_refused(stranger, topic):
         admin.tenants()
 
 
-def test_the_systems_certificates_do_not_do(cluster, topic):
-    """Without the option for the authority, the private authority is not trusted."""
-    connection = cluster.connection(tls_trust_certs_file=None)
-    with pytest.raises(pulsar.ConnectError):
-        publish(connection, topic, REFUSED)
-    with pytest.raises(AdminError, match="CERTIFICATE_VERIFY_FAILED"), connection.admin() as admin:
-        admin.tenants()
-
-
 def test_a_certificate_for_another_host_is_refused(cluster, as_localhost, topic):
     """The brokers' certificate is valid for 127.0.0.1, but not for localhost."""
     connection = cluster.connection(**as_localhost)

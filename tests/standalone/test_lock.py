@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from importlib import resources
 
 import pytest
@@ -12,9 +11,7 @@ from pulsar_retry.errors import ConfigError, StandaloneError
 from pulsar_retry.standalone.jars.lock import (
     Jar,
     current_platform,
-    format_lock,
     jars_for,
-    load_lock,
     parse_lock,
 )
 from pulsar_retry.standalone.jars.releases import (
@@ -45,28 +42,6 @@ def test_lock_was_made_from_this_pom(release: Release) -> None:
     assert f"# pom.xml {digest}\n" in lock_text(release)
 
 
-def test_lock_is_as_the_tool_writes_it(release: Release) -> None:
-    """Reading and writing gives the same bytes: sorted, one jar a line, nothing by hand."""
-    digest = hashlib.sha256((PACKAGE / "pom.xml").read_bytes()).hexdigest()
-    assert format_lock(load_lock(release), release, digest) == lock_text(release)
-
-
-def test_every_line_is_complete(release: Release) -> None:
-    """Each jar has a platform that we run on, a size and a whole SHA-256."""
-    for jar in load_lock(release):
-        assert jar.platform in {"any", "linux", "macos", *PLATFORMS}
-        assert jar.size > 0
-        assert re.fullmatch("[0-9a-f]{64}", jar.sha256)
-
-
-def test_no_jar_stands_twice(release: Release) -> None:
-    """One version of each artifact: two on the class path would be a matter of luck."""
-    artifacts = [
-        re.sub(r"^([^:]+:[^:]+):[^:]+", r"\1", jar.coordinates) for jar in load_lock(release)
-    ]
-    assert len(artifacts) == len(set(artifacts))
-
-
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_each_platform_gets_its_own_native_libraries(release: Release, platform: str) -> None:
     """RocksDB is there for every platform, and nothing of another platform comes along."""
@@ -74,28 +49,6 @@ def test_each_platform_gets_its_own_native_libraries(release: Release, platform:
     assert sum("rocksdbjni" in jar.coordinates for jar in jars) == 1
     foreign = {"linux", "macos", *PLATFORMS} - {platform, platform.partition("-")[0]}
     assert not [jar for jar in jars if jar.platform in foreign]
-
-
-@pytest.mark.parametrize("family", ["com.fasterxml.jackson", "io.netty:", "io.opentelemetry:"])
-def test_families_are_of_one_version(release: Release, family: str) -> None:
-    """What has a BOM is not mixed: a mix of OpenTelemetry versions does not start."""
-    versions = {
-        jar.coordinates.split(":")[2].removesuffix("-alpha")
-        for jar in load_lock(release)
-        if jar.coordinates.startswith(family) and "tcnative" not in jar.coordinates
-    }
-    own_pace = {"1.41.1"}  # io.opentelemetry.semconv is another family
-    assert len(versions - own_pace) == 1
-
-
-def test_a_release_has_its_own_pulsar(release: Release) -> None:
-    """All jars of Pulsar are of the release's version."""
-    versions = {
-        jar.coordinates.split(":")[2]
-        for jar in load_lock(release)
-        if jar.coordinates.startswith("org.apache.pulsar:pulsar-")
-    }
-    assert versions == {release.full}
 
 
 def test_the_release_comes_from_the_caller_the_environment_or_is_4_2(
