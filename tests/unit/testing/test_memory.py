@@ -69,86 +69,6 @@ def test_a_day_of_retries(memory: MemoryBroker, redelivery: str) -> None:
     assert_dead_lettered(memory, "orders", "billing", data=[b"x"], reason="retries-exhausted")
 
 
-def test_handlers_that_are_coroutines(memory: MemoryBroker) -> None:
-    """Take part in virtual time, too."""
-    calls = []
-
-    async def handle(message: Any) -> None:
-        calls.append(message.data())
-        raise pr.Retry(delay=DAY)
-
-    policy = pr.RetryPolicy(max_attempts=3)
-    client = memory.client()
-    with client.subscriber("orders", "billing", handle, retry_policy=policy):
-        for number in range(5):
-            memory.send("orders", b"%d" % number)
-        memory.join("orders", "billing")
-    assert 15 == len(calls)
-    assert_retried(memory, "orders", "billing", delays=[DAY, DAY], data=b"3")
-
-
-def test_a_lease_expires_in_virtual_time(memory: MemoryBroker) -> None:
-    """A handler that sleeps by the clock is late by the clock."""
-    calls = []
-
-    def handle(_message: Any) -> None:
-        calls.append(memory.clock.time())
-        if len(calls) == 1:
-            memory.clock.sleep(2 * 3600)
-
-    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(60))
-    lease = pr.Lease(minimum=10, maximum=20, max_total=60)
-    client = memory.client()
-    with client.subscriber(
-        "orders", "billing", handle, retry_policy=policy, lease=lease, concurrency=2
-    ) as subscriber:
-        memory.send("orders", b"x")
-        memory.join("orders", "billing")
-        report = subscriber.stop()
-    assert (2, 1) == (len(calls), report.expired if report else None)
-    assert 115 < calls[1] - calls[0] < 130
-
-
-def test_lanes_retry_in_virtual_time(memory: MemoryBroker) -> None:
-    """On an ordered subscription a failed message holds up those behind it."""
-    calls = []
-
-    def handle(message: Any) -> None:
-        calls.append((message.data(), memory.clock.time()))
-        if len(calls) < 3:
-            fail(message)
-
-    policy = pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(100))
-    client = memory.client()
-    with client.subscriber(
-        "orders",
-        "billing",
-        handle,
-        retry_policy=policy,
-        consumer_type=pulsar.ConsumerType.Failover,
-    ):
-        memory.send("orders", b"a")
-        memory.send("orders", b"b")
-        memory.join("orders", "billing")
-    assert [b"a", b"a", b"a", b"b"] == [data for data, _ in calls]
-    assert pytest.approx(200, abs=0.1) == calls[3][1] - calls[0][1]
-
-
-def test_a_pull_has_deadlines(memory: MemoryBroker) -> None:
-    """What is not settled in time counts as failed, by the clock."""
-    client = memory.client()
-    memory.send("orders", b"x")
-    policy = pr.RetryPolicy(max_attempts=2, backoff=pr.Immediate())
-    (delivery,) = client.pull("orders", "billing", ack_deadline=60, retry_policy=policy)
-    assert 1 == delivery.attempt
-    memory.clock.advance(120)
-    (again,) = client.pull("orders", "billing", retry_policy=policy)
-    assert 2 == again.attempt
-    again.ack()
-    memory.clock.settle()
-    assert 0 == memory.backlog("orders", "billing") + memory.backlog(RETRY, "billing")
-
-
 def test_waiting_for_what_does_not_end(memory: MemoryBroker) -> None:
     """It says what is left."""
     consumer = consumer_of(memory)
@@ -279,16 +199,6 @@ def test_a_killed_subscriber_hands_everything_to_another(memory: MemoryBroker) -
     with memory.client().subscriber("orders", "billing", lambda m: seen.append(m.data())):
         memory.join("orders", "billing")
     assert [b"0", b"1", b"2", b"3", b"4"] == sorted(seen)
-
-
-def test_a_refused_subscription_ends_a_subscriber(memory: MemoryBroker) -> None:
-    """With the broker's reason."""
-    memory.faults.refuse_subscribe(RETRY, error=pulsar.AuthorizationError)
-    subscriber = memory.client().subscriber("orders", "billing", fail)
-    with pytest.raises(pulsar.AuthorizationError):
-        subscriber.start()
-    with pytest.raises(pulsar.AuthorizationError):
-        subscriber.result(60)
 
 
 def test_faults_can_be_forgotten(memory: MemoryBroker) -> None:
