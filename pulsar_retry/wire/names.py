@@ -165,10 +165,12 @@ def candidates(letter_topic: str, topics: Collection[str]) -> Iterator[tuple[str
     if match is None:
         return
     stem = match["stem"]
-    for at in range(len(stem) - 1, stem.rindex("/"), -1):
-        if stem[at] == "-" and stem[:at] in topics:
+    topic, dash, _ = stem.rpartition("-")
+    while dash:
+        if topic in topics:
             # If every partition has its own DLQ, the name includes the partition.
-            rest = re.sub(r"^partition-[0-9]+-", "", stem[at + 1 :])
+            rest = re.sub(r"^partition-[0-9]+-", "", stem.removeprefix(f"{topic}-"))
             if rest:
-                yield stem[:at], rest
+                yield topic, rest
+        topic, dash, _ = topic.rpartition("-")
     yield None, stem[stem.rindex("/") + 1 :]

@@ -68,8 +68,6 @@ class AvroCodec(PayloadCodec):
                 self._check(each, known)
             return False
         kind = _kind(schema)
-        if isinstance(kind, list | dict):
-            return self._check(kind, known)
         if kind == "record":
             name = schema["name"]
             if name in self._within:
@@ -99,10 +97,11 @@ class AvroCodec(PayloadCodec):
     def _read(self, payload: bytes) -> Any:
         stream = BytesIO(payload)
         try:
-            value = self._reader(stream, self._plain, None)
+            value = self._reader(stream, self._plain)
         except Exception as error:  # noqa: BLE001 - fastavro raises whatever it stumbles on
-            text = f"{type(error).__name__}: {error}"
-            raise PayloadError(f"the payload does not fit the Avro schema: {text}") from None
+            raise PayloadError(
+                f"the payload does not fit the Avro schema: {type(error).__name__}: {error}"
+            ) from None
         if stream.tell() != len(payload):
             raise PayloadError("the payload does not fit the Avro schema: it has more bytes")
         return value
@@ -116,11 +115,11 @@ class AvroCodec(PayloadCodec):
     def _to_json(self, schema: Any, value: Any) -> Any:
         """Return a value of a *schema*, as fastavro has read it, as one that JSON can express."""
         schema = self._resolved(schema)
+        if value is None:
+            return None
         if isinstance(schema, list):
             return self._to_json(self._branch_of(schema, value), value)
         kind = _kind(schema)
-        if isinstance(kind, list | dict):  # {"type": {…}}, which some writers nest
-            return self._to_json(kind, value)
         if kind == "record":
             return {
                 each["name"]: self._to_json(each["type"], value[each["name"]])
@@ -134,14 +133,12 @@ class AvroCodec(PayloadCodec):
         return _scalar_to_json(schema, value)
 
     def _branch_of(self, union: list[Any], value: Any) -> Any:
-        """Return the branch of a union that a decoded value has."""
-        others = [each for each in union if each != "null"]
-        if value is None or len(others) == 1:
-            return "null" if value is None else others[0]
-        for each in others:
+        """Return the branch of a union that a decoded value has, which is not null."""
+        *branches, last = [each for each in union if each != "null"]
+        for each in branches:
             if validate(value, _without_logical_types(self._resolved(each)), raise_errors=False):
                 return each
-        return others[0]
+        return last
 
 
 def _kind(schema: Any) -> Any:
@@ -166,7 +163,7 @@ def _without_logical_types(schema: Any) -> Any:
 def _scalar_to_json(schema: Any, value: Any) -> Any:
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
     if logical == "decimal" and isinstance(value, bytes):
-        unscaled = int.from_bytes(value, "big", signed=True)
+        unscaled = int.from_bytes(value, signed=True)
         return format(Decimal(unscaled).scaleb(-schema.get("scale", 0)), "f")
     if isinstance(value, bytes):
         return _HEX + value.hex()

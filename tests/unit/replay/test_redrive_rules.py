@@ -275,12 +275,26 @@ def test_letter_topics_are_known_by_their_names(topic, kind) -> None:
     assert kind == kind_of(topic)
 
 
-def test_the_longest_topic_is_the_likeliest_owner() -> None:
+@pytest.mark.parametrize(
+    ("name", "owners"),
+    [
+        (
+            "orders-eu-billing",
+            [("orders-eu", "billing"), ("orders", "eu-billing"), (None, "orders-eu-billing")],
+        ),
+        ("orders-us-billing", [("orders", "us-billing"), (None, "orders-us-billing")]),
+        (
+            "orders-partition-3-billing",
+            [("orders", "billing"), (None, "orders-partition-3-billing")],
+        ),
+        ("orders-partition-3-", [(None, "orders-partition-3-")]),
+        ("orders-", [(None, "orders-")]),
+        ("billing", [(None, "billing")]),
+    ],
+)
+def test_the_longest_topic_is_the_likeliest_owner(name, owners) -> None:
     """What is left of the name is the subscription; older dialects have no topic in it."""
     topics = {f"{ROOT}/orders", f"{ROOT}/orders-eu"}
-    found = list(candidates(f"{ROOT}/orders-eu-billing-DLQ", topics))
-    assert [
-        (f"{ROOT}/orders-eu", "billing"),
-        (f"{ROOT}/orders", "eu-billing"),
-        (None, "orders-eu-billing"),
-    ] == found
+    found = [*candidates(f"{ROOT}/{name}-DLQ", topics)]
+    assert [(topic and f"{ROOT}/{topic}", subscription) for topic, subscription in owners] == found
+    assert not [*candidates(f"{ROOT}/{name}", topics)]

@@ -241,6 +241,8 @@ def test_stripping_takes_what_is_written_and_no_more(pubsub: bool) -> None:
     }
     written = ENVELOPE.to_properties(pubsub_attributes=pubsub)
     assert own == without_envelope(own | written, pubsub=pubsub)
+    theirs = {"CloudPubSubDeadLetterSourceDeliveryCount": "2"}
+    assert ({} if pubsub else theirs) == without_envelope(theirs, pubsub=pubsub)
 
 
 # -- what others have written ---------------------------------------------------------------------
@@ -363,6 +365,15 @@ def test_a_message_is_a_dead_letter() -> None:
     letter = pr.DeadLetter.of(FakeMessage({"REDRIVE_COUNT": "2", "colour": "red"}, b"\xfftea"))
     assert pr.DeadLetter(pr.Envelope(), b"\xfftea", 2, {"colour": "red"}) == letter
     assert pr.DeadLetter.of(FakeMessage({}, None)).payload is None
+
+
+def test_a_null_value_that_pulsar_client_cannot_tell() -> None:
+    """Before 3.13 it looks like an empty payload."""
+
+    class OldMessage(FakeMessage):
+        has_null_value = property()
+
+    assert b"" == pr.DeadLetter.of(OldMessage({}, None)).payload
 
 
 def test_properties_that_are_no_text_are_none() -> None:

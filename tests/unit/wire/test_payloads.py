@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import pulsar_retry as pr
 from pulsar_retry.wire.payloads.choosing import codec_of
+from pulsar_retry.wire.payloads.readable import value_as_json
 
 ORDER = {
     "type": "record",
@@ -94,6 +95,45 @@ def test_every_avro_value_is_read(number, data, amount) -> None:
     assert json.loads(json.dumps(value)) == value
 
 
+A, B = (
+    {"type": "record", "name": name, "fields": [{"name": name, "type": {"type": "long", **more}}]}
+    for name, more in (("A", {"logicalType": "timestamp-millis"}), ("B", {}))
+)
+NOON = datetime(2026, 1, 31, 12, 0, 0, 5000, UTC)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "shown"),
+    [
+        ({"type": "int", "logicalType": "time-millis"}, NOON.time(), "12:00:00.005"),
+        ({"type": "long", "logicalType": "time-micros"}, NOON.time(), "12:00:00.005000"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, NOON, "2026-01-31T12:00:00.005000Z"),
+        (
+            {"type": "long", "logicalType": "local-timestamp-millis"},
+            NOON.replace(tzinfo=None),
+            "2026-01-31T12:00:00.005",
+        ),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, 5, 5),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4}, Decimal(12), "12"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 10},
+            Decimal("1E-10"),
+            "0.0000000001",
+        ),
+        ({"type": "array", "items": ["null", "long"]}, [None, 3], [None, 3]),
+        (
+            {"type": "array", "items": ["null", "string", A, B]},
+            ["a", {"B": 5}, {"A": NOON}, None],
+            ["a", {"B": 5}, {"A": "2026-01-31T12:00:00.005Z"}, None],
+        ),
+        (["bytes", {"type": "long", "logicalType": "timestamp-millis"}], b"a", "0x61"),
+    ],
+)
+def test_avro_values_of_each_kind(schema, value, shown) -> None:
+    """A time has the digits of its type; a value of a union is one of its branch."""
+    assert shown == codec_of("AVRO", json.dumps(schema)).decode(avro(value, schema))
+
+
 LIST = {"type": "record", "name": "L", "fields": [{"name": "n", "type": ["null", "L"]}]}
 TREE = {
     "type": "record",
@@ -107,9 +147,21 @@ def test_a_payload_that_would_end_the_process() -> None:
     for levels in (400, 5_000, 200_000):
         with pytest.raises(pr.PayloadError, match=r"(?i)recursion|levels"):
             codec_of("AVRO", json.dumps(LIST)).decode(b"\x02" * levels + b"\x00")
+    empty = {
+        "type": "record",
+        "name": "E",
+        "fields": [
+            {"name": "a", "type": "null"},
+            {"name": "b", "type": {"type": "fixed", "name": "F", "size": 0}},
+        ],
+    }
     nulls = {"type": "array", "items": "null"}
-    with pytest.raises(pr.PayloadError, match="no bytes"):
-        codec_of("AVRO", json.dumps(nulls)).decode(b"\xfe" * 8 + b"\x01\x00")
+    for schema in (
+        *(nulls, {"type": "array", "items": empty}, {"type": "map", "values": nulls}),
+        *(["long", nulls], {**empty, "fields": [{"name": "a", "type": nulls}]}),
+    ):
+        with pytest.raises(pr.PayloadError, match="no bytes"):
+            codec_of("AVRO", json.dumps(schema)).decode(b"\xfe" * 8 + b"\x01\x00")
     assert {"t": [{"t": []}]} == codec_of("AVRO", json.dumps(TREE)).decode(b"\x02\x00\x00")
 
 
@@ -178,9 +230,15 @@ def test_a_protobuf_message() -> None:
 def test_other_schemas(schema, payload, value) -> None:
     """Each is read as Pulsar's clients do."""
     codec = codec_of(schema, "")
+    assert schema == codec.schema
     assert value == codec.decode(payload)
     with pytest.raises(pr.PayloadError):
         codec.decode(b"\xff\xff\xff")
+
+
+def test_a_value_as_json_is_laid_out() -> None:
+    """For people to read."""
+    assert '{\n  "a": "ë"\n}' == value_as_json({"a": "ë"})
 
 
 @pytest.mark.parametrize(
@@ -211,3 +269,9 @@ def test_without_its_reader_in_python_a_record_in_itself_is_refused(monkeypatch)
     monkeypatch.setattr("pulsar_retry.wire.payloads.avro._read_many_levels", None)
     with pytest.raises(pr.PayloadError, match="a record contains itself"):
         codec_of("AVRO", json.dumps(LIST)).decode(b"\x00")
+    twice = {
+        "type": "record",
+        "name": "T",
+        "fields": [{"name": "a", "type": B}, {"name": "b", "type": "B"}],
+    }
+    assert {"a": {"B": 1}, "b": {"B": 2}} == codec_of("AVRO", json.dumps(twice)).decode(b"\2\4")
