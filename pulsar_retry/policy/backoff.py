@@ -208,21 +208,19 @@ def backoff_of(backoff: Any) -> Backoff:
 
 def _of_text(text: str) -> Backoff:
     """Parse ``kind duration…``, the form used in settings."""
-    kind, *rest = text.split() or [""]
-    if kind == "levels":
-        return Levels(" ".join(rest)) if rest else Levels()
-    match kind, len(rest):
-        case "immediate", 0:
+    match text.split():
+        case ["levels", *delays]:
+            return Levels(" ".join(delays)) if delays else Levels()
+        case ["immediate"]:
             return Immediate()
-        case "fixed", 1:
-            return Fixed(*_durations(rest))
-        case "linear", 0 | 2:
-            return Linear(*_durations(rest))
-        case "exponential", 0 | 2:
-            return Exponential(*_durations(rest))
-        case "exponential", 3:
-            growth = _growth(rest.pop())
-            return Exponential(*_durations(rest), multiplier=growth)
+        case ["fixed", wait]:
+            return Fixed(*_durations([wait]))
+        case ["linear", *bounds] if len(bounds) in {0, 2}:
+            return Linear(*_durations(bounds))
+        case ["exponential", *bounds] if len(bounds) in {0, 2}:
+            return Exponential(*_durations(bounds))
+        case ["exponential", minimum, maximum, growth]:
+            return Exponential(*_durations([minimum, maximum]), multiplier=_growth(growth))
     raise ConfigError.bad("backoff", text, _ACCEPTED)
 
 

@@ -69,7 +69,7 @@ def one_of(argument: str, value: str, accepted: tuple[str, ...]) -> str:
     Raises:
         ConfigError: the value is not accepted.
     """
-    if value not in accepted or not isinstance(value, str):
+    if value not in accepted:
         raise ConfigError.bad(argument, value, " or ".join(f'"{each}"' for each in accepted))
     return value
 

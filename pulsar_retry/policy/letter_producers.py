@@ -52,8 +52,8 @@ def _compression(value: CompressionLike) -> Compression:
     Raises:
         ConfigError: there is no such type.
     """
-    member = getattr(value, "name", value)
-    name = member.lower() if isinstance(member, str) and member is not value else value
+    member = getattr(value, "name", None)
+    name = member.lower() if isinstance(member, str) else value
     for each in get_args(Compression):
         if name == each:
             return cast("Compression", each)

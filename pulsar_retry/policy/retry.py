@@ -303,7 +303,7 @@ def _seconds(delay: Duration) -> float:
 
 
 def _attempts_of_text(text: str) -> float | None:
-    if text in {"inf", "unlimited"}:
+    if text == "inf":
         return math.inf
     if not text.isdecimal() or not text.isascii():
         raise ConfigError.bad("max_attempts", text, "a whole number, 1 or more, or inf")

@@ -185,6 +185,14 @@ def test_a_backoff_as_text_is_the_same_backoff(backoff: object) -> None:
     assert backoff == backoff_of(str(backoff))
 
 
+@pytest.mark.parametrize(
+    ("wait", "text"), [(0, "0s"), (0.5, "500ms"), (90, "90s"), (3600, "1h"), (172_800, "2d")]
+)
+def test_a_duration_as_text_is_short(wait: float, text: str) -> None:
+    """It has the largest unit that is exact."""
+    assert f"fixed {text}" == str(pr.Fixed(wait))
+
+
 def test_a_function_is_a_backoff() -> None:
     """From attempts to seconds."""
     assert [1, 4, 9] == [backoff_of(lambda n: n * n).delay(attempt) for attempt in (1, 2, 3)]

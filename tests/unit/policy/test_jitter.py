@@ -84,6 +84,11 @@ def test_full_jitter_spreads_any_backoff() -> None:
     assert (0, 5) == pr.Jitter("full").span(pr.Levels("1s 5s"), 2)
 
 
+def test_a_jitter_as_text_has_its_seed() -> None:
+    """Unless it is the usual one."""
+    assert ["full", "full, seed 7"] == [str(pr.Jitter("full", seed=seed)) for seed in (0, 7)]
+
+
 @pytest.mark.parametrize("spread", ["", "FULL", "equal", None, 1])
 def test_what_is_no_jitter_is_refused(spread: object) -> None:
     """The error names those that there are."""

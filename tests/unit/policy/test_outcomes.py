@@ -16,34 +16,41 @@ from pulsar_retry.policy.outcomes import outcome_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
-OUTCOMES = [
-    pr.Retry(),
-    pr.Retry(5),
-    pr.Retry(level=3),
-    pr.Reject(),
-    pr.Reject("invalid"),
-    pr.Drop("stale"),
-    pr.Defer(60),
-    pr.Defer(timedelta(hours=1)),
-    pr.Defer(NOW),
-]
+OUTCOMES = {
+    "a retry": pr.Retry,
+    "a retry later": lambda: pr.Retry(5),
+    "a level": lambda: pr.Retry(level=3),
+    "a rejection": pr.Reject,
+    "a reason": lambda: pr.Reject("invalid"),
+    "a drop": lambda: pr.Drop("stale"),
+    "a deferral": lambda: pr.Defer(60),
+    "a timedelta": lambda: pr.Defer(timedelta(hours=1)),
+    "a datetime": lambda: pr.Defer(NOW),
+}
 
 
-@pytest.mark.parametrize("outcome", OUTCOMES, ids=repr)
+@pytest.mark.parametrize("make", OUTCOMES.values(), ids=OUTCOMES)
 @pytest.mark.parametrize("copied", [lambda it: pickle.loads(pickle.dumps(it)), copy.copy])  # noqa: S301 - our own
 def test_outcomes_travel_between_processes(
-    outcome: pr.Outcome, copied: Callable[[pr.Outcome], pr.Outcome]
+    make: Callable[[], pr.Outcome], copied: Callable[[pr.Outcome], pr.Outcome]
 ) -> None:
     """A handler may run in another one."""
+    outcome = make()
     twin = copied(outcome)
     assert (type(outcome), vars(outcome)) == (type(twin), vars(twin))
 
 
-@pytest.mark.parametrize("outcome", OUTCOMES, ids=repr)
-def test_outcomes_are_no_errors_of_ours(outcome: pr.Outcome) -> None:
+@pytest.mark.parametrize("make", OUTCOMES.values(), ids=OUTCOMES)
+def test_outcomes_are_no_errors_of_ours(make: Callable[[], pr.Outcome]) -> None:
     """A handler that catches pulsar-retry's errors, or a ValueError, lets them through."""
+    outcome = make()
     assert not isinstance(outcome, pr.PulsarRetryError | ValueError)
     assert isinstance(outcome, Exception)
+
+
+def test_an_outcome_without_a_reason_has_a_usual_one() -> None:
+    """Filters and metrics need a name."""
+    assert ("rejected", "dropped") == (pr.Reject().reason, pr.Drop().reason)
 
 
 def test_a_returned_outcome_is_recognised() -> None:

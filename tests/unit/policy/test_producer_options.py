@@ -10,6 +10,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.handoff.producers import arguments_of
+from pulsar_retry.policy.letter_producers import LetterProducerOptions
 
 TOPIC = "persistent://public/default/orders-billing-RETRY"
 
@@ -127,6 +128,13 @@ def test_a_policy_takes_only_these_options(name: str) -> None:
     for make in (pr.DeadLetterPolicy, pr.DeadLetterPolicy.pubsub):
         with pytest.raises(pr.ConfigError, match=rf"{name}={{}}: expected a pulsar_retry\.Produc"):
             make(**{name: {}})  # type: ignore[operator]
+
+
+def test_letters_of_each_kind_have_their_options() -> None:
+    """Retry letters and dead letters may differ."""
+    retry, dead = pr.ProducerOptions("lz4"), pr.ProducerOptions("zstd")
+    options = LetterProducerOptions(retry, dead)
+    assert (retry, dead) == (options.of(dead=False), options.of(dead=True))
 
 
 def test_a_policy_with_options_is_hashable() -> None:

@@ -214,6 +214,7 @@ def test_texts_change_a_policy() -> None:
     assert RetryPolicy(max_attempts=math.inf, max_age=3600, drop_on=KeyError, jitter="full") == (
         policy
     )
+    assert math.inf == policy_of_texts({"max_age": "inf"}, policy).max_age
     assert policy == policy_of_texts({}, policy)
 
 
