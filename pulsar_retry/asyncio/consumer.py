@@ -96,7 +96,6 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         timeout = seconds_of(timeout_millis)
         loop = self._bridge.loop
         deadline = None if timeout is None else loop.time() + timeout
-        access.asks()
         while receiving.is_surplus(raw := await self._arrivals.receive(timeout)):
             timeout = None if deadline is None else max(0.0, deadline - loop.time())
         return receiving.wrap(raw)
@@ -111,7 +110,6 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         """
         self._bridge.check()
         receiving = self._access.receiving
-        self._access.asks()
         batch = await self._arrivals.receive_batch(self._batch_limits)
         return [receiving.wrap(raw) for raw in batch if not receiving.is_surplus(raw)]
 

@@ -142,9 +142,7 @@ class SubscriberAccess:
 
         The broker's count includes this redelivery, too; lanes take it off (`LaneEntry`).
         """
-        raw, letter = raw_of(message), self.is_letter(message)
-        wanted = self._in_hand.nack_id(raw, letter=letter)
-        return partial(self._in_hand.source(letter=letter).nacks.add, wanted, 0.0)
+        return partial(self._in_hand.nack(message, letter=self.is_letter(message)), 0.0)
 
     def retry(
         self,
@@ -283,10 +281,6 @@ class AsyncioAccess:
         self.receiving.read_by = inbox
         if inbox not in self._held.inboxes:
             self._held.inboxes.append(inbox)
-
-    def asks(self) -> None:
-        """Record that the application waits for a message."""
-        self._in_hand.is_asking = True
 
     def ask_back(self, raw: Any) -> None:
         """Have a message redelivered whose hand-off did not take place."""

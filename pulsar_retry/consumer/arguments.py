@@ -24,6 +24,9 @@ from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName,
 #: The types on which the broker delays messages and counts redeliveries.
 SHARED_TYPES = frozenset({pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared})
 
+#: The shortest acknowledgement time-out that pulsar-client accepts.
+_LEAST_ACK_TIMEOUT_MS = 10_000
+
 
 def make_plan(
     *,
@@ -75,9 +78,6 @@ def make_plan(
     elif policy is not None and policy.dead_letter_topic is not None:
         TopicName.parse(policy.dead_letter_topic, "dead_letter_topic")
     shared = consumer_type in SHARED_TYPES
-    # pulsar-client refuses other types when it subscribes.
-    is_number = isinstance(unacked_messages_timeout_ms, int)
-    ack_timeout = unacked_messages_timeout_ms / 1000 if is_number else 0.0
     return Plan(
         topic=topic,
         subscription=subscription,
@@ -89,7 +89,7 @@ def make_plan(
         nack_backoff=_nack_backoff(negative_ack_redelivery_delay_ms, negative_ack_backoff),
         max_pending_letters=max_pending_letters,
         letter_send_timeout=send_timeout,
-        ack_timeout=ack_timeout,
+        ack_timeout=_ack_timeout(unacked_messages_timeout_ms),
         dedupe_letters=dedupe_letters,
         hooks=checked_hooks(hooks),
         letter_producers=letter_producers(
@@ -203,6 +203,16 @@ def _nack_backoff(delay_ms: Any, backoff: Backoff | None) -> Backoff:
             "negative_ack_backoff", backoff, "a backoff such as Exponential(10, 600)"
         )
     return backoff
+
+
+def _ack_timeout(milliseconds: Any) -> float:
+    """Return the seconds of an acknowledgement time-out, with pulsar-client's limits; 0: none."""
+    if milliseconds in {None, 0}:
+        return 0.0
+    if not isinstance(milliseconds, int) or milliseconds < _LEAST_ACK_TIMEOUT_MS:
+        expected = f"{_LEAST_ACK_TIMEOUT_MS} or more, or None"
+        raise ConfigError.bad("unacked_messages_timeout_ms", milliseconds, expected)
+    return milliseconds / 1000
 
 
 def check_newer(arguments: Mapping[str, Any]) -> None:

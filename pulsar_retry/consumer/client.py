@@ -25,7 +25,7 @@ from pulsar_retry.consumer.arguments import (
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handoff.handoff import NewMessage
-from pulsar_retry.consumer.nacks.bursts import CLIENT_DELAY_MS
+from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.errors import ForkedError, about
 from pulsar_retry.letters.plan import DEFAULT_MOST
@@ -272,8 +272,9 @@ class Client(pulsar.Client):
             dead_letter_policy: The number N of retries, and the names of the letters' topics. A
                 `pulsar.ConsumerDeadLetterPolicy` is accepted too. On a Shared or Key_Shared
                 subscription, N also limits redeliveries: after N of them the message is
-                dead-lettered. On other types the broker does not count redeliveries. None: nothing
-                is dead-lettered, except with ``enable_retry``, where N is 16.
+                dead-lettered. On other types the broker does not count redeliveries, and the
+                consumer counts its own nacks. None: nothing is dead-lettered, except with
+                ``enable_retry``, where N is 16.
             crypto_failure_action: What happens to a message that cannot be decrypted. ``FAIL``: it
                 is not delivered until decryption succeeds. ``DISCARD``: it is acknowledged and not
                 delivered. ``CONSUME``: it is delivered encrypted.
@@ -341,7 +342,6 @@ class Client(pulsar.Client):
                 max_total_receiver_queue_size_across_partitions
             ),
             "consumer_name": consumer_name,
-            "unacked_messages_timeout_ms": unacked_messages_timeout_ms,
             "broker_consumer_stats_cache_time_ms": broker_consumer_stats_cache_time_ms,
             "negative_ack_redelivery_delay_ms": CLIENT_DELAY_MS,
             "properties": properties,

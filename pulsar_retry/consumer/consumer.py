@@ -67,7 +67,7 @@ class Consumer(pulsar.Consumer):
         self._held = HeldMessages(in_hand, settling, plan=plan, clock=clock, submit=outbox.submit)
         self._has_one_topic = in_hand.retry is None
         # Each acknowledgement checks this dictionary, which costs nothing while it is empty.
-        self._nacked = in_hand.main.nacks.pending.entries
+        self._nacked = in_hand.main.nacks.pending
         watch.counters.attach(in_hand)
         self._closing = threading.RLock()
         self._opened = clock.event()
@@ -131,7 +131,6 @@ class Consumer(pulsar.Consumer):
             raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
         receiving, in_hand, message = self._receiving, self._in_hand, Message()
         if receiving.is_plain:
-            in_hand.is_asking = True
             receive = self._consumer.receive
             raw = receiving.receive_plain() if timeout_millis is None else receive(timeout_millis)
         else:
@@ -175,7 +174,6 @@ class Consumer(pulsar.Consumer):
         messages: list[pulsar.Message] = []
         limit, schema = receiving.limit, self._schema
         has_letters = receiving.inbox is not None
-        self._in_hand.is_asking = True
         batch = self._consumer.batch_receive()
         trusted, is_plain = receiving.is_trusted(), receiving.is_plain
         for raw in batch:
@@ -230,8 +228,9 @@ class Consumer(pulsar.Consumer):
         batch, so the nack applies to all unacknowledged messages of the batch. If the message, or
         another one of its batch, is nacked again, the earlier due time counts.
 
-        With a dead-letter policy of N retries on a Shared or Key_Shared subscription, the nack of
-        the last delivery (redelivery count N) sends the message to the dead-letter topic instead.
+        With a dead-letter policy of N retries, the nack of the last delivery (redelivery count N)
+        sends the message to the dead-letter topic instead. On Exclusive and Failover subscriptions
+        the broker counts nothing: there, it is the (N + 1)th nack of the message by this consumer.
         Redeliveries that the consumer requests because a letter was not published do not count.
 
         Args:
@@ -249,7 +248,10 @@ class Consumer(pulsar.Consumer):
             self._settling.nack(message, wait)
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Have all unacknowledged messages of both topics redelivered now, also nacked ones."""
+        """Have all unacknowledged messages of both topics redelivered, also nacked ones.
+
+        It is requested 0.2 s later, because pulsar-client sends acknowledgements up to 0.1 s late.
+        """
         self._receiving.drop()
         self._settling.redeliver_everything()
 
@@ -274,8 +276,7 @@ class Consumer(pulsar.Consumer):
         ``maxUnackedMessagesPerSubscription``.
 
         The number is meant for Shared and Key_Shared. Other types have no limit, and a cumulative
-        acknowledgement counts for all messages received before it. Messages that are redelivered
-        after an acknowledgement time-out are still included, because the consumer is not notified.
+        acknowledgement counts for all messages received before it.
         """
         return self._in_hand.unsettled
 
@@ -421,7 +422,6 @@ class Consumer(pulsar.Consumer):
 
     def pause_message_listener(self) -> None:
         """Pause the listener on both topics."""
-        self._in_hand.is_asking = False
         for source in reversed(self._in_hand.sources):
             source.raw.pause_message_listener()
 

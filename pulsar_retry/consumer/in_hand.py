@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pulsar
 
-from pulsar_retry.consumer.nacks.awaited import State
-from pulsar_retry.consumer.nacks.chunks import ChunkedId, may_be_chunked, with_chunks
-from pulsar_retry.consumer.nacks.queue import NackQueue
-from pulsar_retry.consumer.nacks.returns import COME_BACK, Returns, Rounds
+from pulsar_retry.consumer.nacks import Nacks, chunk_ids
 from pulsar_retry.consumer.received_letters import ReceivedLetters
+from pulsar_retry.consumer.returns import COME_BACK, Returns, Rounds
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.observe.watch import topic_label
 from pulsar_retry.runtime import fork
@@ -22,14 +22,12 @@ from pulsar_retry.runtime.raw import id_of, raw_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.wire.names import logical
 
-#: At high rates, about one message in this number of seconds is checked.
-_CHECK_INTERVAL = 0.001
+#: Messages that follow each other faster than this number of seconds are not all looked at, as long
+#: as none of them was chunked: chunked messages are large.
+_LOOK_INTERVAL = 0.001
 
-#: At least one in this number of messages is checked.
-_MOST_UNCHECKED = 128
-
-#: Seconds after a failed hand-off in which each message is checked. Its own message waits less.
-_AFTER_FAILURE = 60.0
+#: At least one in this number of messages is looked at.
+_MOST_UNSEEN = 128
 
 
 class TopicSource:
@@ -41,10 +39,10 @@ class TopicSource:
     """
 
     def __init__(self, timer: Timer, returns: Returns, *, redelivers_all: bool) -> None:
-        """Start without a raw consumer; see `NackQueue` for *redelivers_all*."""
+        """Start without a raw consumer; see `Nacks` for *redelivers_all*."""
         self.raw: Any = None
-        self.nacks = NackQueue(timer, redelivers_all=redelivers_all)
-        self.nacks.asked_again = returns.asked_again
+        self.nacks = Nacks(timer, redelivers_all=redelivers_all)
+        self.nacks.not_retried = returns.not_retried
         self._rounds = Rounds(self.nacks, timer) if redelivers_all else None
         fork.guard(self, "raw", "nacks")
 
@@ -52,10 +50,10 @@ class TopicSource:
         """Store the raw consumer."""
         self.raw = self.nacks.raw = raw
 
-    def come_back(self, message_id: Any, failures: int) -> None:
+    def come_back(self, message_id: Any, failures: int, chunks: Sequence[Any]) -> None:
         """Have a message redelivered whose hand-off has failed *failures* times."""
         if self._rounds is None:
-            self.nacks.add(message_id, COME_BACK.delay(failures))
+            self.nacks.add(message_id, COME_BACK.delay(failures), chunks)
         else:
             self._rounds.add(message_id, failures)
 
@@ -68,13 +66,11 @@ class InHand:
         retry: The source of the retry topic; None without one.
         letters: The letters that came from the retry topic; None without one.
         sources: The one or two sources.
-        returns: Redeliveries that this process has requested, and that are not retries.
+        returns: Which redeliveries are retries.
         received: How many messages were received. Threads add to it without a lock, as they do to
             *settled*.
         settled: How many messages were settled.
         looks_at: The count of received messages at which `look` is due.
-        is_asking: Whether the application waits for a message, or got none when it last asked.
-        letters_in_flight: Returns how many letters of this consumer are in flight.
     """
 
     def __init__(self, client: pulsar.Client, plan: Plan, timer: Timer, clock: Clock) -> None:
@@ -87,27 +83,13 @@ class InHand:
             self.retry = TopicSource(timer, self.returns, redelivers_all=False)
             self.letters = ReceivedLetters(client, plan, clock)
             self.sources = (self.main, self.retry)
-        this = weakref.ref(self)  # no reference cycle, so that a closed consumer is freed at once
-
-        def state() -> State:
-            return State() if (in_hand := this()) is None else in_hand.state()
-
-        for each in self.sources:
-            each.nacks.state = state
         self.received = 0
         self.settled = 0
-        self.is_asking = False
-        self.letters_in_flight: Callable[[], int] = lambda: 0
+        self.looks_at = 0
         self._plan = plan
         self._now = timer.now
-        # The topics that messages of a pattern came from: a message id does not include its topic.
-        is_pattern = isinstance(plan.topic, re.Pattern)
-        self._seen_topics: set[str] | None = set() if is_pattern else None
-        #: Whether each received message is checked. If not, only some are checked at high rates.
-        self._looks_at_each = is_pattern or bool(plan.ack_timeout)
-        self._looks_at_each_until = float("-inf")
-        self._looked, self._step = float("-inf"), 1
-        self.looks_at = 0
+        self._has_chunked = False
+        self._looked, self._step, self._samples_at = float("-inf"), 1, 0
 
     def is_letter(self, message: Any) -> bool:
         """Tell whether *message*, or the message of an id, came from the retry topic."""
@@ -126,82 +108,88 @@ class InHand:
         if self.received >= self.looks_at:
             self.look(messages)
 
-    def hand_off_failed(self) -> None:
-        """Count a message that is unsettled again, because its letter has failed.
+    def look(self, messages: Sequence[Any]) -> None:
+        """Look at received *messages*: whether they were nacked, and whether they are chunked."""
+        if self.received >= self._samples_at:
+            self._look_for_chunked(messages)
+        self.looks_at = self._samples_at
+        if self._plan.ack_timeout or any(each.nacks.pending for each in self.sources):
+            self.looks_at = 0
+            for each in messages:
+                self._came(each)
 
-        If it comes before it is requested, this must be seen, or it would be counted twice.
+    def _came(self, message: Any) -> None:
+        """Cancel the nack of a message that comes early, and begin its time-out."""
+        raw, time_out = raw_of(message), self._plan.ack_timeout
+        if not raw.redelivery_count() and self._plan.shared and not time_out:
+            return  # the usual case: it was never nacked
+        letter, message_id = self.is_letter(message), raw.message_id()
+        nacks = self.source(letter=letter).nacks
+        nacks.came(message_id)
+        if time_out:
+            with contextlib.suppress(RuntimeError):  # no thread can be started: the next one tries
+                nacks.time_out(message_id, time_out, self._chunks(raw, letter=letter))
+
+    def _look_for_chunked(self, messages: Sequence[Any]) -> None:
+        """Look at each message, or at high rates at some of them."""
+        for each in messages[:: self._step]:
+            raw = raw_of(each)
+            nacks = self.source(letter=self.is_letter(each)).nacks
+            self._has_chunked |= not nacks.redelivers_all and nacks.saw(raw.message_id())
+        now, interval = self._now(), _LOOK_INTERVAL * len(messages)
+        if self._has_chunked or now - self._looked > 10 * interval:
+            self._step = 1
+        elif now - self._looked < interval:
+            self._step = min(2 * self._step, _MOST_UNSEEN)
+        self._looked = now
+        self._samples_at = self.received + self._step
+
+    # -- redeliveries ---------------------------------------------------------------------------
+
+    def nack(self, message: Any, *, letter: bool) -> Callable[[float], None]:
+        """Return a function that has a message, or that of an id, redelivered after a delay.
+
+        The function keeps only the id of the message, and takes the seconds of the delay.
+
+        Raises:
+            ConfigError: it is the id of a chunked message that can be from any topic of a pattern.
         """
-        self.settled -= 1
-        self._looks_at_each_until = self._now() + _AFTER_FAILURE
+        chunks = self._chunks(message, letter=letter)
+        return partial(self._nack, self.source(letter=letter).nacks, id_of(message), chunks)
+
+    def _nack(self, nacks: Nacks, message_id: Any, chunks: Sequence[Any], delay: float) -> None:
+        nacks.add(message_id, delay, chunks)
+        self.looks_at = 0  # each message can be a nacked one now
+
+    def come_back(self, raw: Any, *, letter: bool) -> None:
+        """Have a message redelivered that could not be handed on: later each time."""
+        failures, source = self.returns.failed(raw), self.source(letter=letter)
+        source.come_back(raw.message_id(), failures, self._chunks(raw, letter=letter))
         self.looks_at = 0
 
-    def look(self, messages: Sequence[Any]) -> None:
-        """Check received *messages*."""
-        self.is_asking = False
-        now = self._now()
-        looks_at_each = self._looks_at_each or now < self._looks_at_each_until
-        for each in messages[:: 1 if looks_at_each else self._step]:
-            self._check_message(raw_of(each))
-        if looks_at_each or self._looks_at_each:  # the first chunked message may just have come
-            self.looks_at = 0
-            return
-        interval = _CHECK_INTERVAL * len(messages)
-        if now - self._looked < interval:
-            self._step = min(2 * self._step, _MOST_UNCHECKED)
-        elif now - self._looked > 10 * interval:
-            self._step = 1
-        self._looked = now
-        self.looks_at = self.received + self._step
-
-    def _check_message(self, raw: Any) -> None:
-        """Check whether a message is chunked, and whether a nack has requested it."""
-        if self._seen_topics is not None:
-            self._seen_topics.add(raw.topic_name())
-        letter = self.is_letter(raw)
-        nacks, message_id = self.source(letter=letter).nacks, self._with_chunks(raw, letter=letter)
-        is_chunked = type(message_id) is ChunkedId
-        if is_chunked:
-            self._looks_at_each = True
-        nacks.come(message_id)
-        # pulsar-client's time-out redelivers only the last chunk. A nack redelivers all chunks.
-        if is_chunked and self._plan.ack_timeout and not nacks.redelivers_all:
-            nacks.add(message_id, self._plan.ack_timeout)
-
-    # -- the ids of nacks -----------------------------------------------------------------------
-
-    def nack_id(self, message: Any, *, letter: bool) -> Any:
-        """Return the id of a message, or an id, in the form that nacks need."""
-        wanted = self._with_chunks(message, letter=letter)
-        if type(wanted) is ChunkedId or not self._plan.shared:
-            self._looks_at_each = True
-            self.looks_at = 0
-        return wanted
-
-    def _with_chunks(self, message: Any, *, letter: bool) -> Any:
-        message_id = id_of(message)
-        if not may_be_chunked(message_id):  # the usual case
-            return message_id
+    def _chunks(self, message: Any, *, letter: bool) -> Sequence[Any]:
+        """Return the ids of the chunks of a message, or that of an id, if a nack needs them."""
+        message_id, nacks = id_of(message), self.source(letter=letter).nacks
+        if nacks.redelivers_all or not nacks.saw(message_id):
+            return ()
+        self._has_chunked = True
         if (raw := raw_of(message)) is not message_id:
-            topics: Iterable[str] = (raw.topic_name(),)
-        else:
-            topics = self._may_be_from(message_id.partition(), letter=letter)
-        return with_chunks(message_id, topics)
-
-    def _may_be_from(self, partition: int, *, letter: bool) -> Iterable[str]:
-        """Return the full names of the topics, or partitions, that an id can belong to."""
-        if letter and self.letters is not None:
-            return self.letters.topics
-        suffix = f"-partition-{partition}" if partition >= 0 else ""
-        if self._seen_topics is not None:
-            return [each for each in tuple(self._seen_topics) if each.endswith(suffix)]
-        return [f"{topic_label(logical(each))}{suffix}" for each in topic_list(self._plan.topic)]
+            return chunk_ids(message_id, [raw.topic_name()])
+        topics = self._plan.topics.retry if letter and self._plan.topics else self._plan.topic
+        if isinstance(topics, re.Pattern):
+            raise ConfigError.bad(
+                "message", message_id, "a message: the id of a chunked one does not name its topic"
+            )
+        part = "" if (number := message_id.partition()) < 0 else f"-partition-{number}"
+        names = [f"{topic_label(logical(each))}{part}" for each in topic_list(topics)]
+        return chunk_ids(message_id, names)
 
     # -- what the broker counts -----------------------------------------------------------------
 
     @property
     def pending_nacks(self) -> int:
         """How many nacked messages wait for their delay."""
-        return sum(len(each.nacks.pending) for each in self.sources)
+        return sum(len(each.nacks) for each in self.sources)
 
     @property
     def unsettled(self) -> int:
@@ -221,7 +209,3 @@ class InHand:
             "nacks_pending": float(self.pending_nacks),
             "unsettled": float(self.unsettled),
         }
-
-    def state(self) -> State:
-        """Return the state of the application."""
-        return State(self.is_asking, not self.letters_in_flight() and not self.unsettled)

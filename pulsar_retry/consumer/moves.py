@@ -144,8 +144,7 @@ class HeldMessages:
         if not self._is_disconnected_soon():
             for raw in messages:
                 self._in_hand.returns.given_back(raw)
-                message_id = self._in_hand.nack_id(raw, letter=False)
-                self._in_hand.main.nacks.add(message_id, 0.0)
+                self._in_hand.nack(raw, letter=False)(0.0)
 
     def _is_disconnected_soon(self) -> bool:
         """Wait briefly for the connection to end; tell whether it did, for all of the topics."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -95,13 +94,7 @@ class Outbox:
             self._hand_off.waiting = self.kept.__len__
             if not self._hand_off.keeps_writer_schema:
                 self._native_letters = native_letters(plan)
-        in_flight = weakref.WeakMethod(self.in_flight)
-        in_hand.letters_in_flight = lambda: 0 if (count := in_flight()) is None else count()
         fork.guard(self, "_hand_off")
-
-    def in_flight(self) -> int:
-        """Return how many letters are in flight, or wait to be published again."""
-        return len(self.kept) + (len(self._hand_off.flights) if self._hand_off else 0)
 
     def hand_on(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None]:
         """Publish *letter*, then acknowledge the raw message that it was made from.
@@ -290,7 +283,7 @@ class Outbox:
         was_letter = letters is not None and letters.includes(message)
         ended = letters.handing_on(raw) if was_letter and letters is not None else None
         source = in_hand.source(letter=was_letter)
-        if source.nacks.pending.entries:
+        if source.nacks.pending:
             source.nacks.cancel(raw.message_id())
         in_hand.settled += 1  # undone if the hand-off fails
         return source.raw, was_letter, ended

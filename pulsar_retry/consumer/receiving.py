@@ -206,7 +206,6 @@ class Receiving:
 
     def _next(self, timeout_millis: int | None) -> Any:
         """Return the next raw message, including surplus ones."""
-        self._in_hand.is_asking = True
         inbox, raw = self.inbox, self._in_hand.main.raw
         if inbox is None:
             if self._renewal is not None and self._renewal.is_pending:
@@ -296,7 +295,6 @@ class Receiving:
 
     def batch_after_empty(self) -> list[pulsar.Message]:
         """Return a batch of what is available, after a batch of the topic alone was empty."""
-        self._in_hand.is_asking = True
         if self.inbox is None:
             return []
         count, size, _ = self._batch_limits
@@ -304,7 +302,6 @@ class Receiving:
         return self._batch_from(self.inbox, (count, size, 1))
 
     def _batch_from(self, inbox: Inbox, limits: tuple[int, int, int]) -> list[pulsar.Message]:
-        self._in_hand.is_asking = True
         return [self.wrap(raw) for raw in inbox.receive_batch(limits) if not self.is_surplus(raw)]
 
     # -- listeners ------------------------------------------------------------------------------
@@ -322,7 +319,6 @@ class Receiving:
             if self._in_hand.letters is not None:
                 message._letter = letter  # noqa: SLF001 - as `message_of` does it
             call(message)
-        self._in_hand.is_asking = True
 
     # -- messages that the application need not handle --------------------------------------------
 

@@ -9,7 +9,6 @@ from typing import Any
 import _pulsar
 
 from pulsar_retry.consumer.in_hand import InHand
-from pulsar_retry.consumer.nacks.chunks import ChunkedId
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.counting import SUPERSEDED
 from pulsar_retry.observe.watch import Watch
@@ -56,7 +55,7 @@ class MessageSettler:
         else:
             source.raw.acknowledge(raw_of(message))
         in_hand.settled += 1
-        if source.nacks.pending.entries:
+        if source.nacks.pending:
             source.nacks.cancel(id_of(message))
 
     def _count(self, raw: Any, *, letter: bool = False) -> None:
@@ -83,7 +82,7 @@ class MessageSettler:
         in_hand, main = self._in_hand, self._in_hand.main
         main.raw.acknowledge_cumulative(raw_of(message))
         in_hand.all_redelivered()
-        if main.nacks.pending.entries:
+        if main.nacks.pending:
             is_one = isinstance(self._plan.topic, str)
             main.nacks.cancel_up_to(id_of(message), one_topic=is_one)
         self._count(raw_of(message))
@@ -104,10 +103,9 @@ class MessageSettler:
         letter = in_hand.is_letter(raw)
         if wait is None:
             wait = self._plan.nack_backoff.delay(self._deliveries(raw, letter=letter))
-        nacks, wanted = in_hand.source(letter=letter).nacks, in_hand.nack_id(raw, letter=letter)
-        if self._plan.ack_timeout and type(wanted) is ChunkedId:
-            nacks.cancel(wanted)  # it may be waiting for its acknowledgement time-out
-        nacks.add(wanted, wait)
+        in_hand.nack(raw, letter=letter)(wait)
+        if not self._plan.shared and not letter:
+            in_hand.returns.nacked(id_of(raw))  # the broker does not count it
         self._watch.nacked(raw, wait)
 
     def _deliveries(self, raw: Any, *, letter: bool) -> int:
@@ -119,15 +117,12 @@ class MessageSettler:
 
     def hand_off_failed(self, raw: Any, was_letter: bool) -> None:
         """Have a message redelivered whose letter has failed."""
-        self._in_hand.hand_off_failed()
+        self._in_hand.settled -= 1
         self.come_back(raw, was_letter)
 
     def come_back(self, raw: Any, letter: bool) -> None:
         """Have a message redelivered that could not be handed on."""
-        in_hand = self._in_hand
-        failures = in_hand.returns.failed(raw)
-        source = in_hand.source(letter=letter)
-        source.come_back(in_hand.nack_id(raw, letter=letter), failures)
+        self._in_hand.come_back(raw, letter=letter)
 
     # -- everything at once ---------------------------------------------------------------------
 
@@ -137,8 +132,7 @@ class MessageSettler:
         if in_hand.letters is not None:
             in_hand.letters.all_come_again()
         for source in in_hand.sources:
-            source.nacks.clear()
-            source.raw.redeliver_unacknowledged_messages()
+            source.nacks.ask_for_all()
         in_hand.all_redelivered()
 
     def moved(self) -> None:

@@ -59,8 +59,8 @@ class Plan:
 
     @property
     def limit(self) -> int | None:
-        """The policy's number of retries if the broker counts redeliveries, otherwise None."""
-        return self.policy.max_redeliver_count if self.policy and self.shared else None
+        """The policy's number of retries; None without a policy."""
+        return self.policy.max_redeliver_count if self.policy else None
 
     def watch(self, now: Callable[[], float]) -> Watch:
         """Return the watch for a consumer of this plan; *now* returns the seconds since 1970."""

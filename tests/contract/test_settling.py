@@ -162,6 +162,17 @@ def test_an_acknowledgement_time_out(place: Place) -> None:
     assert 1 == message.redelivery_count()
 
 
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
+def test_a_nack_ends_the_acknowledgement_time_out(place: Place, kind: str) -> None:
+    """Nothing comes before the delay of the nack, which is longer; and then it comes once."""
+    consumer = place.subscribe(kind, unacked_messages_timeout_ms=10_000)
+    place.publish("a")
+    consumer.negative_acknowledge(take(consumer, 1)[0], delay=13)
+    assert [] == rest(consumer, 12_500)
+    consumer.acknowledge(take(consumer, 1)[0])
+    assert [] == rest(consumer)
+
+
 def test_the_counts_end_with_the_last_consumer(place: Place) -> None:
     """The broker forgets redelivery counts when the last consumer closes."""
     with place.subscribe() as consumer:
@@ -290,10 +301,11 @@ def test_a_dead_letter_at_once(place: Place) -> None:
     assert "invalid" == letter.properties()["FAILURE_REASON"]
 
 
-def test_nacks_end_in_a_dead_letter(place: Place) -> None:
-    """Without retry letters, a message is dead-lettered after N redeliveries."""
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "KeyShared"])
+def test_nacks_end_in_a_dead_letter(place: Place, kind: str) -> None:
+    """Without retry letters, a message is dead-lettered after N redeliveries, on every type."""
     consumer = place.subscribe(
-        dead_letter_policy=pr.DeadLetterPolicy(1), negative_ack_backoff=pr.Immediate()
+        kind, dead_letter_policy=pr.DeadLetterPolicy(1), negative_ack_backoff=pr.Immediate()
     )
     place.publish("x")
     for _ in range(2):

@@ -51,7 +51,6 @@ class RawConsumer:
         self._subscription = subscription
         self._size = self.permits = conf.receiver_queue_size()
         self._nack_delay = conf.negative_ack_redelivery_delay_ms() / 1000
-        self._ack_timeout = conf.unacked_messages_timeout_ms() / 1000
         self._by_index = conf.batch_index_ack_enabled()
         self._batch = conf.batch_receive_policy()
         self._inclusive = conf.start_message_id_inclusive()
@@ -196,11 +195,6 @@ class RawConsumer:
         if self._size and self._consumed >= max(1, self._size // 2):
             more, self._consumed = self._consumed, 0
             self._flow(more)
-        if self._ack_timeout:
-            self._clock.call_at(
-                self._clock.monotonic() + self._ack_timeout,
-                lambda: self._redeliver(item.subscription, item.entry.number),
-            )
         return item.message
 
     def _flow(self, permits: int) -> None:

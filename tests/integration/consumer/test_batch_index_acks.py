@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
 import pulsar
 import pytest
 
+import pulsar_retry as pr
 from pulsar_retry.replay import Filter
 from support.consumer.filling import send_batch
-from support.reading import SOON, receive_all
+from support.consumer.shells import SHELLS, opened
+from support.reading import SOON, read_all, receive_all
 from support.replay.redriving import Dead, received
 
 SHARED = pulsar.ConsumerType.Shared
@@ -62,6 +65,32 @@ def test_nacks_of_one_batch(client, topic, by_index):
     again = receive_all(consumer, 3_000, count=len(expected))
     assert expected == sorted(again)
     assert 0 == consumer.pending_nacks
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_redelivering_everything_comes_after_acknowledgements(broker, client, topic, shell):
+    """Of a batch of ten, nine are acknowledged just before: only the tenth is dead-lettered."""
+
+    async def play():
+        face = opened(shell, broker.service_url)
+        consumer = await face.subscribe(
+            topic,
+            "billing",
+            SHARED,
+            batch_index_ack_enabled=True,
+            dead_letter_policy=pr.DeadLetterPolicy(0),
+        )
+        send_batch(client, topic, 10)
+        messages = [await consumer.receive(SOON) for _ in range(10)]
+        for message in messages[:9]:
+            await consumer.acknowledge(message)
+        await consumer.redeliver_unacknowledged_messages()
+        with pytest.raises(pulsar.Timeout):
+            await consumer.receive(2_000)
+        await face.close()
+
+    asyncio.run(play())
+    assert [b"9"] == [each.data() for each in read_all(client, f"{topic}-billing-DLQ", 1)]
 
 
 def test_a_redrive_of_part_of_a_batch(broker, admin, client, topic) -> None:

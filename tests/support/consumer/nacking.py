@@ -7,8 +7,7 @@ from typing import Any
 
 import attrs
 
-from pulsar_retry.consumer.nacks.bursts import LEAD
-from pulsar_retry.consumer.nacks.queue import NackQueue
+from pulsar_retry.consumer.nacks import LEAD, Nacks
 
 
 @attrs.frozen
@@ -48,7 +47,8 @@ class World:
         self._tick = math.inf
         self._due = math.inf
         self.redeliveries: list[float] = []
-        self.queue = NackQueue(self, redelivers_all=redelivers_all)  # type: ignore[arg-type]
+        self.asked_for_all: list[float] = []
+        self.queue = Nacks(self, redelivers_all=redelivers_all)  # type: ignore[arg-type]
         self.queue.raw = self
 
     def now(self) -> float:
@@ -70,6 +70,10 @@ class World:
         self.calls += 1
         self._nacked.append((self.time, message_id.number))
         self._tick = self.time + LEAD / 3
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Have everything redelivered."""
+        self.asked_for_all.append(self.time)
 
     def _advance_client(self, until: float) -> None:
         while self._tick <= until:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import suppress
 
 import pulsar
 import pytest
 
 import pulsar_retry as pr
 from support.consumer.shells import on_both_shells
-from support.reading import SOON
+from support.reading import SOON, read_all
 
 SHARED = pulsar.ConsumerType.Shared
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 EARLIEST = pulsar.InitialPosition.Earliest
+
+#: The parts of the id of a chunked message in its text form.
+ENDS = re.compile(r"\(([^)]*)\)")
 
 #: Three chunks where a message may have 5 MiB; a fast compression would make it one.
 BIG = bytes(12 << 20)
+
+
+def place(message):
+    """Return the entry that a message, or its last chunk, is in."""
+    message_id = message.message_id()
+    return message_id.ledger_id(), message_id.entry_id()
 
 
 async def send(client, topic, *payloads):
@@ -88,7 +99,12 @@ def test_of_several_topics(client, topic, admin, form):
     consumer.negative_acknowledge(message, delay=0)
     message = consumer.receive(SOON)
     assert (BIG, 1) == (message.data(), message.redelivery_count())
-    consumer.negative_acknowledge(message.message_id(), delay=0)
+    if form == "pattern":
+        with pytest.raises(pr.ConfigError, match="does not name its topic"):
+            consumer.negative_acknowledge(message.message_id(), delay=0)
+        consumer.negative_acknowledge(message, delay=0)
+    else:
+        consumer.negative_acknowledge(message.message_id(), delay=0)
     message = consumer.receive(SOON)
     assert (BIG, 2) == (message.data(), message.redelivery_count())
     consumer.acknowledge(message)
@@ -148,3 +164,73 @@ def test_in_a_listener(client, topic):
     client.create_producer(topic, chunking_enabled=True, batching_enabled=False).send(BIG)
     assert done.wait(SOON / 1000)
     assert [0, 1] == deliveries
+
+
+def test_acknowledgement_time_outs(client, topic, admin):
+    """A chunked message that is not acknowledged in time comes back whole."""
+    # Open to the end, or the broker deletes the topic before the pattern is subscribed to.
+    _kept = client.create_producer(f"{topic}-a")
+    admin.create_partitioned_topic(f"{topic}-b", 2)
+    sources = {
+        topic: (topic, SHARED),
+        f"{topic}-b": (f"{topic}-b", pulsar.ConsumerType.KeyShared),
+        f"{topic}-c": ([f"{topic}-c", f"{topic}-d"], SHARED),
+        f"{topic}-a": (re.compile(f"{topic}-a.*"), SHARED),
+        f"{topic}-e": (f"{topic}-e", pulsar.ConsumerType.Exclusive),
+    }
+    consumers = []
+    for target, (source, kind) in sources.items():
+        consumer = client.subscribe(
+            source,
+            "billing",
+            kind,
+            unacked_messages_timeout_ms=10_000,  # less is refused
+            initial_position=EARLIEST,
+        )
+        producer = client.create_producer(target, chunking_enabled=True, batching_enabled=False)
+        producer.send(BIG)
+        consumer.receive(SOON)
+        consumers.append(consumer)
+    for consumer in consumers:
+        message = consumer.receive(3 * SOON)
+        assert BIG == message.data()
+        consumer.acknowledge(message)
+
+
+def test_what_lies_between_chunks_is_not_retried(broker, client, topic):
+    """It may come again with them, and does not count: N redeliveries of its own are left."""
+    consumer = client.subscribe(
+        topic,
+        "billing",
+        SHARED,
+        dead_letter_policy=pr.DeadLetterPolicy(1),
+        negative_ack_backoff=pr.Immediate(),
+    )
+    big = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
+    sent = threading.Event()
+    count = 0
+    with pr.Client(broker.service_url, logger=QUIET) as other:  # by a connection of its own
+        small = other.create_producer(topic, batching_enabled=False)
+        big.send_async(4 * BIG, lambda *_: sent.set())
+        while not sent.is_set():
+            small.send(b"small")
+            count += 1
+    messages = [consumer.receive(SOON) for _ in range(count + 1)]
+    (chunked,) = [each for each in messages if each.data() != b"small"]
+    first, last = [
+        tuple(map(int, each.split(",")[:2])) for each in ENDS.findall(str(chunked.message_id()))
+    ]
+    between = [each for each in messages if first < place(each) < last]
+    assert between
+    for each in messages:
+        if each is not chunked and each is not between[0]:
+            consumer.acknowledge(each)
+    consumer.negative_acknowledge(chunked)
+    again = {place(each): each for each in (consumer.receive(SOON) for _ in range(2))}
+    consumer.acknowledge(again[last])
+    message = again[place(between[0])]
+    for _ in range(2):
+        consumer.negative_acknowledge(message)
+        with suppress(pulsar.Timeout):
+            message = consumer.receive(2_000)
+    assert [b"small"] == [each.data() for each in read_all(client, f"{topic}-billing-DLQ", 1)]

@@ -14,7 +14,6 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.nacks.bursts import AHEAD
 from support.brokers.redelivering import RedeliveryProxy
 from support.reading import NEVER, SOON, receive_all
 from support.waiting import eventually
@@ -88,8 +87,7 @@ def test_a_hundred_thousand_nacks(broker, topic, capsys):
     assert asked_for.keys() == proxy.asked.keys()
     assert {1} == {len(moments) for moments in proxy.asked.values()}
     errors = [1000 * (proxy.asked[entry][0] - due) for entry, due in asked_for.items()]
-    # Where the process is held up, pulsar-client looks before the last of them are there.
-    assert min(errors) > -1000 * AHEAD
+    assert min(errors) >= 0
     cuts = statistics.quantiles(errors, n=100)
     with capsys.disabled():
         print(f"\n100,000 nacks asked for {cuts[49]:.0f} ms after due (p99 {cuts[98]:.0f} ms)")  # noqa: T201
@@ -120,7 +118,7 @@ def test_mixed_delays_under_a_stream_of_nacks(broker, topic, capsys):
     with capsys.disabled():
         cuts = statistics.quantiles(errors, n=100)
         print(f"\nmixed nacks asked for {cuts[49]:.0f} ms after due (p99 {cuts[98]:.0f} ms)")  # noqa: T201
-    assert min(errors) > -1000 * AHEAD  # as above
+    assert min(errors) >= 0
     assert max(errors) < 60_000
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from pulsar_retry.consumer.nacks.returns import Returns
+from pulsar_retry.consumer.returns import Returns
 from support.consumer.nacking import Id
 
 
@@ -44,12 +44,21 @@ def test_a_batch_is_redelivered_once() -> None:
     assert 1 == returns.attempts_before(Raw(1, 2))
 
 
-def test_what_is_asked_for_again_does_not_count() -> None:
-    """Each time: a message that has not come has not run."""
+def test_what_is_redelivered_with_a_chunked_message_does_not_count() -> None:
+    """Each time: it lies between the chunks."""
     returns = Returns()
-    returns.asked_again([Id(1)])
-    returns.asked_again([Id(1)])
+    returns.not_retried([(0, 1), (0, 2)])
+    returns.not_retried([(0, 1)])
     assert 1 == returns.attempts_before(Raw(1, 3))
+
+
+def test_where_the_broker_does_not_count_nacks_do() -> None:
+    """Of each message; what comes back with it, or because its letter failed, does not count."""
+    returns = Returns()
+    for _ in range(2):
+        returns.nacked(Id(1))
+    returns.failed(Raw(1, 0))
+    assert [2, 0] == [returns.attempts_before(Raw(number, 0)) for number in (1, 2)]
 
 
 def test_the_broker_begins_anew() -> None:

@@ -1,1 +1,0 @@
-"""Nacks: the pending ones, and when they are given to pulsar-client."""
