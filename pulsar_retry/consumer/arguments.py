@@ -71,6 +71,7 @@ def make_plan(
         raise ConfigError.bad("letter_send_timeout", letter_send_timeout, "more than 0 seconds")
     if policy is not None:
         not_blank("subscription_name", subscription, "a name that is not blank")
+        check_nameable(subscription, policy, retry=enable_retry)
     topics = None
     if enable_retry and policy is not None:
         _check_retry(topic, receiver_queue_size)
@@ -101,6 +102,21 @@ def make_plan(
         ),
         ordered=consumer_type != pulsar.ConsumerType.Shared,
     )
+
+
+def check_nameable(subscription: str, policy: DeadLetterPolicy, *, retry: bool) -> None:
+    """Check that letters' topics without a given name can be named after a subscription.
+
+    Raises:
+        ConfigError: they cannot, because a topic's name has no slash after the namespace.
+    """
+    given = [policy.dead_letter_topic, policy.retry_letter_topic if retry else ""]
+    if "/" in subscription and None in given:
+        raise ConfigError.bad(
+            "subscription",
+            subscription,
+            "a name without a slash, or a dead_letter_policy with the names of the letters' topics",
+        )
 
 
 def letter_producers(

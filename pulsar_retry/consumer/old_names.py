@@ -4,8 +4,8 @@ The Java client can ask the broker for a topic's partitions without creating the
 pulsar-client cannot: its request creates the topic if the cluster creates partitioned topics
 automatically, and the answer does not distinguish a plain topic from a missing one. A pattern
 subscription lists the namespace and creates nothing, but does not report what it matched.
-Therefore two exclusive pattern subscriptions with the same new name are made: the second one is
-refused exactly if the first one is on a topic.
+Therefore it is made in a way that brokers refuse (Shared, of compacted topics): the refusal says
+that there is a topic, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+import weakref
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import _pulsar
@@ -20,13 +23,20 @@ import attrs
 import pulsar
 
 from pulsar_retry.letters.plan import Plan, topic_list
+from pulsar_retry.runtime.results import error_of
 from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, first_topic, logical
 
 #: What pulsar-client raises if a role may not read the topic, or not list the namespace.
 MAY_NOT_LOOK = (pulsar.AuthorizationError, pulsar.LookupError)
 
-#: The prefix of the subscriptions' names. They stay behind if the process is killed meanwhile.
-PROBE = "pulsar-retry-probe-"
+#: Seconds to wait for an answer before the broker is asked something else too.
+_PATIENCE = 0.5
+
+#: How often it answers something else before the missing answer is understood as a refusal.
+_CONTROLS = 2
+
+#: The topics that each client has looked for, and whether they exist.
+_known: weakref.WeakKeyDictionary[pulsar.Client, dict[str, bool]] = weakref.WeakKeyDictionary()
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -41,7 +51,7 @@ def old_names(topic: str, subscription: str, naming: Naming) -> LetterTopics | N
 def with_old_names(plan: Plan, client: pulsar.Client) -> Plan:
     """Return *plan* with old-style names for topics that exist and that the user has not named.
 
-    The two names are looked up separately, as in the Java client.
+    The two names are looked up separately, as in the Java client, and once for each *client*.
 
     Raises:
         pulsar.PulsarException: the look-up failed. A guess could put letters into two topics.
@@ -52,43 +62,52 @@ def with_old_names(plan: Plan, client: pulsar.Client) -> Plan:
     retry, dead_letter = plan.topics.retry, plan.topics.dead_letter
     old = old_names(str(first), plan.subscription, plan.naming)
     if old is not None:
-        if plan.policy.retry_letter_topic is None:
-            retry = old.retry if _old_exists(client, old.retry) else retry
-        if plan.policy.dead_letter_topic is None:
-            dead_letter = old.dead_letter if _old_exists(client, old.dead_letter) else dead_letter
+        wanted = [old.retry] * (plan.policy.retry_letter_topic is None)
+        wanted += [old.dead_letter] * (plan.policy.dead_letter_topic is None)
+        found = _existing(client, wanted)
+        retry = old.retry if old.retry in found else retry
+        dead_letter = old.dead_letter if old.dead_letter in found else dead_letter
     return attrs.evolve(plan, topics=LetterTopics(retry, dead_letter))
 
 
-def exists(client: pulsar.Client, topic: str) -> bool:
-    """Tell whether the persistent *topic*, partitioned or not, exists. Creates nothing.
+def _existing(client: pulsar.Client, topics: list[str]) -> set[str]:
+    """Return those of *topics*, which are of one namespace, that exist."""
+    known = _known.setdefault(client, {})
+    asked = [each for each in topics if each not in known]
+    with suppress(*MAY_NOT_LOOK):
+        if asked and not exists(client, *asked):  # the usual case costs one look-up
+            known.update(dict.fromkeys(asked, False))
+    for each in asked:
+        if each not in known:
+            known[each] = _exists_or_has_partitions(client, each)
+    return {each for each in topics if known[each]}
 
-    If the topic exists, pulsar-client logs errors that can be ignored.
+
+def exists(client: pulsar.Client, *topics: str) -> bool:
+    """Tell whether one of the persistent *topics* of a namespace exists. Creates nothing.
+
+    They may be partitioned. If one exists, pulsar-client logs errors that can be ignored.
 
     Raises:
         pulsar.PulsarException: one of `MAY_NOT_LOOK`, or the broker was not reached.
     """
-    topic = logical(topic)  # pulsar-client compares the pattern with names without partitions
-    name = TopicName.parse(topic)
-    # pulsar-client uses the namespace part as it is, so only the local name is escaped.
-    pattern = f"{name.tenant}/{name.namespace}/{re.escape(name.local)}"
-    subscription = f"{PROBE}{uuid.uuid4().hex}"
-    first = _subscribe(client, pattern, subscription)
-    try:
-        second = _subscribe(client, pattern, subscription)
-    except pulsar.ConsumerBusy:
-        first.close()
-        _unsubscribe(client, topic, subscription)
-        return True
-    except BaseException:
-        first.close()
-        raise
-    second.close()
-    first.close()
-    return False
+    # pulsar-client compares the pattern with names without partitions.
+    names = [TopicName.parse(logical(each)) for each in topics]
+    # pulsar-client uses the namespace part as it is, so only the local names are escaped.
+    namespace = f"{names[0].tenant}/{names[0].namespace}"
+    answer = _look(client, f"{namespace}/({'|'.join(re.escape(each.local) for each in names)})")
+    # Where subscriptions are not created automatically, the broker refuses each of them with an
+    # error after which pulsar-client tries again until its time-out. If it answers another look-up
+    # of the namespace meanwhile, it has answered this one too.
+    for _ in range(_CONTROLS):
+        with suppress(TimeoutError):
+            return _found(answer.result(_PATIENCE))
+        _found(_look(client, f"{namespace}/{uuid.uuid4().hex}").result())
+    return not answer.done() or _found(answer.result())
 
 
-def _subscribe(client: pulsar.Client, pattern: str, subscription: str) -> Any:
-    """Subscribe exclusively to the present topics, and return the raw consumer.
+def _look(client: pulsar.Client, pattern: str) -> Future[Any]:
+    """Subscribe to the topics that match *pattern*; return the future of the result.
 
     pulsar-client starts the timer that looks for more topics after it has reported the consumer,
     and cancels it when the consumer is closed. If both happen at the same time on two threads, the
@@ -97,23 +116,29 @@ def _subscribe(client: pulsar.Client, pattern: str, subscription: str) -> Any:
     """
     configuration = _pulsar.ConsumerConfiguration()
     configuration.pattern_auto_discovery_period(0)
-    return client._client.subscribe_pattern(pattern, subscription, configuration)  # noqa: SLF001
+    configuration.read_compacted(True)  # noqa: FBT003 - of pulsar-client
+    configuration.consumer_type(pulsar.ConsumerType.Shared)
+    answer: Future[Any] = Future()
+
+    def answered(result: Any, consumer: Any) -> None:
+        if result == _pulsar.Result.Ok:
+            consumer.close_async(lambda _: None)
+        answer.set_result(result)
+
+    client._client.subscribe_async_pattern(  # noqa: SLF001
+        pattern, f"pulsar-retry-{uuid.uuid4().hex}", configuration, answered
+    )
+    return answer
 
 
-def _unsubscribe(client: pulsar.Client, topic: str, subscription: str) -> None:
-    """Remove the subscription from each partition, with one consumer for each.
-
-    A consumer of several topics can also end the process when it unsubscribes, but less often.
-    """
-    for partition in client.get_topic_partitions(topic):
-        consumer = client._client.subscribe(  # noqa: SLF001 - see above
-            partition, subscription, _pulsar.ConsumerConfiguration()
-        )
-        consumer.unsubscribe()
-        consumer.close()
+def _found(result: Any) -> bool:
+    """Tell whether a topic has matched, by the result of the subscription."""
+    if result in {_pulsar.Result.Ok, _pulsar.Result.NotAllowedError}:
+        return bool(result == _pulsar.Result.NotAllowedError)
+    raise error_of(result)
 
 
-def _old_exists(client: pulsar.Client, topic: str) -> bool:
+def _exists_or_has_partitions(client: pulsar.Client, topic: str) -> bool:
     try:
         return exists(client, topic)
     except MAY_NOT_LOOK:

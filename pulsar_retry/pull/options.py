@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.arguments import letter_producers
+from pulsar_retry.consumer.arguments import check_nameable, letter_producers
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
@@ -113,12 +113,14 @@ def checked_options(**arguments: Any) -> Options:
     checked_hooks(arguments.get("hooks"))
     DelayLevels.parse(arguments.get("delay_levels", DEFAULT_DELAY_LEVELS))
     options = Options(**arguments)
+    is_retried = options.redelivery == "letters"
+    check_nameable(options.subscription, options.letters, retry=is_retried)
     letter_producers(
         options.letters,
         options.crypto_key_reader,
         options.letter_encryption_key,
         options.plain_letters,
-        retry=options.redelivery == "letters",
+        retry=is_retried,
     )
     return options
 

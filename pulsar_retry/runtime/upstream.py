@@ -63,7 +63,7 @@ OF_SCHEMAS: Names = {"Schema": ("_record_cls", "_schema_info")}
 
 #: Of the C++ binding, `_pulsar`: functions that `pulsar` has not, or not in this form.
 RAW: Names = {
-    "Client": ("get_schema_info", "get_topic_partitions", "subscribe", "subscribe_pattern"),
+    "Client": ("get_schema_info", "get_topic_partitions", "subscribe_async_pattern"),
     "ClientConfiguration": ("set_file_logger",),
     "Consumer": ("acknowledge_async", "batch_receive", "receive", "receive_async"),
     "Message": ("encryption_context", "int_schema_version", "length"),

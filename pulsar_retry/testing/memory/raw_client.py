@@ -75,6 +75,9 @@ class RawClient:
         world = self.world
         with world.guard:
             self._check_open()
+            shared = {_pulsar.ConsumerType.Shared, _pulsar.ConsumerType.KeyShared}
+            if topics and conf.read_compacted() and conf.consumer_type() in shared:
+                raise error_of(_Result.NotAllowedError)
             for topic in topics:
                 if fault := world.faults.on_subscribe(topic.name):
                     raise error_of(getattr(_Result, fault.error.__name__))
@@ -163,6 +166,7 @@ class RawClient:
             raise error_of(_Result.AlreadyClosed)
 
     close_async = later(close)
+    subscribe_async_pattern = later(subscribe_pattern, gives=True)
     get_topic_partitions_async = later(get_topic_partitions, gives=True)
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import attrs
 
+from pulsar_retry.consumer.arguments import check_nameable
 from pulsar_retry.consumer.old_names import old_names
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, logical
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
@@ -204,6 +206,7 @@ def _topic(
 
     if given is not None:
         return SourceTopic(kind, given)
+    check_nameable(subscription, DeadLetterPolicy(), retry=True)
     old = old_names(topic, subscription, naming)
     new = naming.topics(topic, subscription)
     return SourceTopic(kind, name_in(new), None if old is None else name_in(old))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from contextlib import suppress
 
 import pulsar
@@ -9,6 +10,10 @@ import pytest
 
 import pulsar_retry as pr
 from support.reading import SOON, read_all, receive_all
+from support.waiting import eventually
+
+SHARED = pulsar.ConsumerType.Shared
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +85,49 @@ def test_old_names_are_used_where_they_exist(
     if not partitions:  # the look-up left no subscription behind
         expected = {"billing"} if old == "RETRY" else {"pulsar-retry"}
         assert expected == set(admin.stats(existing)["subscriptions"])
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_where_everything_is_made_by_hand(
+    broker, client, publish, admin, namespace, topic, partitions
+):
+    """A broker that makes no topics and subscriptions says all the same that an old DLQ exists."""
+    dead = f"persistent://{namespace}/billing-DLQ"
+    for each, subscription in (
+        (topic, "billing"),
+        (f"{topic}-billing-RETRY", "billing"),
+        (dead, "pulsar-retry"),
+    ):
+        if partitions:
+            admin.create_partitioned_topic(each, partitions)
+        client.subscribe(each, subscription, SHARED).close()
+    for policy, allowed in (
+        ("autoTopicCreation", "allowAutoTopicCreation"),
+        ("autoSubscriptionCreation", "allowAutoSubscriptionCreation"),
+    ):
+        admin.set_namespace_policy(namespace, policy, {allowed: False})
+    eventually(lambda: _refuses_subscriptions(broker, topic))
+    before = set(admin.topics(namespace))
+    consumer = client.subscribe(
+        topic, "billing", SHARED, enable_retry=True, dead_letter_policy=pr.DeadLetterPolicy(0)
+    )
+    publish()
+    consumer.reconsume_later(consumer.receive(SOON))
+    kept = client.subscribe(dead, "pulsar-retry", SHARED)
+    assert b"order" == kept.receive(SOON).data()
+    assert before == set(admin.topics(namespace))
+
+
+def _refuses_subscriptions(broker, topic):
+    """Tell whether the broker makes no subscription for a consumer any more."""
+    client = pulsar.Client(broker.service_url, operation_timeout_seconds=2, logger=QUIET)
+    try:
+        client.subscribe(topic, f"probe-{uuid.uuid4()}", SHARED).unsubscribe()
+    except pulsar.Timeout:
+        return True
+    finally:
+        client.close()
+    return False
 
 
 def test_names_of_the_users_own_are_taken_as_they_are(subscribe, publish, admin, namespace, topic):
