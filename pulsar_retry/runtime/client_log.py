@@ -3,12 +3,14 @@
 If pulsar-client gets a Python logger, it takes the interpreter's lock for each line, even for lines
 below the logger's level, and once more when one of its threads ends. An interpreter that is
 shutting down (before Python 3.14) kills such a thread, and C++ then aborts the process. Therefore
-pulsar-client writes its lines into a pipe, and a thread of this module reads them while there is a
-client.
+pulsar-client writes its lines into a file in memory, and a thread of this module reads them while
+there is a client. It is no pipe, because pulsar-client writes some lines with the interpreter's
+lock: if a pipe were full then, pulsar-client would wait for its reader, and the reader for the
+lock.
 
 pulsar-client has one log for the whole process. The first client determines it, and its file stays
-open for ever. Without a reader, a full pipe would block pulsar-client. Therefore its file becomes
-another one: standard error while there is no client of this package, and a new pipe later.
+open for ever. So its file becomes another one when much was written, and standard error while there
+is no client of this package.
 """
 
 from __future__ import annotations
@@ -17,16 +19,12 @@ import contextlib
 import logging
 import os
 import re
-import sys
+import tempfile
 import threading
-import uuid
 from pathlib import Path
 
 import _pulsar
 import pulsar
-
-if sys.platform == "linux":
-    import fcntl
 
 _LINE = re.compile(r"\S+ \S+ (DEBUG|INFO|WARN|ERROR) +\[\w+\] \S+ \| (.*)", re.DOTALL)
 _LEVELS = {
@@ -40,10 +38,13 @@ _OPEN_FILES = "/dev/fd"
 _STANDARD_ERROR = 2
 #: Writes the exceptions of the application's handlers and filters to standard error.
 _BROKEN = logging.Handler()
-#: What is written after the last line.
-_LAST = f"last line {uuid.uuid4().hex}"
-#: The size of the pipe in bytes: some thousand lines.
-_CAPACITY = 1 << 20
+#: Seconds between two looks at the file: nothing says that a line was written.
+_EVERY = 0.1
+#: After so many bytes, lines go to a new file.
+_SIZE = 1 << 20
+#: If more bytes than this wait, because the application's logger is slow, they are dropped.
+_MOST_WAITING = 16 << 20
+_CHUNK = 1 << 16
 #: The maximum number of seconds for reading the last lines.
 _PATIENCE = 1.0
 
@@ -55,7 +56,8 @@ class _ClientLog:
         """Make it; *file* is what pulsar-client has open already."""
         self._file = file
         self._users: set[object] = set()
-        self._pipe: tuple[int, int] | None = None
+        self._store: int | None = None
+        self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         # The destructor of a client can interrupt a thread that holds the lock.
         self._lock = threading.RLock()
@@ -71,44 +73,60 @@ class _ClientLog:
             if user not in self._users:
                 return
             self._users.discard(user)
-            if self._users or self._pipe is None or self._file is None:
+            if self._users or self._store is None or self._file is None:
                 return
             self._leave(self._file)
-            (_, writer), self._pipe = self._pipe, None
+            self._store = None
+            self._ended.set()
             thread, self._thread = self._thread, None
-            # The end of the file does not come while another process has the pipe open. A full pipe
-            # must not block here, because its reader may wait for a lock of the application.
-            os.set_blocking(writer, False)
-            with contextlib.suppress(BlockingIOError):
-                os.write(writer, f"{_LAST}\n".encode("ascii"))
-            os.close(writer)
         if thread is not None and thread is not threading.current_thread():
             thread.join(_PATIENCE)
 
     def forked(self) -> _ClientLog:
-        """Return the log of a forked child, and leave the pipe to the parent. No lock is taken."""
+        """Return the log of a forked child, and leave the file to the parent. No lock is taken."""
         if self._file is not None:
             self._leave(self._file)
-        for each in self._pipe or ():
-            os.close(each)
+        if self._store is not None:
+            os.close(self._store)
         return _ClientLog(self._file)
 
     def _open(self, logger: logging.Logger) -> None:
-        reader, writer = _pipe()
+        store = _new_file()
         if self._file is None:
-            self._file = _opened(reader, writer, logger)
+            self._file = _opened(store, logger)
         else:
-            os.dup2(writer, self._file, inheritable=False)
+            os.dup2(store, self._file, inheritable=False)
         if self._file is None:  # pulsar-client has another log
-            os.close(reader)
-            os.close(writer)
+            os.close(store)
             return
-        self._pipe = reader, writer
-        thread = threading.Thread(
-            target=_pass_on, args=(reader, logger), name="pulsar-client-log", daemon=True
+        self._store, self._ended = store, threading.Event()
+        self._thread = threading.Thread(
+            target=self._pass_on,
+            args=(_Lines(store, logger), self._ended),
+            name="pulsar-client-log",
+            daemon=True,
         )
-        thread.start()
-        self._thread = thread
+        self._thread.start()
+
+    def _pass_on(self, lines: _Lines, ended: threading.Event) -> None:
+        is_over = False
+        while not is_over:
+            is_over = ended.wait(_EVERY)
+            lines.read()
+            if lines.at > _SIZE and (fresh := self._renewed(ended)) is not None:
+                ended.wait(_EVERY)  # a line may be on its way into the previous file
+                lines.read()
+                lines.turn_to(fresh)
+        os.close(lines.file)
+
+    def _renewed(self, ended: threading.Event) -> int | None:
+        """Have lines written to a new file, and return it; None if the log has ended."""
+        with self._lock:
+            if ended.is_set() or self._file is None:
+                return None
+            self._store = _new_file()
+            os.dup2(self._store, self._file, inheritable=False)
+            return self._store
 
     @staticmethod
     def _leave(file: int) -> None:
@@ -120,21 +138,59 @@ class _ClientLog:
             os.close(nowhere)
 
 
-def _pipe() -> tuple[int, int]:
-    """Return the two ends of a pipe, as large as the system allows without a privilege.
+class _Lines:
+    """Passes lines of a file, to which they are appended, to a logger. For one thread.
 
-    pulsar-client makes and shuts down clients with the interpreter's lock. If the pipe is full
-    then, its reader waits for this lock, and pulsar-client for the reader.
+    Attributes:
+        file: The file.
+        at: How much of it was read.
     """
-    reader, writer = os.pipe()
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # this user has too many
-            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _CAPACITY)
-    return reader, writer
+
+    def __init__(self, file: int, logger: logging.Logger) -> None:
+        self.file, self.at = file, 0
+        self._logger = logger
+        self._rest = b""
+
+    def read(self) -> None:
+        """Pass on what was appended. If that is too much, only count it."""
+        end = os.fstat(self.file).st_size
+        drops, dropped = end - self.at > _MOST_WAITING, 0
+        while self.at < end:
+            data = os.pread(self.file, min(_CHUNK, end - self.at), self.at)
+            self.at += len(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            if drops:
+                dropped += len(lines)
+                continue
+            for line in lines:
+                self._log(line.decode("utf-8", "replace"))
+        if dropped:
+            self._log(f"- - WARN  [0] - | {dropped} lines were dropped: the logger is too slow")
+
+    def turn_to(self, file: int) -> None:
+        """Go on with another file; a line may begin in this one, and end in the other."""
+        os.close(self.file)
+        self.file, self.at = file, 0
+
+    def _log(self, text: str) -> None:
+        found = _LINE.fullmatch(text)
+        level, text = (found[1], found[2]) if found else ("INFO", text)
+        try:
+            self._logger.log(_LEVELS[level][0], "%s", text)
+        except BaseException:  # noqa: BLE001 - nobody else reads
+            _BROKEN.handleError(logging.makeLogRecord({"msg": text}))
 
 
-def _opened(reader: int, writer: int, logger: logging.Logger) -> int | None:
-    """Have pulsar-client open the pipe as its log; return its file, None if it has another log.
+def _new_file() -> int:
+    """Return a file without a name, in memory if the system has that."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("pulsar-client-log")
+    with tempfile.TemporaryFile(buffering=0) as file:
+        return os.dup(file.fileno())
+
+
+def _opened(store: int, logger: logging.Logger) -> int | None:
+    """Have pulsar-client open a file as its log; return its number, None if it has another log.
 
     Lines below the present level of *logger* are not written.
     """
@@ -142,31 +198,15 @@ def _opened(reader: int, writer: int, logger: logging.Logger) -> int | None:
     levels = [client for level, client in _LEVELS.values() if level >= least]
     level = levels[0] if levels else pulsar.LoggerLevel.Error
     configuration = _pulsar.ClientConfiguration()
-    configuration.set_file_logger(level, f"{_OPEN_FILES}/{writer}")
+    configuration.set_file_logger(level, f"{_OPEN_FILES}/{store}")
     client = _pulsar.Client("pulsar://localhost", configuration)  # connects to nothing
     del client, configuration  # their copy is closed now, if it is not the log
-    wanted = os.fstat(writer)
+    wanted = os.fstat(store)
     for each in (int(path.name) for path in Path(_OPEN_FILES).iterdir()):
         with contextlib.suppress(OSError):  # the file of the list itself
-            if each not in {reader, writer} and os.path.samestat(os.fstat(each), wanted):
+            if each != store and os.path.samestat(os.fstat(each), wanted):
                 return each
     return None
-
-
-def _pass_on(reader: int, logger: logging.Logger) -> None:
-    """Read lines, and pass them to *logger*, until the last one."""
-    # closefd=False: a forked child has this file object, too, but not the file.
-    with os.fdopen(reader, encoding="utf-8", errors="replace", closefd=False) as lines:
-        for line in lines:
-            if (text := line.rstrip("\n")) == _LAST:
-                break
-            found = _LINE.fullmatch(text)
-            level, text = (found[1], found[2]) if found else ("INFO", text)
-            try:
-                logger.log(_LEVELS[level][0], "%s", text)
-            except BaseException:  # noqa: BLE001 - nobody else reads, and a full pipe blocks
-                _BROKEN.handleError(logging.makeLogRecord({"msg": text}))
-    os.close(reader)
 
 
 _log = _ClientLog()
@@ -182,7 +222,7 @@ def begin(user: object, logger: logging.Logger | None) -> bool:
         logger: The application's logger; None: that of the name ``pulsar``.
 
     Returns:
-        Whether the lines are passed on. On Windows, which cannot open a pipe by its number, they
+        Whether the lines are passed on. On Windows, which cannot open a file by its number, they
         are not: there, pulsar-client itself needs *logger*, or else it writes to the console.
     """
     if not Path(_OPEN_FILES).exists():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import pytest
 
@@ -153,7 +152,7 @@ print(sum("second" in each for each in now.lines) > 0, threads())
 
 
 def test_a_handler_that_raises_stops_nothing():
-    """A pipe that nobody reads would block pulsar-client, and with it the application."""
+    """Lines that nobody reads would fill the memory."""
     code, said = end_of(
         _LOGGER,
         """
@@ -166,7 +165,7 @@ LOGGER.addHandler(now := Lines())
 client = pr.Client(URL, logger=LOGGER)
 for number in range(30):
     try:
-        client.get_topic_partitions(f"{number}://" + "x" * 50_000)  # more than the pipe holds
+        client.get_topic_partitions(f"{number}://" + "x" * 50_000)
     except pulsar.PulsarException:
         pass
 client.close()
@@ -176,32 +175,68 @@ print(threads())
     assert (code, said) == (0, "0")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a pipe has its usual size elsewhere")
-def test_a_client_can_be_made_while_thousands_of_lines_wait():
-    """It is made with the interpreter's lock, which the reader of a full pipe would wait for."""
-    code, said = end_of(
-        _LOGGER,
-        """
-read = threading.Event()
-class Slow(logging.Handler):
+_HELD = """
+import ctypes
+from pulsar_retry.runtime import client_log
+class Read(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines, self.began, self.may = [], threading.Event(), threading.Event()
     def emit(self, record):
-        read.wait()
+        self.began.set()
+        self.may.wait()
+        self.lines.append(record.getMessage())
 LOGGER.setLevel("INFO")
-LOGGER.addHandler(Slow())
+LOGGER.addHandler(read := Read())
 client = pr.Client(URL, logger=LOGGER)
-for number in range(60):
-    try:
-        client.get_topic_partitions(f"{number}://" + "x" * 5000)
-    except pulsar.PulsarException:
-        pass
+write = ctypes.PyDLL(None).write  # with the interpreter's lock, as pulsar-client does
+def fill(lines, line=b"0 0 INFO  [1] x | " + b"x" * 1000):
+    for number in range(lines):
+        text = b"%s %d\\n" % (line, number)
+        assert write(client_log._log._file, text, len(text)) == len(text)
+"""
+
+
+def test_lines_are_written_while_the_lock_is_held():
+    """More than any pipe holds; the reader needs the lock, so pulsar-client must not wait for it.
+
+    The lines come all and in order, also when they go to a new file.
+    """
+    code, said = end_of(
+        _LOGGER + _HELD,
+        """
+fill(2000)
 other = pr.Client(URL, logger=LOGGER)
 other.shutdown()
-read.set()
+read.may.set()
+fill(2000, b"0 0 WARN  [1] x | y")
 client.close()
-print(threads())
+while threads(): pass
+ours = [int(each.rpartition(" ")[2]) for each in read.lines if each[:1] in "xy"]
+print(ours == [*range(2000), *range(2000)])
 """,
     )
-    assert (code, said) == (0, "0")
+    assert (code, said) == (0, "True")
+
+
+def test_lines_that_are_too_many_are_counted():
+    """An application's logger that is too slow costs no more memory than said, and no more time."""
+    code, said = end_of(
+        _LOGGER + _HELD,
+        """
+client_log._MOST_WAITING = 1 << 20
+fill(1)
+read.began.wait()
+fill(3000)
+read.may.set()
+client.close()
+while threads(): pass
+ours = sum(each[:1] == "x" for each in read.lines)
+(dropped,) = (int(each.partition(" ")[0]) for each in read.lines if "were dropped" in each)
+print(ours <= 1, dropped >= 3000)
+""",
+    )
+    assert (code, said) == (0, "True True")
 
 
 def test_clients_that_are_not_ours_never_wait_for_a_reader():
@@ -212,7 +247,7 @@ def test_clients_that_are_not_ours_never_wait_for_a_reader():
 LOGGER.setLevel("INFO")
 os.dup2(1, 2)
 pr.Client(URL, logger=LOGGER).close()
-for _ in range(1500):  # more than a pipe holds
+for _ in range(1500):
     pulsar.Client(URL).close()
 """,
     )
