@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
 from pulsar_retry.wire.envelope import fingerprint_of
+from pulsar_retry.wire.stack import own_frame
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -139,11 +139,8 @@ def _text(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return where *error* was raised; empty if that was in this package."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    if not frames:
+    """Return where in the application *error* was raised; empty if only this package was there."""
+    if (own := own_frame(error.__traceback__)) is None:
         return ""
-    frame, line = frames[-1]
-    if str(frame.f_globals.get("__name__")).partition(".")[0] == "pulsar_retry":
-        return ""
+    frame, line = own
     return f" ({frame.f_code.co_filename}:{line} in {frame.f_code.co_name})"

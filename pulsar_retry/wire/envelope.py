@@ -36,6 +36,8 @@ _MAX_TEXT = 65_536
 
 _REDACTED = ("reason", "message", "traceback")
 
+_STATUSES = range(100, 600)
+
 #: The maximum size of an envelope's properties in bytes, including their names.
 MAX_ENVELOPE = 8192
 
@@ -324,17 +326,32 @@ def _traceback(error: BaseException) -> str | None:
 
 
 def fingerprint_of(error: BaseException | None, reason: str | None) -> str | None:
-    """Return a hash of an error's origin: its class and functions, without line numbers.
+    """Return a hash of an error's origin: its class, and the function of the application.
 
-    The hash stays the same over releases that do not change these functions, and reveals no data.
-    For an error with a kind (`PulsarRetryError`) it is a hash of the class and the kind.
+    The hash stays the same as long as the function keeps its name, and reveals no data. Errors of
+    HTTP clients differ by their status, too. For an error with a kind (`PulsarRetryError`) it is a
+    hash of the class and the kind.
     """
     if error is None:
         return None if reason is None else _hash(reason)
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     if (kind := _kind(error)) is not None:
         return _hash(name, kind)
-    return _hash(name, *place_of(error.__traceback__).functions)
+    return _hash(name, _status(error), place_of(error.__traceback__).function)
+
+
+def _status(error: BaseException) -> str:
+    """Return the HTTP status in an error of urllib, aiohttp, requests or httpx; else nothing."""
+    try:
+        response = getattr(error, "response", None)
+        known = (
+            getattr(error, "code", None),
+            getattr(error, "status", None),
+            getattr(response, "status_code", None),
+        )
+    except Exception:  # noqa: BLE001 - it is the error's own code that fails
+        return ""
+    return next((str(each) for each in known if isinstance(each, int) and each in _STATUSES), "")
 
 
 def _kind(error: BaseException) -> str | None:

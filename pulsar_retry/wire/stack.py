@@ -6,8 +6,9 @@ program are raised in few places. Pure, apart from the cache and from reading so
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 import attrs
 
@@ -16,6 +17,10 @@ _MOST = 256
 
 #: How many frames of a traceback are used: the innermost ones.
 MAX_FRAMES = 30
+
+#: Where installed packages are, and Python's own.
+_INSTALLED = ("site-packages", "dist-packages")
+_STANDARD = ("<frozen ", *(sysconfig.get_paths()[each] for each in ("stdlib", "platstdlib")))
 
 #: Their texts depend on more than their own frames.
 _OTHERS = (SyntaxError, NameError, AttributeError, ImportError, BaseExceptionGroup)
@@ -26,12 +31,13 @@ class Place:
     """A place that raises: the frames of a traceback.
 
     Attributes:
-        functions: The names of the innermost functions, with their modules.
+        function: The name of the application's innermost function, with its module; empty if the
+            error was not raised.
         codes: The code of all frames. It is kept, so that no other code gets its id.
         text: The text of the innermost frames; None: nobody has asked for it.
     """
 
-    functions: list[str]
+    function: str
     codes: list[CodeType]
     text: str | None = None
 
@@ -48,15 +54,46 @@ def place_of(trace: TracebackType | None) -> Place:
         each = each.tb_next
     if (known := _places.get(tuple(key))) is not None:
         return known
-    frames = [frame for frame, _ in traceback.walk_tb(trace)]
-    place = Place(
-        [f"{f.f_globals.get('__name__')}.{f.f_code.co_qualname}" for f in frames[-MAX_FRAMES:]],
-        [frame.f_code for frame in frames],
-    )
+    own = own_frame(trace)
+    function = f"{_module(own[0])}.{own[0].f_code.co_qualname}" if own else ""
+    place = Place(function, [frame.f_code for frame, _ in traceback.walk_tb(trace)])
     if len(_places) >= _MOST:
         _places.clear()
     _places[tuple(key)] = place
     return place
+
+
+def own_frame(trace: TracebackType | None) -> tuple[FrameType, int] | None:
+    """Return the application's innermost frame in a traceback, and its line; None without frames.
+
+    Libraries raise errors in few places, which say nothing about what the application did. An
+    application that is itself installed as a package is told by the outermost frame. If there are
+    only frames of libraries, it is the innermost one.
+    """
+    frames = [each for each in traceback.walk_tb(trace) if not _is_of(each[0], __name__)]
+    outside = [each for each in frames if _is_installed(each[0]) or not _is_standard(each[0])]
+    own = [each for each in outside if not _is_installed(each[0])]
+    if not own and outside:
+        name = _module(outside[0][0])
+        own = [each for each in outside if _is_of(each[0], name)]
+    return next(reversed(own or frames), None)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
+
+
+def _is_of(frame: FrameType, module: str) -> bool:
+    """Tell whether a frame is in the package of *module*."""
+    return _module(frame).partition(".")[0] == module.partition(".")[0]
+
+
+def _is_installed(frame: FrameType) -> bool:
+    return any(each in frame.f_code.co_filename for each in _INSTALLED)
+
+
+def _is_standard(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_STANDARD)
 
 
 def formatted(error: BaseException) -> str:

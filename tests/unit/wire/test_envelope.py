@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from email.message import Message
+from types import SimpleNamespace
+from urllib.error import HTTPError
 
 import attrs
 import pytest
@@ -126,6 +129,29 @@ def test_the_same_error_has_the_same_fingerprint() -> None:
     one, other = (caught(lambda text=text: no_amount(text)) for text in ("no amount", "card 4711"))
     assert fingerprint(one) == fingerprint(other)
     assert len(fingerprint(one) or "") == 16
+
+
+class HttpError(Exception):
+    """An error of an HTTP client."""
+
+    def __init__(self, name: str, value: object) -> None:
+        """Say the status as *name*."""
+        super().__init__(value)
+        setattr(self, name, value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        lambda status: HTTPError("http://x", status, "", Message(), None),
+        lambda status: HttpError("status", status),
+        lambda status: HttpError("response", SimpleNamespace(status_code=status)),
+    ],
+)
+def test_http_errors_differ_by_status(error: Callable[[int], Exception]) -> None:
+    """Of urllib, aiohttp, requests and httpx; other numbers say nothing."""
+    assert 2 == len({fingerprint(error(status)) for status in (503, 404, 503)})
+    assert fingerprint(error(7)) == fingerprint(error(1))
 
 
 def test_other_errors_have_other_fingerprints() -> None:

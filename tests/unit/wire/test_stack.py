@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from pulsar_retry.wire import stack
-from pulsar_retry.wire.stack import formatted
+from pulsar_retry.wire.stack import formatted, own_frame
 
 
 def simple(number):
@@ -121,3 +121,45 @@ def test_many_places():
             space["raises"]()
         wanted = "".join(traceback.format_exception(caught.value, limit=-30))
         assert wanted == formatted(caught.value)
+
+
+def raises_in(*folders: str) -> Exception:
+    """Return an error that came through functions of modules in these folders, the outermost first.
+
+    The module of a function is named like the last part of its folder.
+    """
+    call: object = None
+    for folder in reversed(folders):
+        space: dict[str, object] = {"inner": call, "__name__": folder.rpartition("/")[2]}
+        body = "inner()" if call else "raise ValueError"
+        exec(compile(f"def f():\n    {body}", f"{folder}/m.py", "exec"), space)  # noqa: S102
+        call = space["f"]
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the frames matter
+        call()  # type: ignore[operator]
+    trace = caught.value.__traceback__
+    return caught.value.with_traceback(trace and trace.tb_next)  # without the test's own frame
+
+
+STANDARD = stack._STANDARD[1]
+
+
+@pytest.mark.parametrize(
+    ("folders", "own"),
+    [
+        (["/srv/shop", "/srv/shop", "/x/site-packages/httpx", f"{STANDARD}/socket"], "shop"),
+        (["/srv/outer", f"{STANDARD}/json", "/srv/inner"], "inner"),
+        (["/x/site-packages/pulsar_retry", "/srv/shop", "/x/site-packages/pulsar_retry"], "shop"),
+        ([f"{STANDARD}/asyncio", "/x/site-packages/app", "/x/site-packages/httpx"], "app"),
+        ([f"{STANDARD}/asyncio", f"{STANDARD}/json"], "json"),
+        (["<frozen importlib>/importlib", "/x/dist-packages/app"], "app"),
+    ],
+)
+def test_the_place_is_in_the_application(folders, own):
+    """Not in a library that it called, unless there is nothing else."""
+    frame, line = own_frame(raises_in(*folders).__traceback__)
+    assert (own, 2) == (frame.f_globals["__name__"], line)
+
+
+def test_there_is_no_place_in_this_package():
+    """It raises errors that say themselves what they are of."""
+    assert own_frame(raises_in("/srv/pulsar_retry").__traceback__) is None
