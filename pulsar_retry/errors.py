@@ -47,6 +47,7 @@ from _pulsar import (
     AlreadyClosed,
     AuthorizationError,
     ConnectError,
+    IncompatibleSchema,
     PulsarException,
     TopicTerminated,
 )
@@ -104,6 +105,10 @@ _TERMINATED = (
     "It is terminated, and nothing can be published to it: when what is in it is handled, delete "
     "it, and it is created again"
 )
+_INCOMPATIBLE = (
+    "It refuses the schema. If it has messages without a schema, upload the schema first "
+    "(pulsar-admin schemas upload); otherwise the schema does not fit those that it has"
+)
 
 
 @contextlib.contextmanager
@@ -121,6 +126,8 @@ def noting(error: Exception, topic: object) -> Exception:
     error.add_note(f"The topic is {topic}")
     if isinstance(error, TopicTerminated):
         error.add_note(_TERMINATED)
+    if isinstance(error, IncompatibleSchema):
+        error.add_note(_INCOMPATIBLE)
     return error
 
 

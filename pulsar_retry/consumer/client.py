@@ -277,7 +277,8 @@ class Client(pulsar.Client):
                 ``enable_retry``, where N is 16.
             crypto_failure_action: What happens to a message that cannot be decrypted. ``FAIL``: it
                 is not delivered until decryption succeeds. ``DISCARD``: it is acknowledged and not
-                delivered. ``CONSUME``: it is delivered encrypted.
+                delivered. ``CONSUME``: it is delivered encrypted. With chunked messages that
+                crashes pulsar-client (3.13), so a warning is logged.
             enable_retry: Read the retry topic too. `Consumer.reconsume_later` needs this.
             naming: The rules for the names of letters' topics that the policy does not name.
             delay_levels: The table of delays that the *level* of `reconsume_later` refers to, such
@@ -333,6 +334,8 @@ class Client(pulsar.Client):
         )
         checked_sources(plan)
         check_newer(newer)
+        if crypto_failure_action == pulsar.ConsumerCryptoFailureAction.CONSUME:
+            _log.warning(_CRASHES, subscription_name)
         limits = batch_limits(batch_receive_policy)
         common = {
             **newer,
@@ -487,6 +490,14 @@ def _shut_down(
         provider.close()
     client_log.end(log_use)
 
+
+_log = logging.getLogger("pulsar_retry")
+
+_CRASHES = (
+    "the subscription %s has crypto_failure_action=CONSUME: pulsar-client writes beyond its buffer "
+    "and ends the process when a chunked message cannot be decrypted. Nothing shows in advance "
+    "whether a topic has such messages, so use CONSUME only where no producer has chunking_enabled"
+)
 
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 

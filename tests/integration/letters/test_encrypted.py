@@ -83,6 +83,16 @@ def test_letters_of_an_asyncio_consumer_are_encrypted(broker, client, topic, key
     assert SMALL not in stored(client, dead, 1, crypto_failure_action=consume)[0].data()
 
 
+def test_consuming_what_cannot_be_decrypted_is_warned_of(client, topic, caplog):
+    """pulsar-client crashes where such a message is chunked."""
+    for name in ("FAIL", "CONSUME"):
+        assert not caplog.records
+        action = getattr(pulsar.ConsumerCryptoFailureAction, name)
+        client.subscribe(topic, SUBSCRIPTION, crypto_failure_action=action).close()
+    (record,) = caplog.records
+    assert "chunking_enabled" in record.getMessage()
+
+
 async def dead_letter(url, topic, key_reader):
     """Receive a message and dead-letter it."""
     async with pra.Client(url) as aclient:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from http import HTTPMethod
 
 import pulsar
 import pytest
@@ -72,6 +73,25 @@ def test_a_schema_decodes_letters_and_dead_letters(subscribe, client, topic, sch
 
     (dead,) = read_all(client, f"{topic}-billing-DLQ", 1, schema=schema)
     assert str(value) == str(dead.value())
+
+
+def test_a_schema_that_comes_later(subscribe, publish, topic, admin):
+    """A topic that began without a schema refuses it; the error names it, and says what helps."""
+    schema = JsonSchema(Order)
+    consumer = subscribe()
+    publish(b'{"amount": 1}')
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    consumer.acknowledge(consumer.receive(SOON))
+    consumer.close()
+
+    uploaded = {"type": "JSON", "schema": schema.schema_info().schema(), "properties": {}}
+    for each in (f"{topic}-billing-RETRY", topic):
+        with pytest.raises(pulsar.IncompatibleSchema) as refused:
+            subscribe(schema=schema)
+        assert f"The topic is {each}" in refused.value.__notes__
+        assert any("schemas upload" in note for note in refused.value.__notes__)
+        admin.call(HTTPMethod.POST, f"schemas/{each.replace('persistent://', '')}/schema", uploaded)
+    subscribe(schema=schema)
 
 
 def test_avro_letters_keep_the_schema_they_were_written_with(subscribe, client, topic):
