@@ -36,7 +36,7 @@ from pulsar_retry.replay.redriving.redrive import MAX_REDRIVES, Redrive
 __all__ = ["command"]
 
 #: The options that say what becomes of a letter.
-_WHAT = ("to", "subscription", "naming", "max_redrives", "keep_failure", "keep_attempts")
+_WHAT = ("to", "topic", "subscription", "naming", "max_redrives", "keep_failure", "keep_attempts")
 
 
 def _patch_text(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
@@ -79,6 +79,12 @@ Examples:
     metavar="retry|origin|TOPIC",
     help="retry: only the subscription that failed gets the messages. origin: all subscriptions "
     "of the topic that a message came from. Or the name of a topic.",
+)
+@click.option(
+    "--topic",
+    metavar="NAME",
+    help="Only letters of this topic. Needed with --subscription if neither the letters nor the "
+    "name of DLQ says whose they are.",
 )
 @click.option("--subscription", metavar="NAME", help="Only letters of this subscription.")
 @dlq_subscription_option

@@ -14,7 +14,7 @@ import pulsar
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handoff.making import text_properties
 from pulsar_retry.consumer.inbox import Inbox
-from pulsar_retry.letters.facts import facts_of
+from pulsar_retry.letters.facts import Facts, facts_of
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
 from pulsar_retry.observe.counting import LANE
 from pulsar_retry.observe.tracing import with_span
@@ -54,6 +54,8 @@ class SubscriberAccess:
         #: Returns a receive function that is faster than `receive`; None if no messages are
         #: flowing. See `Receiving.flowing`. It returns pulsar-client's raw messages (see `whole`).
         self.flowing = consumer._receiving.flowing
+        #: Tells which letters are the subscription's own.
+        self.recipient = consumer._plan.recipient
         fork.guard(self, "_timer")
         self._pubsub_attributes = pubsub_attributes
         self._redact = redact
@@ -61,6 +63,10 @@ class SubscriberAccess:
     def is_letter(self, message: Any) -> bool:
         """Tell whether *message* came from the retry topic."""
         return self._in_hand.is_letter(message)
+
+    def facts(self, message: Any) -> Facts:
+        """Return what *message* says about its origin."""
+        return facts_of(message, self.recipient)
 
     def whole(self, raw: Any) -> pulsar.Message:
         """Return the message for a raw one of `flowing`, as `pulsar.Consumer.receive` makes it."""
@@ -236,7 +242,7 @@ class SubscriberAccess:
         self, message: Any, failure: Failure, failures: int
     ) -> tuple[Any, Mapping[str, str], Origin, FailureDetails]:
         """Return the raw message, its properties, its origin, and the details of the failure."""
-        facts = facts_of(message)
+        facts = self.facts(message)
         origin = facts.origin(self._plan.subscription)
         raw = raw_of(message)
         carried = facts.properties if facts.is_text else text_properties(raw)
@@ -247,7 +253,7 @@ class SubscriberAccess:
             failure.cause,
             failures,
             failure.when,
-            facts_of(message).sent,
+            self.facts(message).sent,
             pubsub_attributes=self._pubsub_attributes,
             redact=self._redact,
         )

@@ -9,6 +9,7 @@ from typing import Any
 from pulsar_retry.letters.identity import of_message
 from pulsar_retry.wire.envelope import read_published
 from pulsar_retry.wire.names import logical
+from pulsar_retry.wire.owner import Recipient
 from pulsar_retry.wire.properties import REAL_TOPIC, Origin, message_id_text, origin_message_id
 
 
@@ -16,8 +17,8 @@ class Facts:
     """What a message says about its origin. Each look at a raw message costs microseconds.
 
     Attributes:
-        properties: The properties of the message; empty if they are not all UTF-8, because
-            pulsar-client gives none of them then.
+        properties: The properties of the message, without what is another's (`Recipient.own`);
+            empty if they are not all UTF-8, because pulsar-client gives none of them then.
         is_text: Whether they are.
         topic: The full name of the topic that it was delivered from.
         message_id: Its id, as letters write it.
@@ -30,14 +31,14 @@ class Facts:
 
     __slots__ = ("chain", "crashes", "is_text", "key", "message_id", "properties", "sent", "topic")
 
-    def __init__(self, message: Any) -> None:
+    def __init__(self, message: Any, recipient: Recipient) -> None:
+        self.topic: str = message.topic_name()
         self.properties: Mapping[str, str] = {}
         self.is_text = True
         try:
-            self.properties = message.properties()
+            self.properties = recipient.own(message.properties(), self.topic)
         except UnicodeDecodeError:
             self.is_text = False
-        self.topic: str = message.topic_name()
         self.message_id = message_id_text(message.message_id())
         origin = origin_message_id(self.properties) or self.message_id
         self.key = f"{self.properties.get(REAL_TOPIC) or logical(self.topic)} {origin}"
@@ -55,9 +56,9 @@ class Facts:
         return Origin(self.topic, self.message_id, subscription)
 
 
-def facts_of(message: Any) -> Facts:
-    """Return the facts about a message, which it keeps."""
+def facts_of(message: Any, recipient: Recipient) -> Facts:
+    """Return the facts about a message for its recipient; the message keeps them."""
     facts: Facts | None = getattr(message, "_facts", None)
     if facts is None:
-        facts = message._facts = Facts(message)  # noqa: SLF001 - a mark of this package
+        facts = message._facts = Facts(message, recipient)  # noqa: SLF001 - a mark of this package
     return facts

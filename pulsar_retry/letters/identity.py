@@ -24,6 +24,11 @@ def new_producer_name() -> str:
     return f"{_PREFIX}{uuid.uuid4().hex}"
 
 
+def is_published_here(raw: Any) -> bool:
+    """Tell whether a producer of this package has published the raw message as a letter."""
+    return str(raw.producer_name()).startswith(_PREFIX)
+
+
 def identity_of(raw: Any, properties: Mapping[str, str]) -> str | None:
     """Return the identity of the letter *raw*; None if it has none.
 
@@ -31,7 +36,7 @@ def identity_of(raw: Any, properties: Mapping[str, str]) -> str | None:
         raw: The raw message.
         properties: Its properties, or those of a letter that is made from it.
     """
-    if not raw.producer_name().startswith(_PREFIX) or _is_non_persistent(raw.topic_name()):
+    if not is_published_here(raw) or _is_non_persistent(raw.topic_name()):
         return None
     return properties.get(ORIGIN_MESSAGE_ID) or None  # empty, it would be that of many messages
 

@@ -31,7 +31,7 @@ from pulsar_retry.wire.properties import (
     FAILURE_STAGE,
     FAILURE_STAMP,
     Origin,
-    check_custom,
+    checked_custom,
     dead_letter_properties,
     letter_properties,
     reconsume_times,
@@ -303,7 +303,8 @@ def reconsumed(
     Raises:
         ConfigError: *custom* would change a system property.
     """
-    check_custom(custom, carried)
+    custom = checked_custom(custom, carried)
+    carried = plan.recipient.own(carried, origin.topic)
     assert plan.topics is not None  # noqa: S101 - DelayRequest.of has checked
     assert plan.policy is not None  # noqa: S101 - a plan with topics has a policy
     count = reconsume_times(carried) + 1
@@ -344,6 +345,7 @@ def retried(
         custom: Additional properties.
         least_delay: The minimum delay in seconds at the broker, whatever the letter says.
     """
+    carried = plan.recipient.own(carried, origin.topic)
     if action.counted:
         carried, envelope = details.on(carried, origin)
         custom = {**custom, **envelope}
@@ -382,7 +384,8 @@ def dead_lettered(
         raise ConfigError("dead_letter needs enable_retry=True or a dead_letter_policy")
     if reason is not None and not isinstance(reason, str):
         raise ConfigError.bad("reason", reason, "a str")
-    check_custom(custom, carried)
+    custom = checked_custom(custom, carried)
+    carried = plan.recipient.own(carried, origin.topic)
     attempt, error = (None, None) if details is None else (details.attempt, details.error)
     if details is not None:
         if stage := (custom or {}).get(FAILURE_STAGE):
@@ -414,6 +417,7 @@ def used_up(
     """
     if plan.topics is None:
         return dead_lettered(plan, carried, origin, reason=RETRIES_EXHAUSTED, details=details)
+    carried = plan.recipient.own(carried, origin.topic)
     carried, envelope = details.on(carried, origin, RETRIES_EXHAUSTED)
     return _counted(
         plan,

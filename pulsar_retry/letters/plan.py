@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -14,6 +15,7 @@ from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.letter_producers import LetterProducerOptions
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming
+from pulsar_retry.wire.owner import Recipient
 
 #: The default number of letters that are remembered.
 DEFAULT_MOST = 10_000
@@ -62,9 +64,16 @@ class Plan:
         """The policy's number of retries; None without a policy."""
         return self.policy.max_redeliver_count if self.policy else None
 
+    @cached_property
+    def recipient(self) -> Recipient:
+        """The subscription as the recipient of messages: which letters are its own."""
+        topics = topic_list(self.topic) if isinstance(self.topic, str | list | tuple) else ()
+        retry = None if self.topics is None else self.topics.retry
+        return Recipient.of(topics, self.subscription, retry)
+
     def watch(self, now: Callable[[], float]) -> Watch:
         """Return the watch for a consumer of this plan; *now* returns the seconds since 1970."""
-        return Watch.of(self.topic, self.subscription, self.hooks, now)
+        return Watch.of(self.topic, self.subscription, self.hooks, now, self.recipient)
 
     def dead_letter_topic(self, delivered_from: str) -> str:
         """Return the dead-letter topic for the topic (or partition) *delivered_from*.

@@ -110,9 +110,12 @@ PyObject* rule_failed(PyObject* object, PyObject* arguments) {
 PyObject* rule_count(PyObject* object, PyObject* source) {
     auto* message = static_cast<Message*>(pointer_of(source, message_type, MESSAGE));
     if (message == nullptr) return nullptr;
+    auto* rule = reinterpret_cast<Rule*>(object)->inner;
     return guarded([=]() -> PyObject* {
         std::int64_t count;
-        if (!RetryRule::read_count(library.properties(message), count)) Py_RETURN_NONE;
+        auto& properties = library.properties(message);
+        if (!rule->is_own(properties, library.topic(message))) Py_RETURN_NONE;
+        if (!RetryRule::read_count(properties, count)) Py_RETURN_NONE;
         return PyLong_FromLongLong(count);
     });
 }

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <climits>
 #include <cmath>
 #include <cstdio>
@@ -208,6 +209,22 @@ struct RetryRule {
     std::set<std::string> failure_names;  // of properties that letters change, besides FAILURE_…
     std::size_t room = 0;                 // for what a dead letter says of its failure, in bytes
 
+    // Tells whether what *properties* say of letters is certainly the subscription's own; see
+    // `pulsar_retry.wire.owner`.
+    bool is_own(const Properties& properties, const std::string& topic) const {
+        static const std::string partition = "-partition-";
+        static const std::set<std::string> said = {
+            "RECONSUMETIMES",    "DELAY_TIME",        "REAL_TOPIC",
+            "REAL_SUBSCRIPTION", "RETRY_TOPIC",       "ORIGIN_MESSAGE_ID",
+            "FAILURE_STAMP",     "FAILURE_CRASHES",   "ORIGIN_MESSAGE_IDY_TIME"};
+        if (topic == retry_topic || topic.rfind(retry_topic + partition, 0) == 0) {
+            auto named = properties.find("REAL_SUBSCRIPTION");
+            return named == properties.end() || named->second == subscription;
+        }
+        return std::none_of(properties.begin(), properties.end(),
+                            [](auto& each) { return said.count(each.first) != 0; });
+    }
+
     // Reads how often a message was reconsumed. False: that is odd, so Python makes its dead letter.
     static bool read_count(const Properties& properties, std::int64_t& count) {
         count = 0;
@@ -277,6 +294,7 @@ struct RetryRule {
     // Makes a dead letter of a message that has failed. *count* is the new count if the retries are
     // used up, otherwise -1.
     bool bury(Draft& draft, const Failure& failure, std::int64_t count) const {
+        if (!is_own(draft.properties, draft.topic)) return false;
         draft.properties.erase("FAILURE_STAMP");  // who brings the message back begins anew
         return describe(draft, failure) && has_room(draft.properties) && add_origin(draft) &&
                (count < 0 || write_count(draft.properties, count, 0, -1)) &&
@@ -286,6 +304,7 @@ struct RetryRule {
     // Replaces what the properties say of the last failure.
     bool describe(Draft& draft, const Failure& failure) const {
         Earlier earlier;
+        if (!is_own(draft.properties, draft.topic)) return false;
         if (!read_failure(draft, earlier)) return false;
         if (failure.attempt == nullptr && !earlier.history.empty()) return false;
         for (auto& [name, value] : failure.changes) draft.properties[name] = value;
@@ -313,6 +332,7 @@ struct RetryRule {
     // given. On success *delay* is the letter's delay in seconds.
     bool apply(Draft& draft, long level, double& delay) const {
         std::int64_t count;
+        if (!is_own(draft.properties, draft.topic)) return false;
         if (!read_count(draft.properties, count) || ++count > most) return false;
         long written = -1;
         if (delay < 0) {

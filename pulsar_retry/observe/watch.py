@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from pulsar_retry.errors import AcknowledgeError, ConfigError, LetterPublishError, shown
@@ -16,6 +16,7 @@ from pulsar_retry.observe.hooks import NONE, Hooks, SettleEvent
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED
 from pulsar_retry.wire.envelope import read_published
 from pulsar_retry.wire.names import TopicName, logical
+from pulsar_retry.wire.owner import Recipient
 from pulsar_retry.wire.properties import (
     REAL_TOPIC,
     RECONSUMETIMES,
@@ -96,9 +97,15 @@ class Watch:
     """
 
     def __init__(
-        self, counters: Counters, hooks: Hooks | None = None, now: Callable[[], float] = time.time
+        self,
+        counters: Counters,
+        hooks: Hooks | None = None,
+        now: Callable[[], float] = time.time,
+        recipient: Recipient | None = None,
     ) -> None:
         self.counters = counters
+        topics = (counters.topic,)
+        self._recipient = recipient or Recipient.of(topics, counters.subscription, None)
         self._hooks = hooks or NONE
         self._now = now
         self._logged: set[tuple[str, type]] = set()
@@ -113,9 +120,11 @@ class Watch:
         subscription: str,
         hooks: Hooks | None = None,
         now: Callable[[], float] = time.time,
+        recipient: Recipient | None = None,
     ) -> Watch:
         """Return the watch for a consumer of *topic*, which can be a list or a pattern too."""
-        return cls(BOOK.counters(topic_label(topic), str(subscription)), hooks, now)
+        counters = BOOK.counters(topic_label(topic), str(subscription))
+        return cls(counters, hooks, now, recipient)
 
     # -- what happens to messages -----------------------------------------------------------------
 
@@ -125,7 +134,7 @@ class Watch:
         if not _is_whole(raw):
             self.counters.sample(events, now, None, 0.0)
             return
-        attempt, age = _attempt_and_age(raw, now)
+        attempt, age = self._attempt_and_age(raw, now)
         self.counters.sample(events, now, attempt, age)
         self._recovered(raw, attempt)
 
@@ -187,7 +196,7 @@ class Watch:
         """Return the number of a message's last attempt, and its age."""
         if letter.published is not None and letter.attempt is not None:
             return letter.attempt, now - letter.published
-        seen, age = _attempt_and_age(raw, now)
+        seen, age = self._attempt_and_age(raw, now)
         return letter.attempt or seen, age
 
     def handed_on(self, raw: Any, letter: LetterFacts) -> None:
@@ -232,9 +241,9 @@ class Watch:
         """
         topic, message_id = self.counters.topic, raw
         if is_whole := _is_whole(raw):
-            topic, message_id = _topic(raw), raw.message_id()
+            topic, message_id = self._topic(raw), raw.message_id()
         if attempt is None:
-            attempt = _attempt_and_age(raw, 0.0)[0] if is_whole else 1
+            attempt = self._attempt_and_age(raw, 0.0)[0] if is_whole else 1
         return SettleEvent(
             topic=topic,
             subscription=self.counters.subscription,
@@ -269,31 +278,28 @@ class Watch:
                 _log.exception(text, name, extra=self.facts(raw))
 
     def _done(self, raw: Any) -> None:
-        self.counters.all_done([_attempt_and_age(raw, self._now())])
+        self.counters.all_done([self._attempt_and_age(raw, self._now())])
+
+    def _topic(self, raw: Any) -> str:
+        """Return the topic that a message, or the origin of a letter, was published to."""
+        return str(self._own(raw).get(REAL_TOPIC) or logical(raw.topic_name()))
+
+    def _attempt_and_age(self, raw: Any, now: float) -> tuple[int, float]:
+        """Return the number of a message's attempt, and the seconds since its publication."""
+        properties, attempt = self._own(raw), 1 + raw.redelivery_count()
+        if RECONSUMETIMES in properties:
+            attempt += reconsume_times(properties)
+            if (first := read_published(properties)) is not None:
+                return attempt, now - first.timestamp()
+        return attempt, now - raw.publish_timestamp() / 1000
+
+    def _own(self, raw: Any) -> Mapping[str, str]:
+        """Return the properties of a raw message that are its own; none if they are not text."""
+        with contextlib.suppress(UnicodeDecodeError):  # then it is no letter of this package
+            return self._recipient.own(raw.properties(), raw.topic_name())
+        return {}
 
 
 def _is_whole(raw: Any) -> bool:
     """Tell whether it is a message and not an id."""
     return hasattr(raw, "redelivery_count")
-
-
-def _topic(raw: Any) -> str:
-    """Return the topic that a message, or the origin of a letter, was published to."""
-    topic = logical(raw.topic_name())
-    with contextlib.suppress(UnicodeDecodeError):
-        return str(raw.properties().get(REAL_TOPIC) or topic)
-    return topic
-
-
-def _attempt_and_age(raw: Any, now: float) -> tuple[int, float]:
-    """Return the number of a message's attempt, and the seconds since its first publication."""
-    try:
-        properties = raw.properties()
-    except UnicodeDecodeError:
-        properties = {}  # it is not a letter of this package
-    attempt = 1 + raw.redelivery_count()
-    if RECONSUMETIMES in properties:
-        attempt += reconsume_times(properties)
-        if (first := read_published(properties)) is not None:
-            return attempt, now - first.timestamp()
-    return attempt, now - raw.publish_timestamp() / 1000

@@ -17,6 +17,7 @@ from pulsar_retry._version import __version__
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.envelope import PUBSUB_ATTRIBUTES, read_envelope
+from pulsar_retry.wire.owner import Recipient
 from pulsar_retry.wire.properties import (
     FAILURE,
     FAILURE_PUBLISH_TIME,
@@ -103,7 +104,7 @@ class Pushed:
         published_ms: When it was first published, in milliseconds since 1970.
         ordering_key: The ordering key, or else the partition key; empty if it has neither.
         redrives: How often it was brought back from a dead-letter topic.
-        attempt: The number of this attempt (`pulsar_retry.attempt_of`).
+        attempt: The number of this attempt.
     """
 
     data: bytes | None
@@ -115,11 +116,12 @@ class Pushed:
     attempt: int = 1
 
     @classmethod
-    def of(cls, message: Any, *, has_pubsub: bool = False) -> Pushed:
+    def of(cls, message: Any, recipient: Recipient, *, has_pubsub: bool = False) -> Pushed:
         """Read a `pulsar.Message`.
 
         Args:
             message: The message.
+            recipient: The subscription that it is delivered to.
             has_pubsub: Whether the subscription's own letters have Pub/Sub's attributes.
 
         Raises:
@@ -139,10 +141,11 @@ class Pushed:
         # Most messages are not letters, so the properties of letters need not be read.
         if _OF_LETTERS.isdisjoint(properties) and FAILURE not in "\n".join(properties):
             return pushed
-        return pushed._as_first_published(properties, has_pubsub=has_pubsub)
+        own = recipient.own(properties, raw.topic_name())
+        return pushed._as_first_published(own, has_pubsub=has_pubsub)
 
     def _as_first_published(self, properties: Mapping[str, str], *, has_pubsub: bool) -> Pushed:
-        """Return the message as it was first published, according to its letter's *properties*."""
+        """Return the message as it was first published, according to its own *properties*."""
         first = read_envelope(properties).published if FAILURE_PUBLISH_TIME in properties else None
         return attrs.evolve(
             self,

@@ -28,7 +28,7 @@ from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
 from pulsar_retry.pull.subscriber import Subscriber
-from pulsar_retry.pull.workers.loop import RETRIES_IN_PLACE
+from pulsar_retry.pull.workers.loop import RECIPIENT, RETRIES_IN_PLACE
 from pulsar_retry.push.arguments import (
     USUAL,
     attribute_headers_of,
@@ -254,6 +254,7 @@ class Dispatcher:
             self._pacer,
             form,
             self._tally,
+            recipient=RECIPIENT.get,
             retries_in_place=RETRIES_IN_PLACE.get,
         )
         if paused:

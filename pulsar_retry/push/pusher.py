@@ -25,6 +25,7 @@ from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.http.poster import Poster
 from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import Pacer
+from pulsar_retry.wire.owner import Recipient
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -71,9 +72,15 @@ class Pusher:
         form: Form,
         tally: PushMetrics,
         *,
+        recipient: Callable[[], Recipient],
         retries_in_place: Callable[[], int],
     ) -> None:
-        """Make a pusher; *retries_in_place* returns how often a lane has retried the message."""
+        """Make a pusher.
+
+        Both functions are called with each message: *recipient* tells which letters are its own,
+        *retries_in_place* how often a lane has retried it.
+        """
+        self._recipient = recipient
         self._poster = poster
         self._pacer = pacer
         self._form = form
@@ -137,7 +144,7 @@ class Pusher:
     def _request(self, message: Any) -> tuple[bytes, list[Header]]:
         """Return the body, and the headers without the token."""
         form = self._form
-        pushed = Pushed.of(message, has_pubsub=form.pubsub_attributes)
+        pushed = Pushed.of(message, self._recipient(), has_pubsub=form.pubsub_attributes)
         attempt = pushed.attempt + self._retries_in_place()
         headers = common_headers(pushed, attempt)
         if form.wrapped:

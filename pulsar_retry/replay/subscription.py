@@ -8,6 +8,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName
+from pulsar_retry.wire.owner import Recipient
 
 
 def _full(topic: str, argument: str) -> str:
@@ -24,6 +25,7 @@ class Subscription:
         name: The subscription.
         retry_letter_topic: The full name of its retry topic.
         dead_letter_topic: The full name of its DLQ.
+        naming: The dialect.
     """
 
     cluster: Cluster
@@ -31,6 +33,7 @@ class Subscription:
     name: str
     retry_letter_topic: str
     dead_letter_topic: str
+    naming: Naming
 
     def __init__(
         self,
@@ -58,7 +61,8 @@ class Subscription:
         if not isinstance(name, str) or not name:
             raise ConfigError.bad("subscription", name, "the name of a subscription")
         full = _full(topic, "topic")
-        letters = Naming.of(naming).topics(full, name)
+        naming = Naming.of(naming)
+        letters = naming.topics(full, name)
         retry, dead = retry_letter_topic or letters.retry, dead_letter_topic or letters.dead_letter
         self.__attrs_init__(
             cluster,
@@ -66,7 +70,13 @@ class Subscription:
             name,
             _full(retry, "retry_letter_topic"),
             _full(dead, "dead_letter_topic"),
+            naming,
         )
+
+    @property
+    def recipient(self) -> Recipient:
+        """Tells which letters are its own."""
+        return Recipient.of((self.topic,), self.name, self.retry_letter_topic)
 
     @property
     def letters(self) -> LetterTopics:

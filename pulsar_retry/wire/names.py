@@ -80,8 +80,6 @@ class Naming(enum.Enum):
     TDMQ_2_7_2 = "tdmq-2.7.2"
     #: ``<subscription>-retry``
     TDMQ_2_6_1 = "tdmq-2.6.1"
-    #: The dead-letter topic is ``<topic>-DLQ``, for all subscriptions (V5 clients of Pulsar 5).
-    PULSAR_V5 = "pulsar-v5"
 
     @classmethod
     def of(cls, naming: str | Naming) -> Naming:
@@ -111,8 +109,6 @@ class Naming(enum.Enum):
                 stem, retry, dead_letter = name.sibling(subscription), "-RETRY", "-DLQ"
             case Naming.TDMQ_2_6_1:
                 stem, retry, dead_letter = name.sibling(subscription), "-retry", "-dlq"
-            case Naming.PULSAR_V5:
-                return LetterTopics(f"{name}-{subscription}-RETRY", f"{name}-DLQ")
         return LetterTopics(stem + retry, stem + dead_letter)
 
 
@@ -126,12 +122,10 @@ NamingLike = (
         "tdmq-2.9.2",
         "tdmq-2.7.2",
         "tdmq-2.6.1",
-        "pulsar-v5",
         "PULSAR",
         "TDMQ_2_9_2",
         "TDMQ_2_7_2",
         "TDMQ_2_6_1",
-        "PULSAR_V5",
     ]
     | Naming
 )
@@ -145,6 +139,7 @@ def first_topic(topics: Sequence[str]) -> str:
 Kind = Literal["retry", "dead_letter"]
 
 _LETTER_NAME = re.compile(r"(?P<stem>.+)-(?P<suffix>RETRY|DLQ|retry|dlq)")
+_PARTITIONS = re.compile(r"\Apartition-[0-9]+-", re.ASCII)
 
 
 def kind_of(topic: str) -> Kind | None:
@@ -155,22 +150,28 @@ def kind_of(topic: str) -> Kind | None:
     return "retry" if match["suffix"].upper() == "RETRY" else "dead_letter"
 
 
-def candidates(letter_topic: str, topics: Collection[str]) -> Iterator[tuple[str | None, str]]:
-    """Yield the topics and subscriptions that a letter topic can belong to, the likeliest first.
+def splits(letter_topic: str) -> Iterator[tuple[str, str]]:
+    """Yield each topic and subscription that make the name of a letter topic.
 
     The name does not show where the topic's name ends and the subscription's begins. The longest
-    existing topic is the likeliest. TDMQ's older dialects use only the subscription's name.
+    topic comes first.
     """
-    match = _LETTER_NAME.fullmatch(letter_topic)
+    match = _LETTER_NAME.fullmatch(logical(letter_topic))
     if match is None:
         return
     stem = match["stem"]
-    topic, dash, _ = stem.rpartition("-")
-    while dash:
-        if topic in topics:
-            # If every partition has its own DLQ, the name includes the partition.
-            rest = re.sub(r"^partition-[0-9]+-", "", stem.removeprefix(f"{topic}-"))
-            if rest:
-                yield topic, rest
-        topic, dash, _ = topic.rpartition("-")
-    yield None, stem[stem.rindex("/") + 1 :]
+    for at in range(len(stem) - 1, stem.rindex("/") + 1, -1):
+        # If every partition has its own DLQ, the name includes the partition.
+        if stem[at] == "-" and (rest := _PARTITIONS.sub("", stem[at + 1 :])):
+            yield stem[:at], rest
+
+
+def candidates(letter_topic: str, topics: Collection[str]) -> Iterator[tuple[str | None, str]]:
+    """Yield the *topics* and the subscriptions that a letter topic can belong to.
+
+    The longest topic is the likeliest and comes first. TDMQ's older dialects use only the
+    subscription's name.
+    """
+    yield from (each for each in splits(letter_topic) if each[0] in topics)
+    if match := _LETTER_NAME.fullmatch(letter_topic):
+        yield None, match["stem"].rpartition("/")[2]

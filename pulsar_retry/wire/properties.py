@@ -208,15 +208,17 @@ def _warn_of_garbage(text: str) -> None:
         )
 
 
-def check_custom(custom: Mapping[str, str] | None, carried: Mapping[str, str]) -> None:
-    """Check the caller's properties.
+def checked_custom(
+    custom: Mapping[str, str] | None, carried: Mapping[str, str]
+) -> Mapping[str, str] | None:
+    """Return the caller's properties, without those of the system.
 
     Raises:
         ConfigError: they are not a mapping, one is not str to str or contains a lone surrogate
             (which UTF-8 cannot encode), or one would change a system property.
     """
     if custom is None:
-        return
+        return None
     if not isinstance(custom, Mapping):
         raise ConfigError.bad("properties", custom, "a mapping of str names to str values")
     for name, value in custom.items():
@@ -232,6 +234,7 @@ def check_custom(custom: Mapping[str, str] | None, carried: Mapping[str, str]) -
             raise ConfigError.bad(
                 "properties", {name: value}, f"names other than {name}, which the system uses"
             )
+    return {name: value for name, value in custom.items() if name not in SYSTEM_PROPERTIES}
 
 
 def _with_origin(properties: dict[str, str], origin: Origin) -> dict[str, str]:

@@ -1,17 +1,16 @@
-"""The properties of redriven dead letters, and to whom dead letters belong. Pure."""
+"""The properties of redriven dead letters. Pure."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import re
 from collections.abc import Mapping
 
 import attrs
 
-from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire.envelope import READ
-from pulsar_retry.wire.names import Naming, TopicName, logical
+from pulsar_retry.wire.names import Naming
+from pulsar_retry.wire.owner import Owner
 from pulsar_retry.wire.properties import (
     DEDUPE_ID,
     DELAY,
@@ -30,13 +29,13 @@ from pulsar_retry.wire.properties import (
     redrive_count,
 )
 
+#: Targets of a redrive, besides the name of a topic.
+RETRY, ORIGIN = "retry", "origin"
+
 #: The delay, the stamp and the crashes of the last attempt. A redrive always removes them.
-_NEVER_KEPT = frozenset({DELAY_TIME, DELAY, FAILURE_STAMP, FAILURE_CRASHES})
+_NEVER_KEPT = frozenset({DELAY_TIME, FAILURE_STAMP, FAILURE_CRASHES})
 #: Properties about failures, of any writer.
 _FAILURES = READ - SYSTEM_PROPERTIES
-_SUFFIX = re.compile(r"-(DLQ|dlq)$")
-#: V5 clients of Pulsar 5 name every topic so, also one that has not become a scalable topic.
-_SCALABLE = "topic://"
 
 
 def next_redrive(properties: Mapping[str, str], maximum: int) -> int | None:
@@ -68,17 +67,22 @@ def dedupe_id(properties: Mapping[str, str], position: str, count: int) -> str:
 class RedriveProperties:
     """How a redrive changes a dead letter's properties.
 
+    On a retry topic it stays a letter of its owner. Elsewhere it is a new message: the properties
+    that name the failed subscription are removed, because a different one may fail next. If the
+    number of attempts is kept on the topic that it came from, the names stay too, so that only
+    the owner believes the number.
+
     Attributes:
         job: The id of the redrive.
-        to_retry: Whether the target is a retry topic. On another target it is a new message: the
-            properties that name the failed subscription are removed, because a different one may
-            fail next.
+        to: ``retry``, ``origin`` or a topic.
+        naming: The dialect of the owner; TDMQ's write a level, which is removed.
         keep_failure: Keep the properties about failures.
         keep_attempts: Keep the number of attempts; otherwise it restarts.
     """
 
     job: str
-    to_retry: bool
+    to: str
+    naming: Naming = Naming.PULSAR
     keep_failure: bool = False
     keep_attempts: bool = False
 
@@ -91,23 +95,24 @@ class RedriveProperties:
             properties: The dead letter's properties.
             count: The number of this redrive of the message.
             position: The dead letter's topic and message id.
-            owner: The topics and subscription, for values that the letter itself does not have.
+            owner: The topics and the subscription of the letter.
         """
+        keeps_origin = self.to == RETRY and owner.fits(Owner.named_by(properties))
         kept = dict(properties)
         for name in _removed(
             tuple(properties),
-            to_retry=self.to_retry,
+            keep_origin=keeps_origin,
+            keep_level=not self.naming.is_tdmq,
             keep_failure=self.keep_failure,
             keep_attempts=self.keep_attempts,
         ):
             del kept[name]
-        if self.to_retry:
-            names = ((REAL_TOPIC, owner.topic), (REAL_SUBSCRIPTION, owner.subscription))
-            for name, text in names:
-                if text is not None:
-                    kept.setdefault(name, text)
-            if owner.retry is not None:
-                kept[RETRY_TOPIC] = owner.retry
+        names = {REAL_TOPIC: owner.topic, REAL_SUBSCRIPTION: owner.subscription}
+        if self.to == RETRY:
+            names[RETRY_TOPIC] = owner.retry
+        elif self.to != ORIGIN or not self.keep_attempts:
+            names = {}
+        kept.update({name: text for name, text in names.items() if text is not None})
         kept[DEDUPE_ID] = dedupe_id(properties, position, count)
         kept[REDRIVE_COUNT] = str(count)
         kept[REDRIVE_ID] = self.job
@@ -117,92 +122,24 @@ class RedriveProperties:
 
 @functools.lru_cache(1024)  # it runs once per letter, and the letters of a topic are alike
 def _removed(
-    names: tuple[str, ...], *, to_retry: bool, keep_failure: bool, keep_attempts: bool
+    names: tuple[str, ...],
+    *,
+    keep_origin: bool,
+    keep_level: bool,
+    keep_failure: bool,
+    keep_attempts: bool,
 ) -> tuple[str, ...]:
     """Return those of *names* that a redriven message does not have; see `RedriveProperties`."""
 
     def is_kept(name: str) -> bool:
         if name in _NEVER_KEPT:
             return False
+        if name == DELAY:
+            return keep_level
         if name == RECONSUMETIMES:
             return keep_attempts
         if name in SYSTEM_PROPERTIES:
-            return to_retry
+            return keep_origin
         return keep_failure or not (name in _FAILURES or name.startswith(FAILURE))
 
     return tuple(name for name in names if not is_kept(name))
-
-
-@attrs.frozen
-class Owner:
-    """The topic and subscription that a dead letter belongs to, as far as they are known.
-
-    Attributes:
-        topic: The full name of the main topic.
-        subscription: The subscription that failed.
-        retry: The full name of the retry topic.
-    """
-
-    topic: str | None = None
-    subscription: str | None = None
-    retry: str | None = None
-
-
-def owner_of(dead_letter_topic: str, properties: Mapping[str, str], naming: Naming) -> Owner:
-    """Return the topic and subscription that a dead letter belongs to.
-
-    Letters of Java, Go, TDMQ and this package contain both. Those of pulsar-client's own
-    dead-letter policy contain only the topic; the rest comes from the name of the letter's topic.
-
-    Args:
-        dead_letter_topic: The full name of the letter's topic.
-        properties: The letter's properties.
-        naming: The rules for the names of retry topics.
-    """
-    origin = map(properties.get, (REAL_TOPIC, REAL_SUBSCRIPTION, RETRY_TOPIC))
-    return _owner_of(dead_letter_topic, naming, *origin)
-
-
-@functools.lru_cache(1024)  # it runs once per letter, and there are few subscriptions
-def _owner_of(
-    dead_letter_topic: str,
-    naming: Naming,
-    real_topic: str | None,
-    real_subscription: str | None,
-    retry_topic: str | None,
-) -> Owner:
-    topic, retry = _topic(real_topic), _topic(retry_topic)
-    subscription = real_subscription or _subscription(dead_letter_topic, topic)
-    if retry is None and topic is not None and subscription is not None:
-        retry = naming.topics(topic, subscription).retry
-    return Owner(topic, subscription, retry or retry_beside(dead_letter_topic))
-
-
-def retry_beside(dead_letter_topic: str) -> str | None:
-    """Return the retry topic beside a DLQ, ``…-RETRY``; None if the name is not a DLQ's."""
-    match = _SUFFIX.search(logical(dead_letter_topic))
-    if match is None:
-        return None
-    suffix = "-RETRY" if match[1] == "DLQ" else "-retry"
-    return logical(dead_letter_topic)[: match.start()] + suffix
-
-
-def _subscription(dead_letter_topic: str, topic: str | None) -> str | None:
-    """Return the subscription: the part between the topic's name and the DLQ's suffix."""
-    match = _SUFFIX.search(logical(dead_letter_topic))
-    if topic is None or match is None:
-        return None
-    stem = logical(dead_letter_topic)[: match.start()]
-    if not stem.startswith(f"{topic}-"):
-        return None
-    # If every partition has its own DLQ, the name includes the partition.
-    return re.sub(r"^partition-[0-9]+-", "", stem[len(topic) + 1 :]) or None
-
-
-def _topic(text: str | None) -> str | None:
-    if text is not None and text.startswith(_SCALABLE):
-        text = "persistent://" + text.removeprefix(_SCALABLE)
-    try:
-        return logical(str(TopicName.parse(text))) if text else None
-    except ConfigError:
-        return None

@@ -1,8 +1,8 @@
 """Python in a race: what a message costs, from the first one received to the last one settled.
 
-``python race.py bare|ours|python URL``; ``python`` is ours with the hand-off in Python. A line of
-JSON in is a race, ``{"do": …, "topic": …}``; a line of JSON out is its time, ``{"is": seconds}``,
-or ``{"error": …}``.
+``python race.py bare|same|ours|python URL``; ``same`` is bare with the properties of our letters,
+and ``python`` is ours with the hand-off in Python. A line of JSON in is a race,
+``{"do": …, "topic": …}``; a line of JSON out is its time, ``{"is": seconds}`` or ``{"error": …}``.
 The topic is filled before, and each race subscribes.
 """
 
@@ -83,9 +83,13 @@ class OurLetters:
 
 
 class Bare:
-    """`pulsar.Client`, with what an application would write by hand."""
+    """`pulsar.Client`, with what an application would write by hand.
 
-    def __init__(self, url: str) -> None:
+    With *same*, its letters have as many properties as ours, though always the same ones.
+    """
+
+    def __init__(self, url: str, *, same: bool = False) -> None:
+        self._same = same
         self._client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
 
     @contextmanager
@@ -104,7 +108,17 @@ class Bare:
             block_if_queue_full=True,
             max_pending_messages=order["in_flight"],
         )
-        yield consumer, BareLetters(consumer, producer, order["delay_ms"])
+        properties = {"RECONSUMETIMES": "1"}
+        if self._same:
+            properties |= {
+                "DELAY_TIME": str(order["delay_ms"]),
+                "ORIGIN_MESSAGE_ID": "12:34567",
+                "ORIGIN_MESSAGE_IDY_TIME": "12:34567",
+                "REAL_SUBSCRIPTION": "race",
+                "REAL_TOPIC": topic,
+                "RETRY_TOPIC": f"{topic}-RETRY",
+            }
+        yield consumer, BareLetters(consumer, producer, order["delay_ms"], properties)
         producer.close()
         consumer.close()
 
@@ -112,11 +126,17 @@ class Bare:
 class BareLetters:
     """By a producer."""
 
-    def __init__(self, consumer: pulsar.Consumer, producer: pulsar.Producer, delay: int) -> None:
+    def __init__(
+        self,
+        consumer: pulsar.Consumer,
+        producer: pulsar.Producer,
+        delay: int,
+        properties: dict[str, str],
+    ) -> None:
         self._consumer = consumer
         self._producer = producer
         self._options = {
-            "properties": {"RECONSUMETIMES": "1"},
+            "properties": properties,
             "deliver_after": timedelta(milliseconds=delay),
         }
 
@@ -181,7 +201,7 @@ def main(kind: str, url: str) -> None:
     """Take orders from the standard input until it ends."""
     if kind == "python":
         os.environ["PULSAR_RETRY_NATIVE"] = "0"
-    side = Bare(url) if kind == "bare" else Ours(url)
+    side = Bare(url, same=kind == "same") if kind in {"bare", "same"} else Ours(url)
     for line in sys.stdin:
         try:
             answer: dict[str, Any] = {"is": run(side, json.loads(line))}

@@ -152,7 +152,8 @@ class LetterMaker:
         """
         raw = _unsettled(message)
         carried, origin = text_properties(raw), self.origin(raw)
-        attempt = 1 + reconsume_times(carried) + raw.redelivery_count()
+        own = self.plan.recipient.own(carried, origin.topic)
+        attempt = 1 + reconsume_times(own) + raw.redelivery_count()
         details = FailureDetails(
             checked_error(error), attempt, self._clock.now(), publish_time(raw)
         )

@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from pulsar_retry.errors import HandlerError, LeaseExpired, WorkerCrashedError
-from pulsar_retry.letters.facts import facts_of
+from pulsar_retry.letters.facts import Facts
 from pulsar_retry.policy.outcomes import Failure, Retry
-from pulsar_retry.pull.engine.work_queue import Work
 
 #: These exceptions end a program, and in the same way they end a subscription.
 ENDS = (SystemExit, KeyboardInterrupt)
@@ -46,7 +45,7 @@ async def contained(awaitable: Awaitable[Any]) -> Any:
         raise Ending(error) from None
 
 
-def failure_of(work: Work, error: BaseException, now: datetime) -> Failure:
+def failure_of(facts: Facts, error: BaseException, now: datetime) -> Failure:
     """Return what the policy has to know about a message whose handler raised *error*."""
     if isinstance(error, LeaseExpired | WorkerCrashedError):
         # These use up an attempt, even if the policy does not retry such errors.
@@ -58,5 +57,4 @@ def failure_of(work: Work, error: BaseException, now: datetime) -> Failure:
         wrapped = HandlerError(f"the handler raised {error!r}")
         wrapped.__cause__ = error
         error = wrapped
-    facts = facts_of(work.message)
     return Failure(error, when=now, age=now - facts.published, key=facts.key)

@@ -17,7 +17,6 @@ from pulsar_retry.errors import (
     LeaseExpired,
     UnfinishedError,
 )
-from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.letters.stamps import stamp_of
 from pulsar_retry.observe.counting import ACKNOWLEDGED, DROPPED, SUPERSEDED
 from pulsar_retry.observe.failures import FailureLog
@@ -202,7 +201,7 @@ class Settler:
         Returns:
             The future of the hand-off; None if there is no hand-off.
         """
-        failure = failure_of(work, error, self._clock.now())
+        failure = failure_of(self.access.facts(work.message), error, self._clock.now())
         if self._safe_breaker is not None and not _is_chosen(error):
             self._safe_breaker.failed()
         verdict = None
@@ -232,11 +231,11 @@ class Settler:
 
     def _can_retry(self, work: Work) -> bool:
         """Tell whether a message can be retried: a letter could not have all of its properties."""
-        return work.entry is not None or self._nacks or facts_of(work.message).is_text
+        return work.entry is not None or self._nacks or self.access.facts(work.message).is_text
 
     def _failures(self, work: Work) -> int:
         """Return how many earlier attempts have failed."""
-        facts = facts_of(work.message)
+        facts = self.access.facts(work.message)
         count = reconsume_times(facts.properties)
         if self._nacks and work.message.message_id().batch_index() < 0:
             asked_for = work.entry is not None and work.entry.comes_again
@@ -249,11 +248,11 @@ class Settler:
         """Move a message out of a lane that exceeds its limits. Never raises."""
         # A message that only waited behind a failed one has used up no attempt.
         has_failed = work.entry is not None and work.entry.retries > 0
-        letter = letter and facts_of(work.message).is_text
+        letter = letter and self.access.facts(work.message).is_text
         action: Action = RetryLater(counted=has_failed) if letter else DeadLetter(LANE_OVERFLOW)
         try:
             overflow = Outcome("the lane has overflowed")
-            failure = failure_of(work, overflow, self._clock.now())
+            failure = failure_of(self.access.facts(work.message), overflow, self._clock.now())
             with self._recording:
                 failures = self._failures(work) + (letter and not has_failed)
                 verdict = self._recorded(work._replace(entry=None), action, failures)
@@ -272,7 +271,7 @@ class Settler:
             failures, delay = attempt, 0.0
         else:
             return FailureVerdict(action, attempt, suspended)
-        facts = facts_of(work.message)
+        facts = self.access.facts(work.message)
         self.own_letters.failed(facts.chain, failures, delay)
         stamp = self.own_letters.stamp(facts.chain, facts.properties)
         return FailureVerdict(action, attempt, failures=failures, stamp=stamp)
@@ -302,7 +301,7 @@ class Settler:
                 return self._follow(work, "dead_lettered", future, verdict)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted
-                note_crash(work.message, failure.cause)
+                note_crash(self.access.facts(work.message), failure.cause)
                 self._retry_without_letter(work, delay, failure, attempt)
             case RetryLater(delay=delay) if self._nacks:
                 self._retry_without_letter(work, delay, failure, attempt)
@@ -314,7 +313,7 @@ class Settler:
                     failures=verdict.failures,
                     least_delay=LEAST_DELAY,
                     custom={
-                        **one_more_crash(facts_of(work.message).properties, failure.cause),
+                        **one_more_crash(self.access.facts(work.message).properties, failure.cause),
                         FAILURE_STAMP: str(verdict.stamp),
                     },
                     keep=keep,
@@ -330,7 +329,7 @@ class Settler:
         self, work: Work, kind: str, future: Future[None], verdict: FailureVerdict
     ) -> Future[None]:
         """Return *future*, the result of a hand-off, and note its letter when that is published."""
-        key = facts_of(work.message).chain
+        key = self.access.facts(work.message).chain
 
         def ended(future: Future[None]) -> None:
             error = future.exception()
@@ -373,10 +372,10 @@ class Settler:
         if own.is_empty:
             return False
         if self._nacks:  # after a seek the count begins at 0, and the message must be handled
-            return message.redelivery_count() > 0 and own.is_dead(facts_of(message).chain)
+            return message.redelivery_count() > 0 and own.is_dead(self.access.facts(message).chain)
         if not self.access.is_letter(message):
             return False
-        facts = facts_of(message)
+        facts = self.access.facts(message)
         count, stamp = reconsume_times(facts.properties), stamp_of(facts.properties)
         return own.supersede(facts.chain, count, stamp)
 
@@ -403,7 +402,7 @@ class Settler:
         `SubscriberAccess.cut`.
         """
         if work.entry is not None and work.entry.retries > 0:
-            self.own_letters.failed(facts_of(work.message).chain, self._failures(work))
+            self.own_letters.failed(self.access.facts(work.message).chain, self._failures(work))
         self.access.let_go(work.message, cut)
         self._work_queue.settled(work)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pulsar_retry.errors import WorkerCrashedError
-from pulsar_retry.letters.facts import facts_of
+from pulsar_retry.letters.facts import Facts
 from pulsar_retry.policy.outcomes import Reject
 from pulsar_retry.wire.properties import FAILURE_CRASHES, count_of
 
@@ -29,13 +28,12 @@ class CrashLoop(Reject):
         self.crashes = crashes
 
 
-def check_crashes(message: Any) -> None:
+def check_crashes(facts: Facts) -> None:
     """Check that a message may be handled by a worker process.
 
     Raises:
         CrashLoop: it has killed too many of them.
     """
-    facts = facts_of(message)
     crashes = crashes_of(facts.properties) + facts.crashes
     if crashes >= MAX_CRASHES:
         raise CrashLoop(crashes)
@@ -46,9 +44,9 @@ def crashes_of(properties: Mapping[str, str]) -> int:
     return count_of(properties.get(FAILURE_CRASHES)) or 0
 
 
-def note_crash(message: Any, cause: BaseException | None) -> None:
+def note_crash(facts: Facts, cause: BaseException | None) -> None:
     """Note that a message that stays in its lane has killed a worker process, if it has."""
-    facts_of(message).crashes += isinstance(cause, WorkerCrashedError)
+    facts.crashes += isinstance(cause, WorkerCrashedError)
 
 
 def one_more_crash(properties: Mapping[str, str], cause: BaseException | None) -> dict[str, str]:

@@ -17,6 +17,7 @@ from pulsar_retry.pull.engine.ending import ENDS, Ending
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Item, Slot, WorkQueue
 from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.wire.owner import Recipient
 
 #: When fewer messages than this are ready, more are received, if the admission control allows it.
 _LOW = 32
@@ -24,6 +25,8 @@ _LOW = 32
 #: The number of threads on which failures are settled.
 _SETTLERS = 8
 
+#: The subscription whose messages a handler gets.
+RECIPIENT: ContextVar[Recipient] = ContextVar("RECIPIENT")
 #: How often a lane has retried the current message of a handler.
 RETRIES_IN_PLACE: ContextVar[int] = ContextVar("RETRIES_IN_PLACE", default=0)
 
@@ -112,6 +115,7 @@ class LoopWorkers:
 
     async def _work(self) -> None:
         HANDLED_BY.set(self._work_queue)
+        RECIPIENT.set(self._settler.access.recipient)
         self._loop = asyncio.get_running_loop()
         try:
             async with self._around:

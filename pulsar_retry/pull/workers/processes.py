@@ -21,6 +21,7 @@ from typing import Any
 from pulsar.schema import AvroSchema, BytesSchema, JsonSchema, StringSchema
 
 from pulsar_retry.errors import ConfigError, HandlerError, WorkerCrashedError, shown
+from pulsar_retry.letters.facts import Facts
 from pulsar_retry.policy.outcomes import Defer
 from pulsar_retry.pull.engine.ending import ENDS, Ending, ending
 from pulsar_retry.pull.engine.work_queue import Slot
@@ -45,8 +46,12 @@ _log = logging.getLogger("pulsar_retry")
 class ProcessWorker:
     """A handler that calls the real handler in a child process. Not thread-safe, except `kill`."""
 
-    def __init__(self, handler: Any, schema: Any) -> None:
-        """Make a worker; the child process is started with its first message."""
+    def __init__(self, handler: Any, schema: Any, facts: Callable[[Any], Facts]) -> None:
+        """Make a worker; the child process is started with its first message.
+
+        *facts* returns what a message says about its origin.
+        """
+        self._facts = facts
         self._task = pickled("handler", handler), pickled("schema", recipe(schema))
         self._process: Any = None
         self._pipe: Any = None
@@ -64,7 +69,7 @@ class ProcessWorker:
             Defer: no child process could be started; this is not the message's fault.
             Ending: the child cannot import the handler, or failed to start too often.
         """
-        check_crashes(message)
+        check_crashes(self._facts(message))
         process = self._process
         if self._is_killed or (process is not None and not process.is_alive()):
             self._clean_up()  # it ended after it had returned the previous result

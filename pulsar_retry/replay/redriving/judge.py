@@ -13,8 +13,7 @@ from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.patching import Patcher
 from pulsar_retry.replay.redriving.report import FILTERED, PATCH_REFUSED, TOO_OFTEN, UNREADABLE
 from pulsar_retry.replay.redriving.targets import NoTarget, RedriveTargets
-from pulsar_retry.wire.names import Naming
-from pulsar_retry.wire.redrive import RedriveProperties, next_redrive, owner_of
+from pulsar_retry.wire.redrive import RedriveProperties, next_redrive
 
 #: The letter to publish; None: the letter is only acknowledged; or the reason why it stays.
 Verdict = Letter | str | None
@@ -61,7 +60,6 @@ class RedriveJudge(LetterJudge):
         written: RedriveProperties,
         *,
         source: str,
-        naming: Naming,
         max_redrives: int,
         patcher: Patcher | None = None,
     ) -> None:
@@ -71,7 +69,6 @@ class RedriveJudge(LetterJudge):
         self._targets = targets
         self._written = written
         self._source = source
-        self._naming = naming
         self._max_redrives = max_redrives
         self._patcher = patcher
 
@@ -82,7 +79,7 @@ class RedriveJudge(LetterJudge):
         count = next_redrive(properties, self._max_redrives)
         if count is None:
             return TOO_OFTEN
-        target = self._targets.of(owner_of(self._source, properties, self._naming))
+        target = self._targets.of(properties)
         if isinstance(target, NoTarget):
             self.problems[target.problem] = None
             return target.why

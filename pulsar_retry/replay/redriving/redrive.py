@@ -44,10 +44,11 @@ from pulsar_retry.replay.redriving.source import (
     keeping_subscription,
 )
 from pulsar_retry.replay.redriving.survey import Failures, count_left, survey_redrive
-from pulsar_retry.replay.redriving.targets import RETRY, Keep, RedriveTargets, checked_target
+from pulsar_retry.replay.redriving.targets import Keep, RedriveTargets, checked_target
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, NamingLike, TopicName, kind_of, logical
-from pulsar_retry.wire.redrive import RedriveProperties
+from pulsar_retry.wire.owner import Owner, full_name
+from pulsar_retry.wire.redrive import RETRY, RedriveProperties
 
 #: How often a message may be redriven, as in Spark's sink.
 MAX_REDRIVES = 5
@@ -81,6 +82,7 @@ class Redrive:
         to: str = RETRY,
         *,
         cluster: Cluster | None = None,
+        topic: str | None = None,
         subscription: str | None = None,
         dlq_subscription: str | None = None,
         naming: NamingLike = Naming.PULSAR,
@@ -109,12 +111,14 @@ class Redrive:
                 for all of its subscriptions. Or the name of a topic.
             cluster: The cluster. None means that of the subscription, or else that of the
                 environment.
-            subscription: The subscription whose letters are redriven. Letters that do not name a
-                subscription count as letters of this one.
+            topic: The topic whose letters are redriven. None: the letters and the name of *source*
+                say it. If they do not, such as for a dead-letter topic with a name of your own,
+                both *topic* and *subscription* are needed.
+            subscription: The subscription whose letters are redriven; None: as for *topic*.
             dlq_subscription: The subscription of the dead-letter topic through which letters are
                 read. None means `pulsar-retry`, or else the only one. If there is no subscription,
                 `pulsar-retry` is created at the earliest letter.
-            naming: How retry topics are named if letters do not give the name.
+            naming: How the topics of letters are named; a `Subscription` knows it.
             where: Which letters are redriven.
             limit: How many letters are redriven at most. After a kill it may be more, by those of
                 the last half second.
@@ -148,12 +152,14 @@ class Redrive:
         if isinstance(source, Subscription):
             self._cluster = cluster or source.cluster
             self._source = source.dead_letter_topic
-            any_topic = True
+            self._owner = Owner(full_name(source.topic), source.name, source.retry_letter_topic)
+            naming, any_topic = source.naming, True
         else:
             self._cluster = cluster or Cluster.from_environment()
             self._source = str(TopicName.parse(source, "source"))
+            main = None if topic is None else logical(str(TopicName.parse(topic)))
+            self._owner = Owner(main, subscription)
         self._to = checked_target(to, self._source)
-        self._subscription = source if isinstance(source, Subscription) else subscription
         self._dlq_subscription = dlq_subscription
         self._naming = Naming.of(naming)
         self._where = where
@@ -254,14 +260,13 @@ class Redrive:
         self, admin: AdminClient, job: str, patcher: Patcher | None, keep: Keep
     ) -> LetterJudge:
         targets = RedriveTargets(
-            admin, self._to, self._source, self._subscription, self._naming, keep=keep
+            admin, self._to, self._source, self._owner, self._naming, keep=keep
         )
         return RedriveJudge(
             self._where,
             targets,
-            RedriveProperties(job, self._to == RETRY, *self._keep),
+            RedriveProperties(job, self._to, self._naming, *self._keep),
             source=self._source,
-            naming=self._naming,
             max_redrives=self._max_redrives,
             patcher=patcher,
         )
@@ -344,9 +349,8 @@ class Redrive:
 
     def _command(self) -> str:
         """Return the identity of the redrive, which is the same for the same arguments."""
-        owner = self._subscription
-        name = owner.name if isinstance(owner, Subscription) else owner
-        what = [self._to, name, self._naming.value, self._limit, self._max_redrives, self._keep]
+        owner = (self._owner.topic, self._owner.subscription)
+        what = [self._to, owner, self._naming.value, self._limit, self._max_redrives, self._keep]
         text = self._job_key or json.dumps(
             [*what, attrs.asdict(self._where)], default=str, sort_keys=True
         )

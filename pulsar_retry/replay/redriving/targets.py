@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import AdminNotFoundError, ConfigError
 from pulsar_retry.replay.redriving.report import ANOTHERS, NO_TARGET
-from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName, logical
-from pulsar_retry.wire.redrive import Owner, retry_beside
-
-RETRY = "retry"
-ORIGIN = "origin"
+from pulsar_retry.wire.owner import Owner, full_name, owner_of, retry_beside
+from pulsar_retry.wire.redrive import ORIGIN, RETRY
 
 #: Has what is published to a topic kept, for a subscription or for any.
 Keep = Callable[[str, str | None], None]
@@ -59,7 +56,7 @@ class RedriveTargets:
         admin: AdminClient,
         to: str,
         source: str,
-        subscription: str | Subscription | None,
+        given: Owner,
         naming: Naming,
         *,
         keep: Keep = lambda _topic, _owner: None,
@@ -69,36 +66,46 @@ class RedriveTargets:
         Args:
             admin: Reports what exists.
             to: ``retry``, ``origin`` or a topic.
-            source: The dead-letter topic.
-            subscription: The subscription whose letters are redriven. Letters that do not name one
-                count as its letters.
-            naming: How retry topics are named.
+            source: The topic of the letters.
+            given: What is known of the owner. Only its letters are redriven.
+            naming: How the topics of letters are named.
             keep: Called with each target, and the subscription that must get its letters, if it is
                 a retry topic.
         """
         self._admin = admin
         self._to = to
         self._source = source
-        self._given = subscription if isinstance(subscription, Subscription) else None
-        name = subscription.name if isinstance(subscription, Subscription) else subscription
-        self._subscription = name
+        self._given = given
         self._naming = naming
         self._keep = keep
-        self.of = functools.cache(self._of)
+        self._of = functools.cache(self._find)  # there are few owners
+        self._exists = functools.cache(self._find_subscription)
         self._trouble = functools.cache(self._find_trouble)
 
-    def _of(self, owner: Owner) -> RedriveTarget | NoTarget:
-        """Return the target for a letter of *owner*. Cached, because there are few owners."""
-        if self._subscription not in {None, owner.subscription} and owner.subscription:
-            return NoTarget(ANOTHERS, f"a letter of subscription {owner.subscription}")
-        owner = attrs.evolve(owner, subscription=owner.subscription or self._subscription)
+    def of(self, properties: Mapping[str, str]) -> RedriveTarget | NoTarget:
+        """Return the target for a letter."""
+        return self._of(Owner.named_by(properties))
+
+    def _find(self, named: Owner) -> RedriveTarget | NoTarget:
+        """Return the target for a letter that names this owner."""
+        is_elsewhere = self._to not in {RETRY, ORIGIN}
+        owner: Owner | None = named
+        if not is_elsewhere or self._given != Owner():
+            owner = owner_of(
+                self._source, named, self._naming, given=self._given, exists=self._exists
+            )
+        if owner is None:
+            problem = (
+                f"neither the letter nor the name {self._source} says for certain whose letter it "
+                "is: give both --topic and --subscription, or the name of a target topic"
+            )
+            return NoTarget(NO_TARGET, problem)
+        if not owner.fits(self._given):
+            problem = f"a letter of subscription {owner.subscription} of {owner.topic}"
+            return NoTarget(ANOTHERS, problem)
         if self._to == RETRY:
             return self._retry(owner)
-        topic = owner.topic if self._to == ORIGIN else self._to
-        if topic is None:
-            return NoTarget(
-                NO_TARGET, "a letter does not say which topic it came from: name a target topic"
-            )
+        topic = str(owner.topic) if self._to == ORIGIN else self._to
         trouble = self._trouble(topic, None)
         if trouble:
             return NoTarget(NO_TARGET, trouble)
@@ -106,15 +113,8 @@ class RedriveTargets:
         return RedriveTarget(topic, owner)
 
     def _retry(self, owner: Owner) -> RedriveTarget | NoTarget:
-        names = self._retry_names(owner)
-        if not names:
-            problem = (
-                f"neither the letter nor the name {self._source} says which subscription has "
-                "failed: give --subscription, or another target"
-            )
-            return NoTarget(NO_TARGET, problem)
         troubles = []
-        for name in names:  # no further than necessary: 2.9 answers 500 for a topic that is missing
+        for name in self._retry_names(owner):  # no further: 2.9 answers 500 for a missing topic
             trouble = self._trouble(name, owner.subscription)
             if trouble is None:
                 self._keep(name, owner.subscription)
@@ -126,16 +126,25 @@ class RedriveTargets:
 
     def _retry_names(self, owner: Owner) -> list[str]:
         """Return possible names of the retry topic, the most likely first."""
-        if self._given is not None:
-            return [self._given.retry_letter_topic]
-        names = [owner.retry]
-        topic = owner.topic or str(TopicName.parse(self._source))
-        if owner.subscription is not None and owner.topic is not None:
-            names.append(self._naming.topics(topic, owner.subscription).retry)
-        if owner.subscription is not None and self._naming is Naming.PULSAR:
-            names.append(Naming.TDMQ_2_7_2.topics(topic, owner.subscription).retry)
+        if self._given.retry is not None:
+            return [self._given.retry]
+        topic, subscription = str(owner.topic), str(owner.subscription)
+        names = [owner.retry, self._naming.topics(topic, subscription).retry]
+        if self._naming is Naming.PULSAR:
+            names.append(Naming.TDMQ_2_7_2.topics(topic, subscription).retry)
         names.append(retry_beside(self._source))
         return list(dict.fromkeys(name for name in names if name is not None))
+
+    def _find_subscription(self, topic: str, subscription: str) -> bool:
+        """Tell whether *topic* exists and has this subscription."""
+        return topic in self._topics and subscription in self._admin.subscriptions.names(topic)
+
+    @functools.cached_property
+    def _topics(self) -> frozenset[str | None]:
+        """The full names of the topics in the source's namespace, without partitions."""
+        name = TopicName.parse(self._source)
+        topics = self._admin.namespaces.topics(f"{name.tenant}/{name.namespace}")
+        return frozenset(map(full_name, topics))
 
     def _find_trouble(self, topic: str, subscription: str | None) -> str | None:
         """Return why nobody would get a message on *topic*; None if somebody will."""

@@ -11,10 +11,11 @@ import attrs
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
-from pulsar_retry.wire.names import logical
+from pulsar_retry.wire.names import Naming, logical
 from pulsar_retry.wire.properties import (
     DELAY,
     DELAY_TIME,
+    FAILURE_CRASHES,
     FAILURE_PUBLISH_TIME,
     REAL_TOPIC,
     RECONSUMETIMES,
@@ -26,7 +27,7 @@ from pulsar_retry.wire.properties import (
 SEEK_COPY_OF = "SEEK_COPY_OF"
 
 #: Properties that a letter loses when it starts anew: its counts and its delay.
-_COUNTS = frozenset({RECONSUMETIMES, DELAY_TIME, DELAY, "FAILURE_CRASHES", SEEK_COPY_OF})
+_COUNTS = frozenset({RECONSUMETIMES, DELAY_TIME, FAILURE_CRASHES, SEEK_COPY_OF})
 
 
 class Fate(enum.Enum):
@@ -75,7 +76,7 @@ class OpenLetter:
     def read(
         cls, place: EntryPlace, published_ms: int, properties: Mapping[str, str]
     ) -> OpenLetter:
-        """Read a letter's properties."""
+        """Read a letter's properties, without what is another's (`Recipient.own`)."""
         topic = properties.get(REAL_TOPIC)
         return cls(
             place,
@@ -212,9 +213,16 @@ class SeekJudge:
         return Fate.KEPT if letter.starts_anew else Fate.RESET
 
 
-def anew(properties: Mapping[str, str], place: EntryPlace) -> dict[str, str]:
-    """Return the properties of the letter that replaces the one at *place* after a seek."""
-    kept = {name: text for name, text in properties.items() if name not in _COUNTS}
+def anew(properties: Mapping[str, str], place: EntryPlace, naming: Naming) -> dict[str, str]:
+    """Return the properties of the letter that replaces the one at *place* after a seek.
+
+    Args:
+        properties: What the letter says of itself (`Recipient.own`).
+        place: Its place.
+        naming: The dialect; TDMQ's write a level.
+    """
+    counts = _COUNTS | {DELAY} if naming.is_tdmq else _COUNTS
+    kept = {name: text for name, text in properties.items() if name not in counts}
     return {**kept, SEEK_COPY_OF: str(place)}
 
 

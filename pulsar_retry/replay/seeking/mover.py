@@ -152,7 +152,7 @@ class Mover:
             return 0
         with self._republisher() as republisher:
             return sum(
-                republisher.publish_messages(goal.seen, late.doubtful, self.subscription)
+                republisher.publish_messages(goal.seen, late.doubtful)
                 for goal, late in zip(mains, found, strict=True)
             )
 
@@ -204,12 +204,14 @@ class Mover:
         return LetterCounts.of(fates)
 
     def _republisher(self) -> Republisher:
-        return Republisher(self.client, self.admin, self.keeper, self.subscription.name)
+        return Republisher(self.client, self.admin, self.keeper, self.subscription)
 
     def _letters(
         self, seen: Surveyed, chunked: dict[EntryPlace, Any] | None = None
     ) -> list[OpenLetter]:
-        return read_open_letters(self.client, self.admin, seen, chunked)
+        return read_open_letters(
+            self.client, self.admin, seen, self.subscription.recipient, chunked
+        )
 
     def _acknowledge(
         self, topic: str, places: set[EntryPlace], chunked: Mapping[EntryPlace, Any] | None = None

@@ -14,6 +14,7 @@ import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
+from pulsar_retry.letters.identity import is_published_here
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.keeping import TargetKeeper
@@ -22,6 +23,7 @@ from pulsar_retry.replay.reading import read_after
 from pulsar_retry.replay.seeking.letters import OpenLetter, anew
 from pulsar_retry.replay.seeking.survey import Surveyed
 from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.owner import Recipient, Stray
 from pulsar_retry.wire.properties import Origin, letter_properties, message_id_text
 
 #: How many letters are in flight at most.
@@ -64,16 +66,21 @@ def read_open_letters(
     client: pulsar.Client,
     admin: AdminClient,
     seen: Surveyed,
+    recipient: Recipient,
     chunked: dict[EntryPlace, Any] | None = None,
 ) -> list[OpenLetter]:
     """Return the letters of a retry partition that are not acknowledged, without their payloads.
 
-    The ids of chunked letters are added to *chunked*.
+    Letters that *recipient* will not handle, because they are another's, are left out. The ids of
+    chunked letters are added to *chunked*.
     """
     letters = []
     for raw in read_unacknowledged(client, admin, seen):
-        place = entry_place_of(raw)
-        letters.append(OpenLetter.read(place, raw.publish_timestamp(), raw.properties()))
+        place, properties = entry_place_of(raw), raw.properties()
+        if recipient.stray(properties, is_ours=is_published_here(raw)) is Stray.DROPPED:
+            continue
+        own = recipient.own(properties, seen.topic)
+        letters.append(OpenLetter.read(place, raw.publish_timestamp(), own))
         if chunked is not None and ";" in str(raw.message_id()):
             chunked[place] = raw.message_id()
     return letters
@@ -87,7 +94,9 @@ class Republisher:
         client: Client,
         admin: AdminClient,
         keeper: TargetKeeper,
-        owner: str,
+        subscription: Subscription,
+        *,
+        source: Recipient | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
         """Open nothing yet.
@@ -96,11 +105,13 @@ class Republisher:
             client: Reads and publishes.
             admin: Says how far a reader is.
             keeper: Has the letters kept.
-            owner: The subscription that gets them.
+            subscription: The subscription that gets them.
+            source: The subscription that they are letters of; None: the same.
             properties: They replace properties of the letters.
         """
         self._client, self._admin = client, admin
-        self._keeper, self._owner = keeper, owner
+        self._keeper, self._subscription = keeper, subscription
+        self._source = source or subscription.recipient
         self._properties = dict(properties or {})
         self._open = contextlib.ExitStack()
 
@@ -117,13 +128,12 @@ class Republisher:
         """
 
         def again(raw: Any) -> dict[str, str]:
-            return anew(raw.properties(), entry_place_of(raw)) | self._properties
+            own = self._source.own(raw.properties(), seen.topic)
+            return anew(own, entry_place_of(raw), self._subscription.naming) | self._properties
 
         return set(self._publish(seen, places, topic, again))
 
-    def publish_messages(
-        self, seen: Surveyed, places: Collection[EntryPlace], subscription: Subscription
-    ) -> int:
+    def publish_messages(self, seen: Surveyed, places: Collection[EntryPlace]) -> int:
         """Publish messages of a main partition as letters without a delay, as first attempts.
 
         Returns:
@@ -132,14 +142,13 @@ class Republisher:
         Raises:
             LetterPublishError: a letter was not stored.
         """
-        retry = subscription.retry_letter_topic
+        name, retry = self._subscription.name, self._subscription.retry_letter_topic
 
         def first(raw: Any) -> dict[str, str]:
             message_id = message_id_text(raw.message_id())
-            origin = Origin(raw.topic_name(), message_id, subscription.name)
-            return letter_properties(
-                raw.properties(), origin, count=0, delay=0.0, retry_topic=retry
-            )
+            origin = Origin(raw.topic_name(), message_id, name)
+            own = self._source.own(raw.properties(), raw.topic_name())
+            return letter_properties(own, origin, count=0, delay=0.0, retry_topic=retry)
 
         return len(self._publish(seen, places, retry, first))
 
@@ -150,7 +159,7 @@ class Republisher:
         topic: str,
         properties: Callable[[Any], dict[str, str]],
     ) -> list[EntryPlace]:
-        self._keeper.keep(self._hand_off.producers, topic, self._owner)
+        self._keeper.keep(self._hand_off.producers, topic, self._subscription.name)
         published: list[EntryPlace] = []
         under_way: deque[Future[None]] = deque()
         for raw in read_unacknowledged(self._client, self._admin, seen, places):

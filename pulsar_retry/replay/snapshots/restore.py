@@ -60,8 +60,11 @@ class Restore:
         letters = letters_of(self.admin, self.subscription)
         retries = [self._goal(each) for each in letters] if own else []
         held = self._held()
+        made_of = self.manifest.recipient
         restored = [
-            letter for each in held for letter in read_open_letters(self.client, self.admin, each)
+            letter
+            for each in held
+            for letter in read_open_letters(self.client, self.admin, each, made_of)
         ]
         make_judge: MakeJudge = partial(
             SeekJudge, self.subscription.topic, before=self.manifest.created, restored=restored
@@ -150,8 +153,10 @@ class Restore:
                 self.admin.subscriptions.create(topic, self.subscription.name, at="earliest")
         theirs = {REAL_SUBSCRIPTION: self.subscription.name, RETRY_TOPIC: retry}
         places = {letter.place for letter in restored}
-        name = self.subscription.name
-        with Republisher(self.client, self.admin, keeper, name, theirs) as republisher:
+        made_of = self.manifest.recipient
+        with Republisher(
+            self.client, self.admin, keeper, self.subscription, source=made_of, properties=theirs
+        ) as republisher:
             for each in held:
                 republisher.publish(each, places, retry)
 

@@ -13,6 +13,7 @@ import attrs
 from pulsar_retry.errors import ConfigError, SnapshotError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace
 from pulsar_retry.wire.names import logical
+from pulsar_retry.wire.owner import Recipient
 
 #: The prefix of the hidden subscriptions. Two underscores mark subscriptions of the system; our
 #: commands neither show nor read them.
@@ -166,6 +167,11 @@ class Manifest:
     def pin(self) -> str:
         """The name of its hidden subscriptions."""
         return PIN + self.name
+
+    @property
+    def recipient(self) -> Recipient:
+        """Tells which letters are those of the subscription that it was made of."""
+        return Recipient.of((self.topic,), self.subscription, self.retry_topic)
 
     @property
     def main_topics(self) -> list[str]:

@@ -23,7 +23,6 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         (pr.Naming.TDMQ_2_9_2, "orders-billing-RETRY", "orders-billing-DLQ"),
         (pr.Naming.TDMQ_2_7_2, "billing-RETRY", "billing-DLQ"),
         (pr.Naming.TDMQ_2_6_1, "billing-retry", "billing-dlq"),
-        (pr.Naming.PULSAR_V5, "orders-billing-RETRY", "orders-DLQ"),
     ],
 )
 def test_each_dialect_has_its_names(

@@ -290,19 +290,6 @@ def test_a_topic_that_is_not_there(dead) -> None:
         dead.redrive(dry_run=True).run()
 
 
-def test_letters_of_other_subscriptions_stay(dead) -> None:
-    """A dead-letter topic may be shared; each letter says whose it is."""
-    consumer = dead.subscribe()
-    dead.send(b"ours", dead.properties(0))
-    dead.send(b"theirs", dead.properties(1, REAL_SUBSCRIPTION="shipping"))
-    dead.send(b"nobody's", {})
-
-    done = dead.redrive(subscription=SUBSCRIPTION).run()
-
-    assert (2, {"other_subscription": 1}) == (done.redriven, done.left)
-    assert {b"ours", b"nobody's"} == {each.data() for each in received(consumer, 2)}
-
-
 def test_a_subscription_is_a_source(dead) -> None:
     """It knows its letters' topics, whatever they are called."""
     consumer = dead.subscribe()

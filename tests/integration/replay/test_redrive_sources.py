@@ -49,7 +49,10 @@ def test_an_application_s_own_messages_are_not_taken(dead, client, run, dry_run)
 
 
 def test_letters_of_a_topic_of_any_name_are_taken(dead, client) -> None:
-    """The subscription that the consumers made to keep them tells that they are letters."""
+    """The subscription that the consumers made to keep them tells that they are letters.
+
+    Only the user knows whose: such a topic may have letters of several subscriptions.
+    """
     consumer = client.subscribe(
         dead.topic,
         "billing",
@@ -60,7 +63,9 @@ def test_letters_of_a_topic_of_any_name_are_taken(dead, client) -> None:
     client.create_producer(dead.topic).send(b"tea")
     consumer.dead_letter(consumer.receive(60_000), reason="invalid")
 
-    redrive = Redrive(f"{dead.topic}-graveyard", cluster=dead.cluster)
-    assert 1 == redrive.run().redriven
+    graveyard = f"{dead.topic}-graveyard"
+    assert {"no_target": 1} == Redrive(graveyard, cluster=dead.cluster).run().left
+    owner = {"topic": dead.topic, "subscription": "billing"}
+    assert 1 == Redrive(graveyard, cluster=dead.cluster, **owner).run().redriven
 
     received(consumer, 1)

@@ -14,7 +14,8 @@ import pulsar_retry as pr
 from pulsar_retry.wire import properties as names
 from pulsar_retry.wire.envelope import READ
 from pulsar_retry.wire.names import TopicName
-from pulsar_retry.wire.redrive import dedupe_id, next_redrive, owner_of
+from pulsar_retry.wire.owner import Owner, owner_of
+from pulsar_retry.wire.redrive import dedupe_id, next_redrive
 from support.fuzzing import REFUSED, taken
 
 #: Texts that look like what is expected, nearly: numbers, times, JSON, topics, levels.
@@ -67,10 +68,11 @@ def test_properties_of_any_kind_are_read(properties, count) -> None:
 @given(TOPICS, PROPERTIES, st.sampled_from(pr.Naming), st.integers(0, 100))
 def test_any_letter_can_be_asked_where_it_belongs(topic, properties, naming, maximum) -> None:
     """A redrive survives every letter."""
-    owner = owner_of(topic, properties, naming)
+    named = Owner.named_by(properties)
+    owner = owner_of(topic, named, naming, given=Owner(), exists=lambda *_: True)
     count = next_redrive(properties, maximum)
 
-    assert owner.topic is None or owner.topic.count("/") >= 4
+    assert owner is None or str(owner.topic).count("/") >= 4
     assert count is None or 1 <= count <= maximum
     assert dedupe_id(properties, topic, count or 1)
 
@@ -101,7 +103,7 @@ def test_letters_topics_have_names_or_there_is_a_clear_error(topic, subscription
 def test_custom_properties_are_taken_or_refused(custom, carried) -> None:
     """A caller's properties never get as far as pulsar-client when they are none."""
     are_texts = all(isinstance(each, str) for pair in custom.items() for each in pair)
-    is_taken = taken(names.check_custom, custom, carried) is not REFUSED
+    is_taken = taken(names.checked_custom, custom, carried) is not REFUSED
     assert are_texts or not is_taken
     assert is_taken or not are_texts or custom.keys() & names.SYSTEM_PROPERTIES
 

@@ -88,8 +88,7 @@ def policy(**names: str) -> pr.DeadLetterPolicy:
             {"naming": "kafka"},
             (
                 "naming='kafka': expected one of "
-                "Naming.PULSAR, Naming.TDMQ_2_9_2, Naming.TDMQ_2_7_2, Naming.TDMQ_2_6_1, "
-                "Naming.PULSAR_V5"
+                "Naming.PULSAR, Naming.TDMQ_2_9_2, Naming.TDMQ_2_7_2, Naming.TDMQ_2_6_1"
             ),
         ),
         ({"delay_levels": ""}, f"delay_levels='': expected {LEVELS}"),

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from functools import partial
 from typing import Any
 
 import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Slot
 from pulsar_retry.pull.workers import processes as process_workers
 from pulsar_retry.pull.workers.processes import ProcessWorker
 from pulsar_retry.testing import MemoryBroker
+from pulsar_retry.wire.owner import Recipient
 from support.pull import workers
 from support.pull.handling import SOON, Notes
 from support.waiting import eventually
@@ -214,9 +217,12 @@ def message_of() -> Any:
     return memory.messages("orders")[0]
 
 
+facts = partial(facts_of, recipient=Recipient.of(["orders"], "billing", None))
+
+
 def test_a_kill_that_comes_too_late() -> None:
     """It ends a child that was through with its message; the next one gets a new child."""
-    worker = ProcessWorker(workers.decide, pulsar.schema.BytesSchema())
+    worker = ProcessWorker(workers.decide, pulsar.schema.BytesSchema(), facts)
     message = message_of()
     try:
         assert isinstance(worker(message), pr.Drop)
@@ -228,7 +234,7 @@ def test_a_kill_that_comes_too_late() -> None:
 
 def test_a_child_that_dies_between_messages() -> None:
     """The system has killed it, say: no message was in hand, so none has used up an attempt."""
-    worker = ProcessWorker(workers.decide, pulsar.schema.BytesSchema())
+    worker = ProcessWorker(workers.decide, pulsar.schema.BytesSchema(), facts)
     message = message_of()
     try:
         assert isinstance(worker(message), pr.Drop)

@@ -24,6 +24,7 @@ from pulsar_retry.push.body import (
 )
 from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
+from pulsar_retry.wire.owner import Recipient
 
 NAME = "projects/myproject/subscriptions/mysubscription"
 SEED = {
@@ -70,12 +71,15 @@ def test_what_some_messages_have():
     assert "" == json.loads(wrapped(Pushed(b"", {}, "1", 0), NAME, None))["message"]["data"]
 
 
+BILLING = Recipient.of((), "billing", None)
+
+
 def received(properties: dict[str, str]) -> Pushed:
     """Read a message of pulsar-client's that has these properties."""
     builder = _pulsar.MessageBuilder().content(b"x")
     for name, value in properties.items():
         builder.property(name, value)
-    return Pushed.of(builder.build())
+    return Pushed.of(builder.build(), BILLING)
 
 
 def test_what_letters_say():
@@ -119,7 +123,7 @@ def test_what_the_own_letters_say_in_another_spelling():
     letter = _pulsar.MessageBuilder().content(b"x").property("RECONSUMETIMES", "1")
     for name, value in SOURCE.items():
         letter.property(name, value)
-    assert {} == Pushed.of(letter.build(), has_pubsub=True).attributes
+    assert {} == Pushed.of(letter.build(), BILLING, has_pubsub=True).attributes
 
 
 texts = st.text(max_size=40)

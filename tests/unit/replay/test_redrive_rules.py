@@ -15,14 +15,8 @@ from pulsar_retry.replay import Cluster, Filter, Redrive
 from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.wire.names import candidates, kind_of
-from pulsar_retry.wire.redrive import (
-    Owner,
-    RedriveProperties,
-    dedupe_id,
-    next_redrive,
-    owner_of,
-    retry_beside,
-)
+from pulsar_retry.wire.owner import Owner
+from pulsar_retry.wire.redrive import RedriveProperties, dedupe_id, next_redrive
 
 ROOT = "persistent://public/default"
 TEXTS = st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=5)
@@ -153,17 +147,25 @@ SYSTEM = {
 }
 
 
+OWNER = Owner(f"{ROOT}/orders", "billing", f"{ROOT}/orders-billing-RETRY")
+NAMES = {
+    "REAL_TOPIC": OWNER.topic,
+    "REAL_SUBSCRIPTION": OWNER.subscription,
+    "RETRY_TOPIC": OWNER.retry,
+}
+TARGETS = st.sampled_from(["retry", "origin", f"{ROOT}/workbench"])
+
+
 def redriven(written: RedriveProperties, properties: dict[str, str]) -> dict[str, str]:
     """Return what a letter carries."""
-    owner = Owner(f"{ROOT}/orders", "billing", f"{ROOT}/orders-billing-RETRY")
-    return written.build(properties, count=2, position="dlq 1:2:-1", owner=owner)
+    return written.build(properties, count=2, position="dlq 1:2:-1", owner=OWNER)
 
 
-@given(TEXTS, st.booleans(), st.booleans(), st.booleans())
-def test_what_is_the_messages_own_stays(properties, to_retry, keep_failure, keep_attempts) -> None:
-    """Wherever it goes, and whatever else is kept."""
+@given(TEXTS, TARGETS, st.sampled_from(pr.Naming), st.booleans(), st.booleans())
+def test_what_is_the_messages_own_stays(properties, to, naming, keep_failure, keep_attempts):
+    """Wherever it goes, and whatever else is kept; DELAY is a level only in TDMQ's dialects."""
     own = {f"own {name}": text for name, text in properties.items()}
-    written = RedriveProperties("job", to_retry, keep_failure, keep_attempts)
+    written = RedriveProperties("job", to, naming, keep_failure, keep_attempts)
 
     found = redriven(written, {**own, **SYSTEM, **LETTER})
 
@@ -175,67 +177,29 @@ def test_what_is_the_messages_own_stays(properties, to_retry, keep_failure, keep
     )
     assert keep_failure == ("FAILURE_REASON" in found)
     assert keep_attempts == ("RECONSUMETIMES" in found)
-    assert not {"DELAY_TIME", "DELAY", "FAILURE_STAMP", "FAILURE_CRASHES"} & set(found)
-    assert to_retry == ("REAL_SUBSCRIPTION" in found) == ("RETRY_TOPIC" in found)
+    assert naming.is_tdmq == ("DELAY" not in found)
+    assert not {"DELAY_TIME", "FAILURE_STAMP", "FAILURE_CRASHES"} & set(found)
 
 
-def test_a_retry_letter_says_whose_it_is() -> None:
-    """Also where the dead letter did not."""
-    found = redriven(RedriveProperties("job", to_retry=True), {})
-    assert (f"{ROOT}/orders", "billing", f"{ROOT}/orders-billing-RETRY") == (
-        found["REAL_TOPIC"],
-        found["REAL_SUBSCRIPTION"],
-        found["RETRY_TOPIC"],
-    )
-
-
+@pytest.mark.parametrize("properties", [{}, SYSTEM, {**SYSTEM, "REAL_SUBSCRIPTION": "copied"}])
 @pytest.mark.parametrize(
-    ("dlq", "properties", "owner"),
+    ("to", "keep_attempts", "names"),
     [
-        ("orders-billing-DLQ", SYSTEM, ("orders", "billing", "orders-billing-RETRY")),
-        (
-            "shared",
-            {"REAL_TOPIC": "orders", "REAL_SUBSCRIPTION": "billing"},
-            ("orders", "billing", "orders-billing-RETRY"),
-        ),
-        (
-            "orders-eu-billing-DLQ",
-            {"REAL_TOPIC": "orders"},
-            ("orders", "eu-billing", "orders-eu-billing-RETRY"),
-        ),
-        (
-            "orders-partition-3-billing-DLQ",
-            {"REAL_TOPIC": f"{ROOT}/orders-partition-3"},
-            ("orders", "billing", "orders-billing-RETRY"),
-        ),
-        ("orders-billing-DLQ", {}, (None, None, "orders-billing-RETRY")),
-        ("orders-billing-dlq", {}, (None, None, "orders-billing-retry")),
-        ("graveyard", {}, (None, None, None)),
-        (  # of a V5 client of Pulsar 5, whose topic has not become a scalable one
-            "orders-DLQ",
-            {
-                "REAL_TOPIC": f"{ROOT}/orders".replace("persistent", "topic"),
-                "REAL_SUBSCRIPTION": "billing",
-            },
-            ("orders", "billing", "orders-billing-RETRY"),
-        ),
-        ("graveyard", {"REAL_TOPIC": "a/b/c/d/e//", "RETRY_TOPIC": ""}, (None, None, None)),
+        ("retry", False, 3),
+        ("retry", True, 3),
+        ("origin", True, 2),
+        ("origin", False, 0),
+        ("elsewhere", True, 0),
     ],
 )
-def test_whose_a_letter_is(dlq, properties, owner) -> None:
-    """It says so, or half of it, or its topic's name does."""
-    found = owner_of(f"{ROOT}/{dlq}", properties, pr.Naming.PULSAR)
-    topic, subscription, retry = owner
-    assert (topic and f"{ROOT}/{topic}", subscription, retry and f"{ROOT}/{retry}") == (
-        found.topic,
-        found.subscription,
-        found.retry,
-    )
+def test_the_targets_names_are_written(properties, to, keep_attempts, names) -> None:
+    """Where the dead letter had none too, or copied ones; a copied origin is not kept."""
+    written = RedriveProperties("job", to, keep_attempts=keep_attempts)
+    found = redriven(written, properties)
 
-
-def test_retry_topics_beside_partitions() -> None:
-    """A partition's DLQ has the topic's retry topic."""
-    assert f"{ROOT}/a-b-RETRY" == retry_beside(f"{ROOT}/a-b-DLQ-partition-2")
+    assert dict(list(NAMES.items())[:names]) == {n: found[n] for n in NAMES if n in found}
+    is_own = properties.get("REAL_SUBSCRIPTION") == "billing"
+    assert ("ORIGIN_MESSAGE_ID" in found) == (to == "retry" and is_own)
 
 
 @given(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pulsar_retry as pr
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
 from pulsar_retry.replay.seeking.letters import Fate, Main, OpenLetter, SeekJudge, anew
 
@@ -157,7 +158,8 @@ def test_read_and_anew():
     }
 
     one = OpenLetter.read(EntryPlace(50, 1), 1000, properties)
-    copy = OpenLetter.read(EntryPlace(51, 0), 2000, anew(properties, one.place))
+    again = anew(properties, one.place, pr.Naming.TDMQ_2_9_2)
+    copy = OpenLetter.read(EntryPlace(51, 0), 2000, again)
 
     assert (TOPIC, EntryPlace(10, 4), 7, True, T0) == (
         one.topic,
@@ -168,7 +170,8 @@ def test_read_and_anew():
     )
     assert copy.starts_anew
     assert ("50:1", one.origin) == (copy.copy_of, copy.origin)
-    assert "red" == anew(properties, one.place)["colour"]
+    assert "red" == again["colour"]
+    assert "4" == anew(properties, one.place, pr.Naming.PULSAR)["DELAY"]
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", None])

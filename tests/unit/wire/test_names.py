@@ -119,13 +119,6 @@ def test_older_tdmq_names_know_the_subscription_alone(name: TopicName, subscript
     )
 
 
-@given(FULL_NAMES, PARTS)
-def test_v5_clients_have_one_dead_letter_topic(name: TopicName, subscription: str) -> None:
-    """`<topic>-DLQ`, whatever the subscription; they have no retry topic, so ours is Pulsar's."""
-    expected = LetterTopics(f"{name}-{subscription}-RETRY", f"{name}-DLQ")
-    assert expected == pr.Naming.PULSAR_V5.topics(str(name), subscription)
-
-
 @given(st.sampled_from(pr.Naming), LOCALS, PARTS)
 def test_short_and_full_names_have_the_same_letters(
     naming: pr.Naming, local: str, subscription: str
@@ -177,11 +170,11 @@ def test_a_dialect_can_be_given_by_value_or_name(dialect: pr.Naming) -> None:
 def test_an_unknown_dialect_is_refused(naming: object) -> None:
     """The error lists the dialects that there are."""
     known = "Naming.PULSAR, Naming.TDMQ_2_9_2, Naming.TDMQ_2_7_2, Naming.TDMQ_2_6_1"
-    expected = f"naming={naming!r}: expected one of {known}, Naming.PULSAR_V5"
+    expected = f"naming={naming!r}: expected one of {known}"
     with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
         pr.Naming.of(naming)  # type: ignore[arg-type]
 
 
 def test_the_three_tdmq_dialects_say_so() -> None:
     """Only these write DELAY."""
-    assert [False, True, True, True, False] == [dialect.is_tdmq for dialect in pr.Naming]
+    assert [False, True, True, True] == [dialect.is_tdmq for dialect in pr.Naming]

@@ -17,7 +17,7 @@ from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.properties import (
     SYSTEM_PROPERTIES,
     Origin,
-    check_custom,
+    checked_custom,
     counts,
     dead_letter_properties,
     letter_properties,
@@ -162,18 +162,18 @@ def test_a_caller_cannot_change_a_system_property(
 ) -> None:
     """Only the value that the message has already is accepted for one of the system's names."""
     if carried.get(name) == value:
-        check_custom({name: value}, carried)
+        checked_custom({name: value}, carried)
     else:
         accepted = f"names other than {name}, which the system uses"
         expected = f"properties={ {name: value}!r}: expected {accepted}"
         with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
-            check_custom({name: value}, carried)
+            checked_custom({name: value}, carried)
 
 
 def test_a_caller_who_repeats_the_count_does_not_stop_it() -> None:
     """Passing a message's own properties along is allowed and changes nothing."""
     carried = {"RECONSUMETIMES": "1", "DELAY_TIME": "5000"}
-    check_custom(carried, carried)
+    checked_custom(carried, carried)
     letter = letter_properties(
         carried, ORIGIN, count=2, delay=1, retry_topic=RETRY_TOPIC, custom=carried
     )
@@ -185,7 +185,7 @@ def test_properties_are_str_to_str(custom: dict) -> None:
     """Whatever else is refused before anything is sent."""
     expected = f"properties={custom!r}: expected str names with str values"
     with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
-        check_custom(custom, {})
+        checked_custom(custom, {})
 
 
 @pytest.mark.parametrize("custom", [{"why": "\ud800"}, {"\ud800": "why"}])
@@ -193,7 +193,7 @@ def test_properties_are_encodable(custom: dict[str, str]) -> None:
     """A lone surrogate would fail in pulsar-client, after the producer was opened."""
     expected = f"properties={custom!r}: expected text without lone surrogates"
     with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
-        check_custom(custom, {})
+        checked_custom(custom, {})
 
 
 @pytest.mark.parametrize("custom", [["why"], [], "why", "", 5, 0, [("a", "b")]])
@@ -201,13 +201,13 @@ def test_properties_are_a_mapping(custom: object) -> None:
     """Whatever else is refused before anything is sent, empty or not."""
     expected = f"properties={custom!r}: expected a mapping of str names to str values"
     with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
-        check_custom(custom, {})  # type: ignore[arg-type]
+        checked_custom(custom, {})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("custom", [None, {}])
 def test_no_properties_are_fine(custom: dict | None) -> None:
     """Neither none nor an empty mapping adds anything."""
-    check_custom(custom, {})
+    checked_custom(custom, {})
     assert first_letter() == first_letter(custom=custom)
 
 
