@@ -66,14 +66,6 @@ def test_an_action_holds_for_every_row(failed, options, retry):
     assert {retry: 30} == write_failures(stubborn, options, action="retry").by_topic
 
 
-def test_nothing_is_written_of_nothing(failed, options, admin, topic):
-    """Not even a topic."""
-    report = write_failures(failed.where("false"), options)
-
-    assert 0 == report.rows
-    assert [] == topics(admin, topic)
-
-
 @pytest.mark.parametrize(
     "limit",
     [

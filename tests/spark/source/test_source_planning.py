@@ -135,6 +135,24 @@ def test_starting_at_the_end_of_nothing_leaves_out_nothing(letters, micro):
 # -- what appears -----------------------------------------------------------------------------
 
 
+def test_partitions_that_are_added_are_read_from_their_start(letters, micro, admin):
+    """As are those of the topic that appears."""
+    stream = micro()
+    assert [] == stream.run()
+    admin.create_partitioned_topic(letters.dead, 1)
+    letters.send(b"a", to=f"{letters.dead}-partition-0")
+    assert [b"a"] == stream.run()
+    admin.call("POST", letters.dead.replace("://", "/") + "/partitions", 2)
+    letters.send(b"b", to=f"{letters.dead}-partition-1")
+    assert [b"b"] == stream.run()
+
+
+def test_looking_creates_no_topic(micro, admin, namespace):
+    """Not even the retry topic of a subscription that has not retried yet."""
+    assert [] == micro().run()
+    assert [] == admin.topics(namespace)
+
+
 # -- acknowledgements -------------------------------------------------------------------------
 
 

@@ -69,20 +69,6 @@ def test_only_what_is_in_the_checkpoint_is_acknowledged(letters, query, admin):
     eventually(lambda: admin.backlog(letters.dead, NAME) == 0)
 
 
-def test_topics_and_partitions_that_appear_are_read(letters, query, admin, namespace):
-    """None is there at the start, and none is created by looking."""
-    query.start(discovery__seconds="0")
-    eventually(lambda: query.running.lastProgress is not None, PATIENCE)
-    assert [] == admin.topics(namespace)
-
-    admin.create_partitioned_topic(letters.dead, 1)
-    letters.send(b"a", to=f"{letters.dead}-partition-0")
-    eventually(lambda: query.read() == [b"a"], PATIENCE)
-    admin.call("POST", letters.dead.replace("://", "/") + "/partitions", 2)
-    letters.send(b"b", to=f"{letters.dead}-partition-1")
-    eventually(lambda: query.read() == [b"a", b"b"], PATIENCE)
-
-
 def test_two_queries_on_one_subscription_are_refused(spark, letters, query, tmp_path):
     """With an error that says what to do."""
     letters.send(b"a")

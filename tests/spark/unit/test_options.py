@@ -28,25 +28,19 @@ def test_a_dialect_names_them_otherwise():
     assert "persistent://public/default/billing-RETRY" == targets.retry
 
 
-def test_explicit_topics_win():
-    """Each by itself, short names made full."""
-    targets = parse(retry__topic="again").targets
-    assert "persistent://public/default/again" == targets.retry
-    assert "persistent://public/default/orders-billing-DLQ" == targets.dead_letter
-
-
-def test_explicit_topics_are_enough():
-    """Neither topic nor subscription is needed then."""
-    targets = SinkOptions.parse(
-        {"service.url": URL, "retry.topic": "r", "dead_letter.topic": "d"}
-    ).targets
-    assert ("persistent://public/default/r", None) == (targets.retry, targets.plan)
-
-
-def test_only_a_dead_letter_topic_is_enough():
-    """For a sink that retries nothing."""
-    targets = SinkOptions.parse({"service.url": URL, "dead_letter.topic": "d"}).targets
-    assert (None, "persistent://public/default/d") == (targets.retry, targets.dead_letter)
+@pytest.mark.parametrize(
+    ("options", "retry", "dead"),
+    [
+        (BASE | {"retry.topic": "again"}, "again", "orders-billing-DLQ"),
+        ({"service.url": URL, "retry.topic": "r", "dead_letter.topic": "d"}, "r", "d"),
+        ({"service.url": URL, "dead_letter.topic": "d"}, None, "d"),
+    ],
+)
+def test_explicit_topics_win(options, retry, dead):
+    """Each by itself, short names made full; then neither topic nor subscription is needed."""
+    targets = SinkOptions.parse(options).targets
+    full = [each and f"persistent://public/default/{each}" for each in (retry, dead)]
+    assert full == [targets.retry, targets.dead_letter]
 
 
 def test_keys_have_no_case():

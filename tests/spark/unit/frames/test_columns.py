@@ -31,11 +31,6 @@ def check(columns: str, **options: str) -> Columns:
     return check_schema(schema(columns), SinkOptions.parse(BASE | given))
 
 
-def test_a_payload_is_enough():
-    """Everything else has a default."""
-    assert {"payload": 0} == check("payload binary").known
-
-
 def test_names_have_no_case():
     """As everywhere in Spark."""
     assert {"payload": 0, "dedupe_id": 1} == check("PAYLOAD string, Dedupe_ID string").known
@@ -250,9 +245,3 @@ def test_the_version_of_a_schema_is_that_of_a_row_that_was_read():
     with pytest.raises(ConfigError, match="unknown column 'schema_version'"):
         Columns.of(["payload", "schema_version"], extra=False)
     assert {"schema_version": 1} == Columns.of(["payload", "schema_version"], extra=True).extra
-
-
-def test_a_struct_is_no_payload():
-    """Spark encodes it."""
-    with pytest.raises(ConfigError, match="column 'payload' is struct<a:int>: expected binary or"):
-        check("payload struct<a:int>", value__schema="topic")

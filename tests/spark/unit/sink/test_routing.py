@@ -109,6 +109,7 @@ def test_a_topic_of_the_rows_own_wins():
     assert "persistent://public/other/t" == message[0]
     assert "2" == message[3]["RECONSUMETIMES"]
     assert "RETRY_TOPIC" not in message[3]
+    assert 0 == message[5]
 
 
 #: A row as pulsar-spark reads it, and one as Spark's Kafka source does.
@@ -180,12 +181,6 @@ def test_kafkas_coordinates_are_the_source():
     assert 1704067200000 == message[4]
 
 
-def test_a_topic_of_the_rows_own_is_delayed_by_the_rows_own_delay_alone():
-    """The levels are the retry topic's."""
-    assert 0 == one(target_topic="t", attempt=2)[5]
-    assert NOW_MS + 7 == one(target_topic="t", attempt=2, delay_ms=7)[5]
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -214,63 +209,42 @@ def test_a_row_without_a_target():
 
 # --- When ----------------------------------------------------------------------------------------
 
-
-def test_the_delay_is_that_of_the_attempts_level():
-    """As for a letter of the consumer; attempt 0 has none."""
-    delays = [1000, 5000, 10_000]
-    due = [message[5] for message in route({"payload": [b""] * 3, "attempt": [1, 2, 3]})]
-    assert [NOW_MS + delay for delay in delays] == due
+LATER = pa.array([NOW_MS * 1000 + 9_000_000], pa.timestamp("us", "UTC"))
+BACKOFF = {"backoff.minimum": "1", "backoff.maximum": "60", "backoff.multiplier": "3"}
+DEAD_LETTER = {"action": "dead_letter"}
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"delay": "30"}, {"backoff.minimum": "10", "backoff.maximum": "600"}, {"delay.levels": "5s"}],
-)
-def test_what_starts_anew_comes_at_once(options):
-    """Attempt 0 has no failure to wait after, whatever the delays are."""
-    topic, _, _, carried, _, due, *_ = one(options, attempt=0)
-    assert (RETRY, 0, "0") == (topic, due, carried["DELAY_TIME"])
-
-
-def test_a_row_has_a_delay_of_its_own():
-    """In milliseconds, on the wire too; a null means the level's."""
-    messages = route({"payload": [b""] * 3, "delay_ms": [250, 0, None]})
-    assert [NOW_MS + 250, 0, NOW_MS + 1000] == [message[5] for message in messages]
-    assert ["250", "0", "1000"] == [message[3]["DELAY_TIME"] for message in messages]
-
-
-def test_a_row_names_a_time():
-    """Then it is delivered at that time, and the delay on the wire is what is left; it wins."""
-    later = pa.array([NOW_MS * 1000 + 9_000_000], pa.timestamp("us", "UTC"))
-    message = one(not_before=later, delay_ms=5)
-    assert (NOW_MS + 9000, "9000") == (message[5], message[3]["DELAY_TIME"])
-
-
-def test_a_time_that_is_over_is_no_delay():
-    """But the row travels as if it were: whether it does so must not depend on the clock."""
-    for time in (0, 5):
-        message = one(not_before=pa.array([time], pa.timestamp("ms")))
-        assert (max(1, time), "0") == (message[5], message[3]["DELAY_TIME"])
-
-
-def test_a_dead_letter_says_its_delay_and_has_none():
-    """As the consumer's."""
-    message = one(action="dead_letter", delay_ms=250)
-    assert (0, "250") == (message[5], message[3]["DELAY_TIME"])
-    assert "1000" == properties(action="dead_letter")["DELAY_TIME"]
-
-
-@pytest.mark.parametrize(
-    ("options", "delay"),
+    ("options", "row", "due", "delay"),
     [
-        ({"delay": "2.5"}, 2500),
-        ({"delay__levels": "100ms 3s"}, 3000),
-        ({"backoff__minimum": "1", "backoff__maximum": "60", "backoff__multiplier": "3"}, 3000),
+        # By the level of the attempt, as for a letter of the consumer; or by options.
+        ({}, {}, NOW_MS + 1000, 1000),
+        ({}, {"attempt": 2}, NOW_MS + 5000, 5000),
+        ({"delay": "2.5"}, {"attempt": 2}, NOW_MS + 2500, 2500),
+        ({"delay.levels": "100ms 3s"}, {"attempt": 2}, NOW_MS + 3000, 3000),
+        (BACKOFF, {"attempt": 2}, NOW_MS + 3000, 3000),
+        # Attempt 0 starts anew, and has no failure to wait after.
+        ({"delay": "30"}, {"attempt": 0}, 0, 0),
+        ({"delay.levels": "5s"}, {"attempt": 0}, 0, 0),
+        (BACKOFF, {"attempt": 0}, 0, 0),
+        # The row's own: in milliseconds, or the time at which it is due, which wins.
+        ({}, {"delay_ms": 250}, NOW_MS + 250, 250),
+        ({}, {"delay_ms": 0}, 0, 0),
+        ({}, {"not_before": LATER, "delay_ms": 5}, NOW_MS + 9000, 9000),
+        # A time that is over is no delay, but whether a row has one does not depend on the clock.
+        ({}, {"not_before": pa.array([0], pa.timestamp("ms"))}, 1, 0),
+        ({}, {"not_before": pa.array([5], pa.timestamp("ms"))}, 5, 0),
+        # A dead letter says its delay, as the consumer's, and has none.
+        ({}, DEAD_LETTER, 0, 1000),
+        ({}, DEAD_LETTER | {"delay_ms": 250}, 0, 250),
+        # The levels are the retry topic's.
+        ({}, {"target_topic": "t", "attempt": 2, "delay_ms": 7}, NOW_MS + 7, 7),
     ],
 )
-def test_delays_by_options(options, delay):
-    """A fixed one, a table, or a backoff by the attempt."""
-    assert NOW_MS + delay == one(options, attempt=2)[5]
+def test_when_a_row_is_due(options, row, due, delay):
+    """At the time that the broker is told, after the delay that the letter says."""
+    message = one(options, **row)
+    assert (due, str(delay)) == (message[5], message[3]["DELAY_TIME"])
 
 
 # --- With what -----------------------------------------------------------------------------------

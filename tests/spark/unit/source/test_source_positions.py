@@ -32,16 +32,6 @@ def test_positions_compare_as_messages_are_stored(one, other):
     assert one < END
 
 
-def test_nine_comes_before_ten():
-    """The texts say the opposite."""
-    assert (
-        MessagePosition.parse("5:9:-1")
-        < MessagePosition.parse("5:10:-1")
-        < MessagePosition.parse("10:0:-1")
-    )
-    assert MessagePosition.parse("5:9:9") < MessagePosition.parse("5:9:10")
-
-
 @pytest.mark.parametrize("text", ["", "1:2", "1:2:3:4", "a:b:c", "1:2:-2", "1:2:3\n", 7, None])
 def test_a_foreign_checkpoint_is_refused(text):
     """Rather than read from a made-up place."""
