@@ -51,24 +51,6 @@ def test_go_python_go_dead_letter(python, go, publish, topic):
 
 
 @both_orders
-def test_a_partitioned_topic_has_one_retry_topic(sides, go, admin, namespace, topic, order):
-    """Both take the names from the topic and not from a partition."""
-    admin.create_partitioned_topic(topic, 2)
-    go.send(topic, {"data": b"a"}, {"data": b"b"})
-
-    for name in order:
-        with sides[name].consuming(topic, n=1) as consumer:
-            letters = [consumer.receive() for _ in range(2)]
-            for letter in letters:
-                consumer.reconsume(letter)
-
-    sides["python"].read(dead_letter_topic(topic), 2)
-    assert {topic, retry_topic(topic), dead_letter_topic(topic)} == {
-        name.split("-partition-")[0] for name in admin.topics(namespace)
-    }
-
-
-@both_orders
 def test_old_names_are_used_where_they_exist(sides, publish, admin, namespace, topic, order):
     """A partitioned `billing-RETRY` is used by both; Go does not see an unpartitioned one."""
     existing = f"persistent://{namespace}/{SUBSCRIPTION}-RETRY"

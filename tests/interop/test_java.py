@@ -140,30 +140,6 @@ def test_old_names_are_used_where_they_exist(
 
 
 @both_orders
-def test_a_partitioned_topic_has_one_retry_topic(sides, java, admin, namespace, topic, order):
-    """Both take the names from the topic and not from a partition, and cut it from REAL_TOPIC."""
-    admin.create_partitioned_topic(topic, 2)
-    ids = java.send(topic, {"data": b"a"}, {"data": b"b"})
-    assert {"0", "1"} == {message_id.split(":")[2] for message_id in ids}
-
-    for name in order:
-        with sides[name].consuming(topic, n=1) as consumer:
-            letters = [consumer.receive() for _ in range(2)]
-            for letter in letters:
-                consumer.reconsume(letter)
-
-    assert [topic] * 2 == [letter.properties["REAL_TOPIC"] for letter in letters]
-    dead = sides["python"].read(dead_letter_topic(topic), 2)
-    assert sorted(ids) == sorted(letter.properties["ORIGIN_MESSAGE_ID"] for letter in dead)
-    assert {topic, retry_topic(topic), dead_letter_topic(topic)} == {
-        name.split("-partition-")[0] for name in admin.topics(namespace)
-    }
-    assert [0, 0] == [
-        admin.partitions(name) for name in (retry_topic(topic), dead_letter_topic(topic))
-    ]
-
-
-@both_orders
 def test_of_several_topics_the_smallest_gives_the_name(sides, publish, admin, namespace, order):
     """However they were listed, and though the message was another's."""
     topics = [f"persistent://{namespace}/{name}" for name in ("b", "a", "c")]

@@ -134,11 +134,20 @@ def test_a_bare_message_stays_bare(sides, publish, topic, order):
 
 
 @both_orders
-def test_a_short_name_gives_the_same_names(sides, publish, admin, namespace, topic, order):
-    """`tenant/namespace/topic` without its domain."""
-    publish()
+def test_a_partitioned_topic_has_one_retry_topic(sides, peer, admin, namespace, topic, order):
+    """Both take the names from the topic and not from a partition."""
+    admin.create_partitioned_topic(topic, 2)
+    peer.send(topic, {"data": b"a"}, {"data": b"b"})
 
     for name in order:
-        sides[name].hop(topic.removeprefix("persistent://"), n=1)
+        with sides[name].consuming(topic, n=1) as consumer:
+            for letter in [consumer.receive() for _ in range(2)]:
+                consumer.reconsume(letter)
 
-    assert sorted([topic, retry_topic(topic), dead_letter_topic(topic)]) == admin.topics(namespace)
+    sides["python"].read(dead_letter_topic(topic), 2)
+    assert {topic, retry_topic(topic), dead_letter_topic(topic)} == {
+        name.split("-partition-")[0] for name in admin.topics(namespace)
+    }
+    assert [0, 0] == [
+        admin.partitions(name) for name in (retry_topic(topic), dead_letter_topic(topic))
+    ]

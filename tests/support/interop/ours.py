@@ -9,8 +9,8 @@ import pulsar
 from pulsar.schema import AvroSchema, BytesSchema, Integer, JsonSchema, Record, String
 
 import pulsar_retry as pr
-from support.interop.sides import Consumer, Seen, Side
-from support.reading import SOON, SUBSCRIPTION
+from support.interop.sides import Consumer, Options, Seen, Side
+from support.reading import SOON
 
 
 class Order(Record):
@@ -36,26 +36,16 @@ class PythonSide(Side):
     def __init__(self, client: pr.Client) -> None:
         self.client = client
 
-    def subscribe(
-        self,
-        topic: str | list[str],
-        subscription: str = SUBSCRIPTION,
-        *,
-        type: str = "Shared",  # noqa: A002
-        retry: bool = True,
-        n: int | None = 2,
-        schema: str = "bytes",
-        queue: int = 1000,
-    ) -> Consumer:
+    def _subscribe(self, topic: str | list[str], subscription: str, options: Options) -> Consumer:
         schemas = {"json": JsonSchema(Order), "avro": AvroSchema(Order), "bytes": BytesSchema()}
         consumer = self.client.subscribe(
             topic,
             subscription,
-            PYTHON_TYPES[type],
-            schemas[schema],
-            enable_retry=retry,
-            dead_letter_policy=None if n is None else pr.DeadLetterPolicy(n),
-            receiver_queue_size=queue,
+            PYTHON_TYPES[options.type],
+            schemas[options.schema],
+            enable_retry=options.retry,
+            dead_letter_policy=None if options.n is None else pr.DeadLetterPolicy(options.n),
+            receiver_queue_size=options.queue,
             negative_ack_redelivery_delay_ms=100,
             initial_position=pulsar.InitialPosition.Earliest,
         )

@@ -12,8 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from support.interop.sides import Consumer, Seen, Side
-from support.reading import SOON, SUBSCRIPTION
+import attrs
+
+from support.interop.sides import Consumer, Options, Seen, Side
+from support.reading import SOON
 
 #: Seconds to wait for an answer; before Java's first answer, its compiler runs.
 PATIENCE = 120
@@ -92,26 +94,10 @@ class PeerSide(Side):
         self.name = name
         self._program = program
 
-    def subscribe(
-        self,
-        topic: str | list[str],
-        subscription: str = SUBSCRIPTION,
-        *,
-        type: str = "Shared",  # noqa: A002
-        retry: bool = True,
-        n: int | None = 2,
-        schema: str = "bytes",
-        queue: int = 1000,
-    ) -> Consumer:
+    def _subscribe(self, topic: str | list[str], subscription: str, options: Options) -> Consumer:
+        topics = [topic] if isinstance(topic, str) else topic
         number = self._program.call(
-            "subscribe",
-            topics=[topic] if isinstance(topic, str) else topic,
-            subscription=subscription,
-            type=type,
-            retry=retry,
-            n=n,
-            schema=schema,
-            queue=queue,
+            "subscribe", topics=topics, subscription=subscription, **attrs.asdict(options)
         )
         return PeerConsumer(self._program, number)
 

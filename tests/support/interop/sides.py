@@ -74,33 +74,43 @@ class Consumer(Protocol):
         """Close the consumer."""
 
 
+@attrs.frozen
+class Options:
+    """How a client subscribes.
+
+    Attributes:
+        type: As in Java: Exclusive, Failover, Shared, Key_Shared.
+        retry: The argument `enable_retry`.
+        n: The redelivery count of the dead-letter policy; None for no policy.
+        schema: bytes, json or avro; in Java also key/value.
+        queue: The size of the receiver queue.
+    """
+
+    type: str = "Shared"
+    retry: bool = True
+    n: int | None = 2
+    schema: str = "bytes"
+    queue: int = 1000
+
+
 class Side:
     """One of the clients."""
 
     name: str
 
     def subscribe(
-        self,
-        topic: str | list[str],
-        subscription: str = SUBSCRIPTION,
-        *,
-        type: str = "Shared",  # noqa: A002 - what Pulsar calls it
-        retry: bool = True,
-        n: int | None = 2,
-        schema: str = "bytes",
-        queue: int = 1000,
+        self, topic: str | list[str], subscription: str = SUBSCRIPTION, **options: Any
     ) -> Consumer:
         """Subscribe from Earliest, without names for the letters' topics.
 
         Args:
             topic: One topic, or several.
             subscription: The name of the subscription.
-            type: As in Java: Exclusive, Failover, Shared, Key_Shared.
-            retry: The argument `enable_retry`.
-            n: The redelivery count of the dead-letter policy; None for no policy.
-            schema: bytes, json or avro; in Java also key/value.
-            queue: The size of the receiver queue.
+            options: What is unlike `Options`.
         """
+        return self._subscribe(topic, subscription, Options(**options))
+
+    def _subscribe(self, topic: str | list[str], subscription: str, options: Options) -> Consumer:
         raise NotImplementedError
 
     @contextmanager
