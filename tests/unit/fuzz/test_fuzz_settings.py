@@ -60,6 +60,9 @@ def in_seconds(value: Any) -> Any:
         return REFUSED
 
 
+@example(864_000)
+@example(timedelta(days=10))
+@example(864_000.001)
 @given(ANYTHING | DURATIONS)
 def test_a_duration_is_taken_or_refused(value) -> None:
     """What is taken is a finite number of seconds in the range."""
@@ -70,6 +73,10 @@ def test_a_duration_is_taken_or_refused(value) -> None:
 
 @example("90")
 @example("1500ms")
+@example("1.5s")
+@example("1e3")
+@example("5 s")
+@example("1" * 5000)
 @given(NEARLY | WORDS | st.text())
 def test_a_duration_of_text_is_taken_or_refused(text) -> None:
     """What is taken is written and read again as the same, to the millisecond."""

@@ -15,12 +15,6 @@ from pulsar_retry.policy.letter_producers import LetterProducerOptions
 TOPIC = "persistent://public/default/orders-billing-RETRY"
 
 
-def test_the_default_is_chunks_and_no_more() -> None:
-    """Large messages get letters, too."""
-    expected = {"batching_enabled": False, "chunking_enabled": True}
-    assert expected == arguments_of(pr.ProducerOptions(), TOPIC)
-
-
 @pytest.mark.parametrize("name", pulsar.CompressionType.__members__)
 def test_compression_is_named_or_pulsar_clients_member(name: str) -> None:
     """Both mean the same."""
@@ -55,24 +49,6 @@ def test_everything_reaches_pulsar_client() -> None:
         "encryption_key": "orders",
         "crypto_key_reader": reader,
     } == arguments_of(options, TOPIC)
-
-
-def test_a_function_adds_arguments_for_each_topic() -> None:
-    """It knows the topic, and what it returns wins."""
-    asked: list[str] = []
-
-    def add(topic: str) -> dict[str, Any]:
-        asked.append(topic)
-        return {"properties": {"of": topic}, "lazy_start_partitioned_producers": True}
-
-    options = pr.ProducerOptions(properties={"team": "billing"}, arguments=add)
-    assert {
-        "batching_enabled": False,
-        "chunking_enabled": True,
-        "properties": {"of": TOPIC},
-        "lazy_start_partitioned_producers": True,
-    } == arguments_of(options, TOPIC)
-    assert [TOPIC] == asked
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,19 @@ def test_the_history_is_bounded() -> None:
     assert list(range(151, 201)) == [each.number for each in envelope.history]
 
 
+def test_a_deep_traceback_is_told_by_its_end() -> None:
+    """A recursion of thousands of frames makes no letter of megabytes."""
+
+    def dive(depth: int) -> None:
+        if not depth:
+            no_amount()
+        dive(depth - 1)
+
+    traceback = after(pr.Envelope(), caught(lambda: dive(500)), reason="invalid").traceback or ""
+    assert len(traceback) < 10_000
+    assert traceback.endswith("ValueError: no amount\n")
+
+
 def fingerprint(error: BaseException) -> str | None:
     """Return the fingerprint of an error."""
     return after(pr.Envelope(), error).fingerprint
