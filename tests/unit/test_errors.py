@@ -1,11 +1,10 @@
-"""The exception tree, as the docstring of `pulsar_retry.errors` draws it."""
+"""The errors of the package: what else they are, and what they carry."""
 
 from __future__ import annotations
 
 import copy
 import inspect
 import pickle
-import re
 from collections.abc import Callable
 
 import pulsar
@@ -13,44 +12,6 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry import errors
-
-#: `│   ├── AcknowledgeError (a PulsarException)   its letter is out …`
-BRANCH = re.compile(
-    r"^(?P<indent>[│├└─ ]*)(?P<name>\w+Error|LeaseExpired)(?: \((?P<also>[^)]*)\))?"
-)
-
-
-def drawn() -> dict[str, tuple[str | None, str]]:
-    """Return each error of the docstring's tree with its parent there and what else it is."""
-    tree: dict[str, tuple[str | None, str]] = {}
-    above: list[str] = []
-    for line in inspect.cleandoc(errors.__doc__ or "").splitlines():
-        if match := BRANCH.match(line.removeprefix("    ")):
-            depth = len(match["indent"]) // 4
-            above[depth:] = [match["name"]]
-            also = re.sub(r"^(also )?an? ", "", match["also"] or "")
-            tree[match["name"]] = (above[depth - 1] if depth else None, also)
-    return tree
-
-
-ALL = [getattr(errors, name) for name in errors.__all__]
-
-
-def test_the_tree_is_drawn_as_it_is() -> None:
-    """Every error is in the drawing, below its real parent."""
-    real = {
-        kind.__name__: None if kind is pr.PulsarRetryError else kind.__bases__[0].__name__
-        for kind in ALL
-    }
-    assert real == {name: parent for name, (parent, _) in drawn().items()}
-
-
-@pytest.mark.parametrize("kind", ALL)
-def test_what_else_an_error_is_stands_beside_it(kind: type[Exception]) -> None:
-    """Each name in parentheses is a base class, of Python or of pulsar-client."""
-    _, also = drawn()[kind.__name__]
-    inherited = {base.__name__ for base in kind.__mro__} - {kind.__name__}
-    assert {also} - {""} <= inherited
 
 
 def test_every_error_of_the_package_is_of_the_family() -> None:

@@ -14,7 +14,6 @@ from support.benchmarks.figures import (
     places,
     written,
 )
-from support.benchmarks.plotting import drawn
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "performance.md").read_text("utf-8")
@@ -90,21 +89,3 @@ def test_a_time_is_too_long_above_its_ceiling(ratio, long):
     time = Time("any", (1.0, 1.0, 1.0), ratio, 1.0, ratio, 1.3)
 
     assert long == bool(time.missed)
-
-
-@pytest.mark.parametrize(
-    "figures",
-    [
-        Figures((FAST,)),
-        Figures(times=(Time("import", (0.1, 0.09, 0.2), 1.0, 0.1, 1.0),)),
-    ],
-    ids=["results", "times"],
-)
-def test_the_same_figures_make_the_same_plot(figures):
-    """So that a picture changes only where figures do; without a date, and small."""
-    plot = drawn(figures)
-
-    assert plot == drawn(figures)
-    assert plot.startswith(b"<?xml")
-    assert b"<dc:date>" not in plot
-    assert len(plot) < 40_000

@@ -91,6 +91,7 @@ def test_hooks_are_told_after_the_receipt(client, subscribe, publish, hooks, tol
     [(hook, event)] = told
     assert ("retry", topic, SUBSCRIPTION) == (hook, event.topic, event.subscription)
     assert (1, "letter", 0.0) == (event.attempt, event.kind, event.delay)
+    assert f"{topic}-{SUBSCRIPTION}-RETRY" == event.letter_topic
     assert str(sent)[1:-1].replace(",", ":").startswith(event.message_id)
     consumer.reconsume_later(consumer.receive(SOON))
     assert ["retry", "dead letter"] == [hook for hook, _ in told]

@@ -59,15 +59,6 @@ class Member:
     _process: jvm.GuardedProcess | None = attrs.field(default=None, init=False)
 
     @property
-    def pid(self) -> int:
-        """The process id.
-
-        Raises:
-            StandaloneError: The process was not started.
-        """
-        return self._started().pid
-
-    @property
     def is_running(self) -> bool:
         """Whether the process exists; it may not be ready yet."""
         return self._process is not None and self._process.exit_code() is None

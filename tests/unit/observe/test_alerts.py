@@ -43,15 +43,6 @@ def test_alerts_fire_when_they_should() -> None:
     promtool("test", "rules", "alerts.test.yaml")
 
 
-def test_every_alert_is_tested() -> None:
-    """Both ways."""
-    rules = yaml.safe_load((MONITORING / "alerts.yaml").read_text(encoding="utf-8"))
-    tests = yaml.safe_load((MONITORING / "alerts.test.yaml").read_text(encoding="utf-8"))
-    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
-    wanted = {f"{alert} {what}" for alert in alerts for what in ("fires", "is quiet")}
-    assert wanted == {each["name"] for each in tests["tests"]}
-
-
 def alerts_with_runbooks() -> dict[str, str]:
     """Return the addresses of what alerts link to."""
     found = {}
