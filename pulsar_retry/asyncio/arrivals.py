@@ -1,10 +1,11 @@
-"""Waits for an inbox on an event loop."""
+"""Waits for the stream of a consumer on an event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import _pulsar
@@ -12,38 +13,44 @@ import pulsar
 
 from pulsar_retry.asyncio.bridge import Bridge, finish
 from pulsar_retry.asyncio.failing import failure, of_result
-from pulsar_retry.consumer.batching import Batch, Item
-from pulsar_retry.consumer.inbox import LOOK_INTERVAL, POLL_INTERVAL, Inbox
-from pulsar_retry.runtime import fork
+from pulsar_retry.consumer.batching import Batch
+from pulsar_retry.consumer.receiving import Receiving
+
+#: Seconds to wait until the thread that waits for messages does not wait any more.
+_PATIENCE = 0.5
 
 
 class Arrivals:
-    """Receives from *inbox*. Use it on its event loop only; any number of tasks can receive.
+    """Receives from a consumer's stream. Use it on its event loop only; any tasks can receive.
 
-    A message is never assigned to a waiting task. A task is only notified that something has come,
-    and then takes it in one step. So a cancelled or timed-out receive has either returned a
-    message, or left it for the next receive.
-
-    Attributes:
-        inbox: The inbox.
+    Messages that pulsar-client has fetched are taken directly. If there are none, one thread waits
+    for the next message, as long as a task waits. A message is never assigned to a waiting task. A
+    task is only notified that something has come, and then takes it in one step. So a cancelled or
+    timed-out receive has either returned a message, or left it for the next receive.
     """
 
-    def __init__(self, inbox: Inbox, bridge: Bridge) -> None:
-        self.inbox = inbox
+    def __init__(self, receiving: Receiving, bridge: Bridge) -> None:
         self._bridge = bridge
+        self._stream = receiving.stream
+        self._fetcher = receiving.fetcher(
+            lambda: bool(self._waiters) and not bridge.loop.is_closed() and not self._is_paused,
+            lambda: bridge.post(self._fetched),
+        )
         # The waiting receives, in order.
         self._waiters: dict[asyncio.Future[None], None] = {}
-        self._look_timer: asyncio.TimerHandle | None = None
-        self._closed = False
-        fork.guard(self, "inbox")
-        inbox.on_ready = lambda: bridge.post(self.look)
+        # Set while the thread does not wait for a message.
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
+        self._is_paused = False
+        self._is_closed = False
 
     @property
     def fast_receive(self) -> Callable[[int], Any] | None:
         """A function that takes a message at once; None if `receive` must be used."""
-        if self._closed or time.monotonic() >= self._bridge.turn_ends:
+        now, stream = time.monotonic(), self._stream
+        if now >= self._bridge.turn_ends or now >= stream.turn_ends:
             return None
-        return self.inbox.fast_receive
+        return stream.fast_receive if self._at_rest.is_set() and not self._is_closed else None
 
     async def receive(self, timeout: float | None) -> Any:
         """Return the next raw message, within *timeout* seconds (None: no limit).
@@ -52,31 +59,41 @@ class Arrivals:
             pulsar.Timeout: no message came in time.
             pulsar.AlreadyClosed: the consumer is closed.
         """
-        item = await self._next(timeout)
-        return item.message
+        deadline = None if timeout is None else self._bridge.loop.time() + timeout
+        if time.monotonic() >= self._bridge.turn_ends:
+            await self._bridge.give_turn()
+        try:
+            while (raw := self._take()) is None:
+                await self._wait(deadline)
+        except pulsar.PulsarException as error:
+            raise failure(error) from None
+        finally:
+            # A woken receive wakes the next one: there may be several messages, or none.
+            self.look()
+        return raw
 
     async def receive_batch(self, limits: tuple[int, int, int]) -> list[Any]:
-        """Return messages as `Inbox.receive_batch` does. If cancelled, it loses none of them.
+        """Return messages as `Stream.receive_batch` does. If cancelled, it loses none of them.
 
         Raises:
             pulsar.AlreadyClosed: the consumer is closed.
         """
-        batch: Batch[Item] = Batch(limits, time.monotonic())
+        batch = Batch(limits, time.monotonic())
         try:
             while not batch.is_full(now := time.monotonic()):
-                item = await self._next(batch.left(now))
-                if not batch.add(item, item.message.length()):
-                    self._put_back([item])
+                raw = await self.receive(batch.left(now))
+                if not batch.add(raw):
+                    self._give_back([raw])
                     break
         except _pulsar.Timeout:
             pass
         except BaseException:
-            self._put_back(batch.items)
+            self._give_back(batch.messages)
             raise
-        return [item.message for item in batch.items]
+        return batch.messages
 
     def look(self) -> None:
-        """Wake the first waiting receive, so that it checks the inbox."""
+        """Wake the first waiting receive, so that it checks the stream."""
         if self._bridge.loop.is_closed():
             return  # the waiting receives ended together with the loop
         for waiter in self._waiters:
@@ -84,33 +101,41 @@ class Arrivals:
                 waiter.set_result(None)
                 return
 
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Have nothing received in this block."""
+        self._is_paused = True
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._at_rest.wait(), _PATIENCE)
+            yield
+        finally:
+            self._is_paused = False
+            self.look()
+
     def close(self) -> None:
         """Make all waiting receives raise `pulsar.AlreadyClosed`."""
-        self._closed = True
+        self._is_closed = True
         self.look()
 
-    def _put_back(self, items: list[Item]) -> None:
-        self.inbox.put_back(items)
+    def _give_back(self, raws: list[Any]) -> None:
+        self._stream.give_back(raws)
         self.look()
 
-    async def _next(self, timeout: float | None) -> Item:
-        deadline = None if timeout is None else self._bridge.loop.time() + timeout
-        if time.monotonic() >= self._bridge.turn_ends:
-            await self._bridge.give_turn()
-        try:
-            while (item := self._take()) is None:
-                await self._wait(deadline)
-        except pulsar.PulsarException as error:
-            raise failure(error) from None
-        finally:
-            # A woken receive wakes the next one: there may be several messages, or none.
-            self.look()
-        return item
-
-    def _take(self) -> Item | None:
-        if self._closed:
+    def _take(self) -> Any:
+        """Return a raw message if there is one; otherwise have the thread wait for one."""
+        if self._is_closed:
             raise of_result(_pulsar.Result.AlreadyClosed)
-        return self.inbox.take()
+        if (error := self._fetcher.error) is not None:
+            self._fetcher.error = None
+            raise error
+        if self._at_rest.is_set() and not self._is_paused:
+            return self._stream.take()
+        return self._stream.take_returned()
+
+    def _fetched(self) -> None:
+        self._at_rest.set()
+        self.look()
 
     async def _wait(self, deadline: float | None) -> None:
         """Wait until a message may be available.
@@ -119,28 +144,17 @@ class Arrivals:
             pulsar.Timeout: there is none, and *deadline* has passed.
         """
         loop = self._bridge.loop
-        now = loop.time()
-        if deadline is not None and deadline <= now:
+        if deadline is not None and deadline <= loop.time():
             raise of_result(_pulsar.Result.Timeout)
-        end = deadline
-        if self.inbox.arms:
-            if self._look_timer is None:
-                self._look_timer = loop.call_later(LOOK_INTERVAL, self._look_into_queues)
-        elif end is None or now + POLL_INTERVAL < end:
-            end = now + POLL_INTERVAL
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters[waiter] = None
-        timer = None if end is None else loop.call_at(end, finish, waiter)
+        timer = None if deadline is None else loop.call_at(deadline, finish, waiter)
+        if self._at_rest.is_set() and not self._is_paused:
+            self._at_rest.clear()
+            self._fetcher.ask()
         try:
             await waiter
         finally:
             del self._waiters[waiter]
             if timer is not None:
                 timer.cancel()
-
-    def _look_into_queues(self) -> None:
-        """Look for overlooked messages, for all waiting receives. They keep their order."""
-        self._look_timer = None
-        if self._waiters and not self._closed:
-            self.inbox.look_if_due(time.monotonic())
-            self._look_timer = self._bridge.loop.call_later(LOOK_INTERVAL, self._look_into_queues)

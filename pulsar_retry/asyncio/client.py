@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import re
 import weakref
 from collections.abc import Callable
@@ -18,13 +17,8 @@ from pulsar_retry.asyncio.bridge import Bridge, Pool
 from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.asyncio.consumer import Consumer
 from pulsar_retry.asyncio.delivery import Delivery
-from pulsar_retry.asyncio.producer import Producer
-from pulsar_retry.asyncio.reader import Reader
 from pulsar_retry.asyncio.subscriber import Subscriber
-from pulsar_retry.consumer.access import inbox_of
 from pulsar_retry.consumer.batching import batch_limits
-from pulsar_retry.consumer.consumer import Consumer as ThreadedConsumer
-from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks
@@ -42,8 +36,6 @@ R = TypeVar("R")
 
 _PERSISTENT_ONLY = pulsar.RegexSubscriptionMode.PersistentOnly
 _CRYPTO_FAIL = pulsar.ConsumerCryptoFailureAction.FAIL
-_CREATE_PRODUCER = inspect.signature(pulsar.asyncio.Client.create_producer)
-_CREATE_READER = inspect.signature(pulsar.asyncio.Client.create_reader)
 
 
 def _taking(
@@ -83,7 +75,6 @@ class Client(Closing, pulsar.asyncio.Client):
         inner._client = Opener(self._client)  # noqa: SLF001
         self._pool = Pool()
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         fork.guard(self, "_client")
 
     @property
@@ -100,28 +91,16 @@ class Client(Closing, pulsar.asyncio.Client):
         self._inner.hooks = hooks
 
     @_taking(pulsar.asyncio.Client.create_producer)
-    async def create_producer(self, *args: Any, **kwargs: Any) -> Producer:  # noqa: D102 - wrapped
-        arguments = _arguments(_CREATE_PRODUCER, self, args, kwargs)
-        if arguments["batching_enabled"] and arguments["chunking_enabled"]:
-            accepted = "False, or batching_enabled=False"
-            raise ConfigError.bad("chunking_enabled", arguments["chunking_enabled"], accepted)
-        # With a full queue, pulsar-client would block the event loop.
-        waits = arguments["block_if_queue_full"]
-        arguments["block_if_queue_full"] = False
-        producer = await self._pool.run(
-            lambda: self._inner.create_producer(**arguments), dropped=_close
-        )
-        made = Producer(producer, arguments["max_pending_messages"] if waits else None)
-        self._producers.add(made)
-        return made
+    async def create_producer(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Producer:  # noqa: D102 - wrapped
+        producer = await super().create_producer(*args, **kwargs)
+        fork.guard(producer, "_producer")
+        return producer
 
     @_taking(pulsar.asyncio.Client.create_reader)
-    async def create_reader(self, *args: Any, **kwargs: Any) -> Reader:  # noqa: D102 - wrapped
-        arguments = _arguments(_CREATE_READER, self, args, kwargs)
-        reader = await self._pool.run(
-            lambda: self._inner.create_reader(**arguments), dropped=_close
-        )
-        return Reader(reader, self._pool)
+    async def create_reader(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Reader:  # noqa: D102 - wrapped
+        reader = await super().create_reader(*args, **kwargs)
+        fork.guard(reader, "_reader")
+        return reader
 
     @_taking(pulsar.Client.create_table_view)
     async def create_table_view(self, *args: Any, **kwargs: Any) -> pulsar.TableView:  # noqa: D102 - wrapped
@@ -214,13 +193,9 @@ class Client(Closing, pulsar.asyncio.Client):
         if schema is None:
             arguments["schema"] = pulsar.schema.BytesSchema()
 
-        def subscribe() -> tuple[ThreadedConsumer, Inbox]:
-            consumer = self._inner.subscribe(**arguments)
-            return consumer, inbox_of(consumer, polls=receiver_queue_size != 0)
-
         limits = batch_limits(batch_receive_policy)
-        inner, inbox = await self._pool.run(subscribe, dropped=lambda both: _close(both[0]))
-        consumer = Consumer(inner, inbox, self._pool, limits)
+        inner = await self._pool.run(lambda: self._inner.subscribe(**arguments), dropped=_close)
+        consumer = Consumer(inner, self._pool, limits)
         self._consumers.add(consumer)
         return consumer
 
@@ -249,12 +224,7 @@ class Client(Closing, pulsar.asyncio.Client):
         return self._inner.get_service_info()
 
     def shutdown(self) -> None:
-        """Close every connection at once, without waiting.
-
-        Waiting sends and flushes raise `pulsar.AlreadyClosed`.
-        """
-        for producer in list(self._producers):
-            producer._end_sends()  # noqa: SLF001
+        """Close every connection at once, without waiting."""
         self._inner.shutdown()
 
     async def close(self) -> None:
@@ -276,18 +246,6 @@ class Client(Closing, pulsar.asyncio.Client):
     async def __aexit__(self, *_: object) -> None:
         with contextlib.suppress(pulsar.AlreadyClosed):
             await self.close()
-
-
-def _arguments(
-    signature: inspect.Signature, client: Client, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the arguments of a method of `pulsar.asyncio` by name, including defaults."""
-    bound = signature.bind(client, *args, **kwargs)
-    bound.apply_defaults()
-    del bound.arguments["self"]
-    if bound.arguments["schema"] is None:
-        bound.arguments["schema"] = pulsar.schema.BytesSchema()
-    return dict(bound.arguments)
 
 
 def _close(opened: Any) -> None:

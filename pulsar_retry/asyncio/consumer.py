@@ -18,7 +18,6 @@ from pulsar_retry.asyncio.failing import failure, translating_errors
 from pulsar_retry.asyncio.handing import Handing
 from pulsar_retry.consumer import consumer as threaded
 from pulsar_retry.consumer.access import AsyncioAccess
-from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime import fork
@@ -48,7 +47,6 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
     def __init__(
         self,
         consumer: threaded.Consumer,
-        inbox: Inbox,
         pool: Pool,
         batch_limits: tuple[int, int, int],
     ) -> None:
@@ -58,9 +56,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         self._pool = pool
         self._batch_limits = batch_limits
         self._bridge = Bridge()
-        self._arrivals = Arrivals(inbox, self._bridge)
+        self._arrivals = Arrivals(access.receiving, self._bridge)
         self._handing = Handing(access, self._bridge)
-        access.reads_by(inbox)
         fork.guard(self, "_consumer")
 
     # -- receiving ------------------------------------------------------------------------------
@@ -298,7 +295,6 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages of both topics redelivered now."""
         self._bridge.check()
-        self._arrivals.inbox.drop()
         self._inner.redeliver_unacknowledged_messages()
 
     async def seek(self, messageid: pulsar.MessageId | _pulsar.MessageId | int) -> None:
@@ -307,8 +303,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         Only the topic is moved. The retry letters stay as they are.
         """
         self._bridge.check()
-        self._arrivals.inbox.drop(letters=False)
-        await self._pool.run(self._inner.seek, messageid)
+        async with self._arrivals.paused():  # else a message of before could come after it
+            await self._pool.run(self._inner.seek, messageid)
 
     async def get_last_message_id(self) -> _pulsar.MessageId:
         """Return the id of the last message of the topic."""
@@ -347,16 +343,11 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         self._bridge.check()
         self._arrivals.close()
         with contextlib.suppress(ConsumerClosedError):  # the client is closed, with its consumers
-            await self._pool.run(self._close)
+            await self._pool.run(self._inner.close)
 
     def _end_receives(self) -> None:
         """Make waiting receives raise `pulsar.AlreadyClosed`. Thread-safe."""
         self._bridge.post(self._arrivals.close)
-
-    def _close(self) -> None:
-        """Close the consumer, on a thread that can block."""
-        self._inner.close()
-        self._arrivals.inbox.wait_for_callbacks()
 
 
 def seconds_of(timeout_millis: int | None) -> float | None:

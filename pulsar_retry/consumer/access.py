@@ -13,7 +13,6 @@ import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handoff.making import text_properties
-from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.letters.facts import Facts, facts_of
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
 from pulsar_retry.observe.counting import LANE
@@ -47,8 +46,6 @@ class SubscriberAccess:
         self._in_hand = consumer._in_hand
         self._settling = consumer._settling
         self._outbox = consumer._outbox
-        self._held = consumer._held
-        self._receiving = consumer._receiving
         #: The watch, which is notified of what happens to messages.
         self.watch: Watch = consumer._watch
         #: Returns a receive function that is faster than `receive`; None if no messages are
@@ -94,23 +91,17 @@ class SubscriberAccess:
         """Record that a message is retried in its lane."""
         self.watch.retried(raw_of(message), LANE, delay, error=error, attempt=attempt)
 
-    def when_moved(self, act: Callable[[], None]) -> None:
-        """Have *act* called, on any thread, when this process has moved the subscription."""
-        self._held.when_moved.append(act)
-
     def cut(self) -> frozenset[bool]:
         """Return which raw consumers have no connection: True stands for the retry topic's."""
         sources = self._in_hand.sources
-        cut = frozenset(
+        return frozenset(
             bool(place) for place, each in enumerate(sources) if not each.raw.is_connected()
         )
-        if cut:  # what pulsar-client has fetched by this connection is delivered again
-            self._receiving.distrust()
-        return cut
 
-    def lost(self) -> None:
-        """Receive nothing more of the topic that its connection has fetched, which is lost."""
-        self._receiving.lost()
+    @property
+    def topic_consumer(self) -> Any:
+        """pulsar-client's consumer of the topic."""
+        return self._in_hand.main.raw
 
     def comes_by_itself(self, message: Any, cut: frozenset[bool]) -> bool:
         """Tell whether *message* will certainly be redelivered without a request.
@@ -278,32 +269,10 @@ class AsyncioAccess:
         self.cumulatively = consumer._cumulatively
         self._in_hand = consumer._in_hand
         self._settling = consumer._settling
-        self._held = consumer._held
         # Bound once, because it is called for each message.
         self.took = consumer._in_hand.took
-
-    def reads_by(self, inbox: Inbox) -> None:
-        """Register *inbox*, which holds messages, so that a seek reaches them."""
-        self.receiving.read_by = inbox
-        if inbox not in self._held.inboxes:
-            self._held.inboxes.append(inbox)
 
     def ask_back(self, raw: Any) -> None:
         """Have a message redelivered whose hand-off did not take place."""
         if not self.outbox.closed:  # otherwise the broker redelivers it anyway
             self._settling.come_back(raw, self._in_hand.is_letter(raw))
-
-
-def inbox_of(consumer: Consumer, *, polls: bool) -> Inbox:
-    """Return the inbox of *consumer*, and make one if the consumer has none.
-
-    Args:
-        consumer: An open consumer that nothing else uses.
-        polls: Whether the consumer has a receiver queue.
-    """
-    if consumer._receiving.inbox is not None:
-        return consumer._receiving.inbox
-    arms = not (consumer._plan.ack_timeout and polls)
-    raw, clock = consumer._consumer, consumer._client._clock
-    ordered = consumer._plan.ordered
-    return Inbox(raw, None, lambda _: None, arms=arms, polls=polls, clock=clock, ordered=ordered)

@@ -16,7 +16,6 @@ import pulsar
 from pulsar_retry.consumer.handoff.lists import settle_each
 from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.consumer.in_hand import InHand
-from pulsar_retry.consumer.moves import HeldMessages
 from pulsar_retry.consumer.outbox import Outbox
 from pulsar_retry.consumer.receiving import Receiving
 from pulsar_retry.consumer.settling import MessageSettler
@@ -49,7 +48,7 @@ class Consumer(pulsar.Consumer):
         self._client, self._consumer, self._schema = client, None, schema
         self._plan, self._timer, self._watch = plan, timer, watch
         self._events = watch.counters.messages
-        self._in_hand = in_hand = InHand(client, plan, timer, clock)
+        self._in_hand = in_hand = InHand(plan, timer, clock)
         self._settling = settling = MessageSettler(in_hand, plan, watch)
         self._outbox = outbox = Outbox(
             client,
@@ -64,7 +63,6 @@ class Consumer(pulsar.Consumer):
         self._receiving = Receiving(
             in_hand, settling, outbox, plan=plan, schema=schema, clock=clock
         )
-        self._held = HeldMessages(in_hand, settling, plan=plan, clock=clock, submit=outbox.submit)
         self._has_one_topic = in_hand.retry is None
         # Each acknowledgement checks this dictionary, which costs nothing while it is empty.
         self._nacked = in_hand.main.nacks.pending
@@ -90,8 +88,6 @@ class Consumer(pulsar.Consumer):
         if self._in_hand.retry is not None:
             self._in_hand.retry.open(retry)
         self._receiving.open(batch_limits, polls=polls)
-        if self._receiving.inbox is not None:
-            self._held.inboxes.append(self._receiving.inbox)
 
     def _listener(self, listener: Callable[[Any, Any], Any], *, letters: bool = False) -> Any:
         """Wrap *listener* in the form that pulsar-client calls for the topic or the retry topic."""
@@ -130,29 +126,19 @@ class Consumer(pulsar.Consumer):
         if timeout_millis is not None and not isinstance(timeout_millis, int):
             raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
         receiving, in_hand, message = self._receiving, self._in_hand, Message()
-        if receiving.is_plain:
-            receive = self._consumer.receive
-            raw = receiving.receive_plain() if timeout_millis is None else receive(timeout_millis)
-        else:
-            raw, inbox = None, receiving.inbox
-            if inbox is not None:
-                fast_receive = inbox.fast_receive
-                message._letter = False  # noqa: SLF001 - as `message_of` does it
-            else:
-                fast_receive = self._consumer.receive if receiving.polls else None
-            if fast_receive is not None:
-                try:
-                    raw = fast_receive(0)
-                except _pulsar.Timeout:
-                    raw = None
-            if raw is None or (
-                (
-                    raw.redelivery_count() > receiving.limit
-                    or receiving.now() >= receiving.trusted_until
-                )
-                and receiving.is_surplus(raw)
-            ):
-                return receiving.receive(timeout_millis)
+        stream = receiving.stream
+        if (fast_receive := stream.fast_receive) is None:
+            return receiving.receive(timeout_millis)
+        try:
+            raw = fast_receive(0)
+        except _pulsar.Timeout:
+            return receiving.receive(timeout_millis)
+        if raw.redelivery_count() > receiving.limit and receiving.is_surplus(raw):
+            return receiving.receive(timeout_millis)
+        if not self._has_one_topic:
+            message._letter = False  # noqa: SLF001 - as `message_of` does it
+            if receiving.now() >= stream.turn_ends:
+                stream.fast_receive = None
         in_hand.received = count = in_hand.received + 1
         if count >= in_hand.looks_at:
             in_hand.look((raw,))
@@ -172,13 +158,10 @@ class Consumer(pulsar.Consumer):
         if not receiving.takes_batches():
             return receiving.batch()
         messages: list[pulsar.Message] = []
-        limit, schema = receiving.limit, self._schema
-        has_letters = receiving.inbox is not None
+        limit, schema, has_letters = receiving.limit, self._schema, not self._has_one_topic
         batch = self._consumer.batch_receive()
-        trusted, is_plain = receiving.is_trusted(), receiving.is_plain
         for raw in batch:
-            is_usual = is_plain or (trusted and raw.redelivery_count() <= limit)
-            if is_usual or not receiving.is_surplus(raw):
+            if raw.redelivery_count() <= limit or not receiving.is_surplus(raw):
                 message = Message()
                 message._message = raw  # noqa: SLF001 - as `message_of` makes it
                 message._schema = schema  # noqa: SLF001
@@ -418,7 +401,10 @@ class Consumer(pulsar.Consumer):
         Only the topic is moved. The retry letters stay as they are. Messages that were fetched
         before, and pending nacks, are dropped.
         """
-        self._held.seek(partial(super().seek, messageid))
+        super().seek(messageid)
+        self._receiving.drop(letters=False)
+        self._settling.moved()
+        self._in_hand.all_redelivered()
 
     def pause_message_listener(self) -> None:
         """Pause the listener on both topics."""
@@ -464,9 +450,8 @@ class Consumer(pulsar.Consumer):
             self._outbox.closed, self._closed_by = True, threading.get_ident()
             try:
                 self._close_all([each.raw.close for each in self._in_hand.sources[::-1]])
-                self._receiving.wait_for_callbacks()
             finally:
-                self._receiving.drop()
+                self._receiving.close()
                 with contextlib.suppress(ValueError):
                     self._client._consumers.remove(self)  # noqa: SLF001
 
@@ -483,6 +468,7 @@ class Consumer(pulsar.Consumer):
         """Fail the letters in flight, because pulsar-client was shut down."""
         self._watch.counters.detach(self._in_hand)
         self._outbox.give_up()
+        self._receiving.close()
 
     def __enter__(self) -> Self:
         return self

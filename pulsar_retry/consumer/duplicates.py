@@ -4,10 +4,10 @@ pulsar-client sends acknowledgements in groups, up to a tenth of a second late. 
 killed in that moment, its last messages stay unacknowledged, although their letters are published.
 The messages are redelivered, and each gets a second letter. From then on two copies circulate.
 
-The two letters have the same content. The second one is superfluous if the first one was delivered
-after the second was published, and then settled. A seek or a redrive that wanted the message
-handled again came before the second letter was published, and the message was handled since then.
-So nothing is lost when the second letter is dropped.
+The two letters are of the same message and the same retry. The second one is superfluous if the
+first one was delivered after the second was published, and then settled. A seek or a redrive that
+wanted the message handled again came before the second letter was published, and the message was
+handled since then. So nothing is lost when the second letter is dropped.
 """
 
 from __future__ import annotations
@@ -16,34 +16,21 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from functools import lru_cache
-from operator import itemgetter
+from collections.abc import Callable
 from typing import Any
-
-import _pulsar
 
 from pulsar_retry.letters.identity import identity_of
 from pulsar_retry.letters.plan import DEFAULT_MOST, Plan
 from pulsar_retry.letters.stamps import made_at
-from pulsar_retry.native.loading import native
 from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.upstream import has_null_value
-from pulsar_retry.wire.envelope import READ
-from pulsar_retry.wire.properties import (
-    DELAY,
-    DELAY_TIME,
-    FAILURE,
-    SYSTEM_PROPERTIES,
-    reconsume_times,
-)
+from pulsar_retry.wire.properties import reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
 
 #: Ledger, entry, partition and batch index: identifies a letter within its topic.
 LetterId = tuple[int, int, int, int]
 
-#: Equal for the letters of one delivery: their identity, and a hash of their content.
+#: Equal for the letters of one delivery: their identity, and their count.
 Fingerprint = tuple[str, int]
 
 #: Seconds for which a letter is remembered: longer than the restart of a process takes.
@@ -54,45 +41,6 @@ _SKEW = 0.5
 
 #: How many letter ids are remembered for each fingerprint; the oldest are forgotten.
 _MOST_IDS = 4
-
-#: The properties that can differ in two letters of one delivery, because the times differ.
-_VARYING = (READ - SYSTEM_PROPERTIES) | {DELAY_TIME, DELAY}
-
-
-def fingerprint(
-    properties: Mapping[str, str],
-    content: bytes,
-    envelope: tuple[object, ...],
-    identity: str | None,
-) -> Fingerprint | None:
-    """Return a value that is the same for letters of one delivery, and for no others.
-
-    It covers everything in the letter except the details of the failure. Letters of one message
-    that differ otherwise were made on purpose, so each of them is needed.
-
-    Args:
-        properties: The letter's properties.
-        content: Its payload.
-        envelope: The other parts of its message, such as keys and event time.
-        identity: The letter's identity (`identity_of`); None if it has none.
-
-    Returns:
-        The identity and a 64-bit hash. The key of the hash is different in each process, because
-        the hash is only compared within one. None if the letter cannot be recognized.
-    """
-    if identity is None or not reconsume_times(properties):
-        return None
-    names, values_of = _compared_names(tuple(properties))
-    return identity, hash((names, values_of(properties), content, envelope))
-
-
-@lru_cache(256)  # the letters of one application have the same names
-def _compared_names(
-    names: tuple[str, ...],
-) -> tuple[tuple[str, ...], Callable[[Mapping[str, str]], Any]]:
-    """Return the names of the properties to compare, and a function that gets their values."""
-    same = sorted(each for each in names if each not in _VARYING and not each.startswith(FAILURE))
-    return tuple(same), itemgetter(*same)
 
 
 class _Known:
@@ -225,8 +173,6 @@ class Deduper:
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
         """Start with the plan of a subscription with retries."""
-        module = native().module
-        self._prints = None if module is None else module.Prints(tuple(_VARYING), FAILURE)
         self._window = LetterWindow(plan.dedupe_letters, clock=clock.time, steady=clock.monotonic)
         self.clear = self._window.clear
         self.settled = self._window.settled
@@ -234,12 +180,8 @@ class Deduper:
 
     def delivered(self, raw: Any, letter: LetterId) -> bool:
         """Record a raw letter; tell whether it is superfluous and must only be acknowledged."""
-        found = None
-        if self._prints is not None and type(raw) is _pulsar.Message:
-            found = self._prints.of(raw)  # None: Python decides
+        found = _read(raw)
         if found is None:
-            found = _read(raw)
-        if not found:
             return False
         print_, made = found
         if not self._window.delivered(letter, print_, made):
@@ -260,24 +202,13 @@ class Deduper:
 def _read(raw: Any) -> tuple[Fingerprint, float] | None:
     """Return the fingerprint of a raw letter, and when it was made, in seconds since 1970.
 
-    The extension module has a copy of this rule, `Prints`.
+    None if it cannot be recognized: other clients' letters, and those of copied properties.
     """
     try:
         properties = raw.properties()
-        identity = identity_of(raw, properties)
-        print_ = fingerprint(properties, raw.data(), _compared_values(raw), identity)
     except UnicodeDecodeError:
         return None
-    if print_ is None:
+    identity, count = identity_of(raw, properties), reconsume_times(properties)
+    if identity is None or not count:
         return None
-    return print_, made_at(properties, raw.publish_timestamp() / 1000)
-
-
-def _compared_values(raw: Any) -> tuple[object, ...]:
-    """Return the content of a message other than its properties and payload."""
-    return (
-        has_null_value(raw),
-        raw.partition_key(),
-        raw.ordering_key(),
-        raw.event_timestamp(),
-    )
+    return (identity, count), made_at(properties, raw.publish_timestamp() / 1000)

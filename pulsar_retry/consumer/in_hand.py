@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import pulsar
-
 from pulsar_retry.consumer.nacks import Nacks, chunk_ids
 from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.consumer.returns import COME_BACK, Returns, Rounds
@@ -73,7 +71,7 @@ class InHand:
         looks_at: The count of received messages at which `look` is due.
     """
 
-    def __init__(self, client: pulsar.Client, plan: Plan, timer: Timer, clock: Clock) -> None:
+    def __init__(self, plan: Plan, timer: Timer, clock: Clock) -> None:
         self.returns = Returns()
         self.main = TopicSource(timer, self.returns, redelivers_all=not plan.shared)
         self.retry: TopicSource | None = None
@@ -81,7 +79,7 @@ class InHand:
         self.sources: tuple[TopicSource, ...] = (self.main,)
         if plan.topics is not None:
             self.retry = TopicSource(timer, self.returns, redelivers_all=False)
-            self.letters = ReceivedLetters(client, plan, clock)
+            self.letters = ReceivedLetters(plan, clock)
             self.sources = (self.main, self.retry)
         self.received = 0
         self.settled = 0
@@ -100,6 +98,11 @@ class InHand:
         return self.retry if letter and self.retry is not None else self.main
 
     # -- receiving ------------------------------------------------------------------------------
+
+    def letter_came(self, raw: Any) -> None:
+        """Record a raw letter, before it is delivered."""
+        if self.letters is not None:
+            self.letters.came(raw)
 
     def took(self, messages: Sequence[Any]) -> None:
         """Count messages that are delivered to the application; they may be raw or not."""
@@ -133,14 +136,18 @@ class InHand:
     def _look_for_chunked(self, messages: Sequence[Any]) -> None:
         """Look at each message, or at high rates at some of them."""
         for each in messages[:: self._step]:
-            raw = raw_of(each)
-            nacks = self.source(letter=self.is_letter(each)).nacks
-            self._has_chunked |= not nacks.redelivers_all and nacks.saw(raw.message_id())
+            message_id, letter = id_of(each), self.is_letter(each)
+            nacks = self.source(letter=letter).nacks
+            self._has_chunked |= not nacks.redelivers_all and nacks.saw(message_id)
+            if self.letters is not None and not letter:
+                self.letters.ledgers.saw_other(message_id.ledger_id())
         now, interval = self._now(), _LOOK_INTERVAL * len(messages)
         if self._has_chunked or now - self._looked > 10 * interval:
             self._step = 1
         elif now - self._looked < interval:
             self._step = min(2 * self._step, _MOST_UNSEEN)
+            if self.letters is not None:
+                self.letters.ledgers.knows_all = False
         self._looked = now
         self._samples_at = self.received + self._step
 

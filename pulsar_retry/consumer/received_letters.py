@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import _pulsar
-import pulsar
-from pulsar import Client as BareClient
 from pulsar import Message
 
-from pulsar_retry.consumer.duplicates import Deduper, LetterId
+from pulsar_retry.consumer.duplicates import Deduper
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.native.loading import native
 from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.raw import has_message, id_of, position_of, raw_of
+from pulsar_retry.runtime.raw import id_of, position_of, raw_of
 from pulsar_retry.wire.names import logical
-
-_log = logging.getLogger("pulsar_retry")
-
-#: Milliseconds to wait for a message that must exist, because the broker says so.
-_PATIENCE = 2000
 
 #: How many ledgers of the main topic are remembered. A topic has a new one every few hours.
 _MOST = 1000
@@ -33,29 +25,39 @@ class LetterLedgers:
     """Distinguishes letters from messages of the main topic. Thread-safe.
 
     An id does not include its topic, but no two topics of a cluster share a ledger. The ledgers of
-    letters that were received here are known. For each other ledger the broker is asked once.
+    the letters that were received here are known, and most of those of the topic's messages.
 
     Attributes:
         topics: The retry topic and those of its partitions that were seen.
+        knows_all: Whether each message that was received has been recorded.
     """
 
-    def __init__(self, client: pulsar.Client, topic: str) -> None:
+    def __init__(self, topic: str) -> None:
         """Start with the retry *topic* of a subscription."""
         self.topics = {topic}
-        self._client = client
+        self.knows_all = True
         self._topic = topic
         self._ledgers: set[int] = set()
         self._others: set[int] = set()
 
-    def seen(self, raw: Any, ledger: int) -> None:
-        """Record the ledger of a raw letter that was received."""
+    def came(self, raw: Any) -> None:
+        """Record a raw letter that was received."""
+        ledger = raw.message_id().ledger_id()
         if ledger not in self._ledgers:
             self.topics.add(raw.topic_name())
             self._ledgers.add(ledger)
 
+    def saw_other(self, ledger: int) -> None:
+        """Record the ledger of a message of the main topic."""
+        if ledger not in self._others:
+            if len(self._others) >= _MOST:
+                self._others.clear()
+                self.knows_all = False
+            self._others.add(ledger)
+
     @property
     def is_empty(self) -> bool:
-        """Whether no letter has been received or asked for here."""
+        """Whether no letter has been received here."""
         return not self._ledgers
 
     def is_from(self, topic: str) -> bool:
@@ -63,32 +65,21 @@ class LetterLedgers:
         return topic in self.topics or logical(topic) in self.topics
 
     def holds(self, message_id: Any) -> bool:
-        """Tell whether a raw message id is a letter's. It may ask the broker (about 10 ms).
+        """Tell whether a raw message id is a letter's.
 
-        If the broker does not answer, or refuses the request, the id counts as one of the main
-        topic.
+        Raises:
+            ConfigError: no message of its ledger was received here, so it may be either.
         """
         ledger = message_id.ledger_id()
         if ledger in self._ledgers:
             return True
-        if ledger in self._others:
-            return False
-        try:
-            is_letter = self._ask_broker(message_id)
-        except pulsar.PulsarException as error:
-            _log.warning(
-                "a message id is taken for one of the main topic, because %s cannot be asked: %s",
-                self._topic,
-                error,
+        if ledger not in self._others and self.knows_all:
+            raise ConfigError(
+                f"the message id {message_id} may belong to the topic or to {self._topic}, because "
+                "this consumer has received no message of its ledger: pass the message, or use a "
+                "consumer of the right topic without enable_retry"
             )
-            return False
-        if is_letter:
-            self._ledgers.add(ledger)
-        else:
-            if len(self._others) >= _MOST:
-                self._others.clear()
-            self._others.add(ledger)
-        return is_letter
+        return False
 
     def located(self, message_id: Any) -> Any:
         """Return a letter's raw id, with the name of its partition if it has one.
@@ -98,30 +89,6 @@ class LetterLedgers:
         if message_id.partition() >= 0:
             message_id.topic_name(f"{self._topic}-partition-{message_id.partition()}")
         return message_id
-
-    def _ask_broker(self, message_id: Any) -> bool:
-        """Tell whether the message at an id of the retry topic, or the next one, has its ledger."""
-        partition = message_id.partition()
-        partitions = self._client.get_topic_partitions(self._topic)
-        topics = [each for each in partitions if each.endswith(f"-partition-{partition}")]
-        if partition < 0:
-            topics = [each for each in partitions if each == self._topic]
-        if not topics:
-            return False
-        reader = BareClient.create_reader(
-            self._client,
-            topics[0],
-            pulsar.MessageId.wrap(message_id),
-            start_message_id_inclusive=True,
-            receiver_queue_size=1,
-        )
-        try:
-            if not has_message(reader):
-                return False
-            found = reader.read_next(_PATIENCE).message_id()
-            return bool(found.ledger_id() == message_id.ledger_id())
-        finally:
-            reader.close()
 
 
 class DeliveredLetters:
@@ -166,25 +133,22 @@ class ReceivedLetters:
     """Which messages are letters, which of them are in hand, and which are duplicates. Thread-safe.
 
     It has to be notified of each letter, by `came`, before the letter is delivered.
+
+    Attributes:
+        ledgers: Distinguishes letters from messages of the main topic.
     """
 
-    def __init__(self, client: pulsar.Client, plan: Plan, clock: Clock) -> None:
+    def __init__(self, plan: Plan, clock: Clock) -> None:
         """Start with the plan of a subscription with retries."""
         assert plan.topics is not None  # noqa: S101 - this plan has retries
-        self._ledgers = LetterLedgers(client, plan.topics.retry)
+        self.ledgers = LetterLedgers(plan.topics.retry)
         self._in_hand = None if plan.shared else DeliveredLetters()
         self._deduper = Deduper(plan, clock) if plan.dedupe_letters else None
-        #: Tells whether a raw letter, at a position, is the second letter of one delivery.
-        self.is_duplicate: Callable[[Any, LetterId], bool] = (
-            (lambda _raw, _position: False) if self._deduper is None else self._deduper.delivered
-        )
-        self._latest: tuple[Any, LetterId | None] = (None, None)
-        self._native = native().module
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The retry topic and those of its partitions that were seen."""
-        return tuple(self._ledgers.topics)
+        return tuple(self.ledgers.topics)
 
     @property
     def dropped(self) -> int:
@@ -195,53 +159,43 @@ class ReceivedLetters:
 
     def came(self, raw: Any) -> None:
         """Record a raw letter, so that its acknowledgement or nack goes to the retry topic."""
-        if self._native is not None and type(raw) is _pulsar.Message:
-            position = self._native.position(raw)
-        else:
-            position = position_of(raw.message_id())
-        self._ledgers.seen(raw, position[0])
+        self.ledgers.came(raw)
         if self._in_hand is not None:
             self._in_hand.add(raw.message_id())
-        self._latest = (raw, position)
 
-    def position(self, raw: Any) -> LetterId | None:
-        """Return the position of a raw message if it is a letter, otherwise None."""
-        latest, position = self._latest  # read it once: other threads may replace it
-        if latest is raw:
-            return position
-        if self._ledgers.is_empty:
-            return None  # every letter is recorded before it gets here
-        return position_of(raw.message_id()) if self.includes(raw) else None
-
-    def delivers(self, message: Any, position: LetterId) -> None:
-        """Note the position of a letter in the *message* that the application gets."""
-        message._position = position  # noqa: SLF001 - `acknowledged` reads it
-        self._latest = (None, None)  # do not keep the message alive longer than its receiver
+    def is_duplicate(self, raw: Any) -> bool:
+        """Tell whether a received message is the second letter of one delivery."""
+        if self._deduper is None or self.ledgers.is_empty or not self.includes(raw):
+            return False
+        return self._deduper.delivered(raw, position_of(raw.message_id()))
 
     def includes(self, message: Any) -> bool:
-        """Tell whether *message*, or the message of an id, is a letter."""
+        """Tell whether *message*, or the message of an id, is a letter.
+
+        Raises:
+            ConfigError: that cannot be told of the id.
+        """
         if isinstance(message, Message):
             known = getattr(message, "_letter", None)  # see `message_of`
-            return self._ledgers.is_from(message.topic_name()) if known is None else known
+            return self.ledgers.is_from(message.topic_name()) if known is None else known
         if isinstance(message, _pulsar.Message):
-            return self._ledgers.is_from(message.topic_name())
+            return self.ledgers.is_from(message.topic_name())
         raw = raw_of(message)
-        return isinstance(raw, _pulsar.MessageId) and self._ledgers.holds(raw)
+        return isinstance(raw, _pulsar.MessageId) and self.ledgers.holds(raw)
 
     # -- settling -------------------------------------------------------------------------------
 
     def located(self, message: Any) -> Any:
         """Return what pulsar-client needs to acknowledge a letter, or the letter of an id."""
         raw = raw_of(message)
-        return self._ledgers.located(raw) if isinstance(raw, _pulsar.MessageId) else raw
+        return self.ledgers.located(raw) if isinstance(raw, _pulsar.MessageId) else raw
 
     def acknowledged(self, message: Any) -> None:
         """Record a letter that was acknowledged."""
         if self._in_hand is not None:
             self._in_hand.remove(id_of(message))
         if self._deduper is not None:
-            position = getattr(message, "_position", None)  # see `delivers`
-            self._deduper.settled(position or position_of(id_of(message)))
+            self._deduper.settled(position_of(id_of(message)))
 
     def passed_over(self, message: Any) -> None:
         """Record a letter that is acknowledged, unhandled, because there is a newer one."""

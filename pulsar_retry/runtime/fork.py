@@ -27,6 +27,9 @@ class _Lost:
     def __iter__(self) -> NoReturn:
         raise _forked()
 
+    def __call__(self, *_: object) -> NoReturn:
+        raise _forked()
+
 
 def _forked() -> ForkedError:
     return ForkedError(

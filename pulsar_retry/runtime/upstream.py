@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
         _facts: Any
         _letter: bool
-        _position: Any
         _settled: Any
 else:
     Message = pulsar.Message
@@ -65,7 +64,7 @@ OF_SCHEMAS: Names = {"Schema": ("_record_cls", "_schema_info")}
 RAW: Names = {
     "Client": ("get_schema_info", "get_topic_partitions", "subscribe_async_pattern"),
     "ClientConfiguration": ("set_file_logger",),
-    "Consumer": ("acknowledge_async", "batch_receive", "receive", "receive_async"),
+    "Consumer": ("acknowledge_async", "batch_receive", "receive"),
     "Message": ("encryption_context", "int_schema_version", "length"),
     "MessageBuilder": ("build", "content", "deliver_at", "properties"),
     "Producer": ("send_async",),
@@ -84,9 +83,7 @@ OF_ASYNCIO: Names = {
 #: Of the C++ binding, for `pulsar_retry.asyncio` only.
 RAW_OF_ASYNCIO: Names = {
     "Client": ("create_producer_async_v2", "create_reader_async_v2", "subscribe_async_v2"),
-    "Consumer": ("close_async", "get_last_message_id_async", "seek_async", "unsubscribe_async"),
-    "Producer": ("close_async", "flush"),
-    "Reader": ("close_async", "has_message_available_async", "read_next_async", "seek_async"),
+    "Consumer": ("get_last_message_id_async",),
 }
 
 

@@ -164,12 +164,6 @@ class OwnLetters:
                 self.changes += 1
                 known.until = 0.0
 
-    def clear(self) -> None:
-        """Forget all messages: they begin anew."""
-        with self._lock:
-            self.changes += 1
-            self._known.clear()
-
     def failures(self, key: str) -> int:
         """Return how many attempts of a message have failed, as far as this process knows."""
         with self._lock:

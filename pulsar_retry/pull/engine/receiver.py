@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ import pulsar
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.probe import ConnectionProbe
+from pulsar_retry.pull.engine.renewal import Renewal
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
@@ -36,9 +36,6 @@ _STOP_CHECK_INTERVAL = 0.25
 #: Seconds between two checks of the connection while messages wait in hand. It must be short: a
 #: consumer that the broker has disconnected is connected again after a tenth of a second.
 _CONNECTION_CHECK_INTERVAL = 0.025
-
-#: Seconds after a seek within which the loss of the connection should have been noticed.
-_NOTICE_SEEK_WITHIN = 1.0
 
 #: Milliseconds to wait for the topic alone while its messages arrive steadily. After that both
 #: topics are waited for, which costs more.
@@ -112,8 +109,6 @@ class Receiver:
         self._idle_interval = max(self._interval, clock.interval(_STOP_CHECK_INTERVAL))
         self._glance = clock.interval(_CONNECTION_CHECK_INTERVAL)
         self._cut: frozenset[bool] = frozenset()
-        self._cut_at = -math.inf
-        self._moved_at: float | None = None
         self._next_look = 0.0
         self._batch_size = 1
         self._is_half_open = False
@@ -126,7 +121,7 @@ class Receiver:
         self._receive_lock = (
             threading.Lock()
         )  # held by the thread that receives, or decides about it
-        self._access.when_moved(self._moved)
+        self._renewal = Renewal(self._access.topic_consumer, self._now, work_queue.notify)
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Receive until *is_over* returns True.
@@ -212,7 +207,7 @@ class Receiver:
 
     def _may_receive(self) -> bool:
         """Tell whether all parts that can keep messages out allow it."""
-        if self._lanes is not None and self._lanes.is_blocked():
+        if self._lanes is not None and (self._lanes.is_blocked() or not self._renewal.is_over()):
             return False
         if self._safe_breaker is not None and not self._is_let_in(self._safe_breaker):
             return False
@@ -364,7 +359,7 @@ class Receiver:
             self._next_look = now + (self._interval if in_hand else self._idle_interval)
             self._look_at_leases(now)
         wait = self._next_look - now
-        if self._look_at_connection(now):
+        if self._look_at_connection():
             wait = min(wait, self._glance)
         if self._safe_breaker is not None:
             wait = min(wait, self._safe_breaker.wait() or wait)
@@ -405,42 +400,26 @@ class Receiver:
         self._counted = done
         self._supervise(now)
 
-    # -- seeks and new connections ----------------------------------------------------------------
+    # -- new connections --------------------------------------------------------------------------
 
-    def _moved(self) -> None:
-        """Note, on any thread, that this process has moved the subscription."""
-        self._moved_at = self._now()
-        self._work_queue.notify()
+    def _look_at_connection(self) -> bool:
+        """Let go of messages that no handler has begun, if their connection is lost.
 
-    def _look_at_connection(self, now: float) -> bool:
-        """Let go of messages that no handler has begun, if the subscription may have been moved.
-
-        When a subscription is moved, the broker disconnects its consumers, but gives no reason.
-        Whatever the reason is, the broker delivers all unacknowledged messages anew. Return whether
-        to check again soon.
+        The broker delivers all unacknowledged messages anew. Perhaps the subscription was moved:
+        then the broker disconnects its consumers, but gives no reason. Return whether to check
+        again soon.
         """
         before, self._cut = self._cut, self._access.cut()
-        fresh = self._cut - before
+        fresh, lanes = self._cut - before, self._lanes
         # Without the retry topic alone, the topic's messages would have to be asked for again: then
         # they come behind later ones of their keys.
-        if fresh and (self._lanes is None or False in fresh):
-            self._cut_at = now
-            if not self._keeps:
-                if False in fresh:
-                    self._access.lost()  # else what it has fetched would overtake these
-                self._let_go()
-        if (moved_at := self._moved_at) is not None:
-            is_cut = self._cut_at >= moved_at - _NOTICE_SEEK_WITHIN
-            # Without a cut, the connection was lost, but too briefly to be noticed.
-            if self._keeps if is_cut else now >= moved_at + _NOTICE_SEEK_WITHIN:
-                self._let_go()
-                is_cut = True
-            if is_cut:
-                self._settler.own_letters.clear()
-                self._moved_at = None
-        lanes = self._lanes
-        holds = self._kept or self._work_queue.ready or (lanes is not None and not lanes.is_empty)
-        return bool(holds) or self._moved_at is not None
+        if not self._keeps and fresh and (lanes is None or False in fresh):
+            if lanes is not None:
+                self._renewal.lost()  # else what the connection has fetched would overtake these
+            self._let_go()
+        if lanes is not None and not (lanes.is_empty and self._renewal.is_over()):
+            return True
+        return bool(self._kept or self._work_queue.ready)
 
     def _let_go(self) -> None:
         """Let go of messages that no handler has begun. The broker may deliver them again."""

@@ -18,7 +18,6 @@ import attrs
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.moves import MOVES
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
@@ -116,7 +115,6 @@ class Mover:
     def _reset_one(self, goal: Goal) -> None:
         to: Start = "latest" if goal.begin is None else goal.begin
         self.admin.subscriptions.reset(goal.seen.topic, self.subscription.name, to)
-        MOVES.tell(self.subscription.topic, self.subscription.name)
         # Acknowledge at once, before the consumers have reconnected.
         self._acknowledge(goal.seen.topic, set(goal.acks.acknowledged(goal.seen.log)))
 

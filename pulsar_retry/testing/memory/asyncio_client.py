@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any, cast
 
+import pulsar
+import pulsar.asyncio
+
 from pulsar_retry import asyncio as pulsar_asyncio
+from pulsar_retry.asyncio.bridge import Bridge
 from pulsar_retry.client import Client
 from pulsar_retry.testing.clock import VirtualClock
+
+_SEND = inspect.signature(pulsar.asyncio.Producer.send)
 
 #: Virtual seconds between two checks whether a subscriber has ended.
 _STEP = 10.0
@@ -23,12 +30,40 @@ class AsyncMemoryClient(pulsar_asyncio.Client):
         self._begin(inner)
         inner._client = raw  # noqa: SLF001 - nothing here blocks a thread of an event loop
 
+    async def create_producer(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Producer:
+        """Do what `pulsar.asyncio.Client.create_producer` does."""
+        return _Producer(self._inner.create_producer(*args, **kwargs))
+
+    async def create_reader(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Reader:
+        """Do what `pulsar.asyncio.Client.create_reader` does."""
+        reader = self._inner.create_reader(*args, **kwargs)
+        return pulsar.asyncio.Reader(reader._reader, reader._schema)  # noqa: SLF001
+
     def subscriber(self, *args: Any, **kwargs: Any) -> pulsar_asyncio.Subscriber:
         """Do what `pulsar_retry.asyncio.Client.subscriber` does."""
         subscriber = super().subscriber(*args, **kwargs)
         subscriber.__class__ = _Subscriber
         cast("_Subscriber", subscriber).clock = self._clock
         return subscriber
+
+
+class _Producer(pulsar.asyncio.Producer):
+    """A producer whose messages the broker in memory can read."""
+
+    def __init__(self, inner: pulsar.Producer) -> None:
+        super().__init__(inner._producer, inner._schema)  # noqa: SLF001 - both use one raw producer
+        self._inner = inner
+
+    async def send(self, *args: Any, **kwargs: Any) -> pulsar.MessageId:
+        """Do what `pulsar.asyncio.Producer.send` does."""
+        bound = _SEND.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        given = dict(
+            bound.arguments, disable_replication=bool(bound.arguments["disable_replication"])
+        )
+        del given["self"]
+        message = self._inner._build_msg(*given.values())  # noqa: SLF001 - it takes all arguments
+        return pulsar.MessageId.wrap(await Bridge().ask(self._producer.send_async, message))
 
 
 class _Subscriber(pulsar_asyncio.Subscriber):

@@ -16,6 +16,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.client import Client
+from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.pull.options import LOOP, THREADS, Options
@@ -276,6 +277,14 @@ class MemoryClient(Client):
         producer = super().create_producer(*args, **kwargs)
         producer.__class__ = _Producer
         return producer
+
+    def subscribe(self, *args: Any, **kwargs: Any) -> Consumer:
+        """Do what `pulsar_retry.Client.subscribe` does."""
+        consumer = super().subscribe(*args, **kwargs)
+        sources = consumer._in_hand.sources  # noqa: SLF001 - no other broker has to know them
+        for each in sources[1:]:
+            each.raw.wakes = sources[0].raw
+        return consumer
 
     def _subscriber_of(self, options: Options) -> Subscriber:
         """Return a subscriber that records the errors that `raise_errors` raises."""

@@ -34,6 +34,8 @@ class RawConsumer:
     Attributes:
         name: The consumer's name.
         permits: How many more messages the broker may send.
+        wakes: A consumer whose receive with a time-out ends early when a message arrives here. It
+            would ask for this message every few milliseconds, which is long in virtual time.
     """
 
     def __init__(
@@ -59,7 +61,8 @@ class RawConsumer:
         self._sources: dict[int, MemorySubscription] = {}
         self._arrived = clock.condition()
         self._queue: deque[_Item] = deque()
-        self._asked: deque[Callable[..., object]] = deque()
+        self.wakes: RawConsumer | None = None
+        self._is_woken = False
         self._consumed = 0
         # The messages of batches that are not acknowledged yet, as pulsar-client keeps them.
         self._left: dict[tuple[int, int], set[int]] = {}
@@ -92,8 +95,8 @@ class RawConsumer:
         with self._arrived:
             self._queue.extend(_Item(subscription, entry, message) for message in messages)
             self._arrived.notify_all()
-        while self._asked and self._queue:
-            self._guard.call(self._asked.popleft(), _Result.Ok, self._taken(self._queue.popleft()))
+        if self.wakes is not None:
+            self.wakes.wake()
 
     def drop(self, subscription: MemorySubscription) -> None:
         """Remove the subscription's messages from the queue."""
@@ -111,9 +114,6 @@ class RawConsumer:
                 self._is_closed = True
                 self._queue.clear()
                 self._arrived.notify_all()
-            for ask in self._asked:
-                self._guard.call(ask, _Result.AlreadyClosed, None)
-            self._asked.clear()
             for subscription in self._sources.values():
                 subscription.remove(self)
 
@@ -128,23 +128,18 @@ class RawConsumer:
             while not self._queue:
                 self._check_open()
                 left = None if end is None else end - self._clock.monotonic()
-                if left is not None and left <= 0:
+                if left is not None and (left <= 0 or self._is_woken):
+                    self._is_woken = False
                     raise error_of(_Result.Timeout)
                 self._arrived.wait(left)
             item = self._queue.popleft()
         return self._taken(item)
 
-    def receive_async(self, callback: Callable[..., object]) -> None:
-        """Call *callback* with the next message."""
-        with self._guard:
-            if self._is_closed:
-                self._guard.call(callback, _Result.AlreadyClosed, None)
-            elif self._queue:
-                self._guard.call(callback, _Result.Ok, self._taken(self._queue.popleft()))
-            else:
-                self._asked.append(callback)
-                if not self._size:
-                    self._flow(1)
+    def wake(self) -> None:
+        """End a receive with a time-out, or the next one, unless it finds a message."""
+        with self._arrived:
+            self._is_woken = True
+            self._arrived.notify_all()
 
     def batch_receive(self) -> list[RawMessage]:
         """Return messages until the batch policy is fulfilled."""

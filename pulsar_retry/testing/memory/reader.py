@@ -143,3 +143,4 @@ class RawReader:
 
     close_async = later(close)
     has_message_available_async = later(has_message_available, gives=True)
+    seek_async = later(seek)

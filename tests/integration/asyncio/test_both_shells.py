@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 
 import pulsar
+import pulsar.asyncio
 import pytest
 
 import pulsar_retry as pr
@@ -33,7 +34,7 @@ async def send(client, topic, *payloads, **options):
     for payload in payloads:
         await producer.send(payload, **options)
     # pulsar-client closes its connection when a topic of it is terminated, and opens another one.
-    with suppress(pulsar.NotConnected):
+    with suppress(pulsar.NotConnected, pulsar.asyncio.PulsarException):
         await producer.close()
 
 
@@ -302,8 +303,6 @@ async def test_names(client, topic):
     )
     assert [topic] == await client.get_topic_partitions(topic)
     await producer.close()
-    with pytest.raises(pulsar.AlreadyClosed):
-        await producer.send(b"b")
 
 
 @on_both_shells
@@ -383,24 +382,6 @@ async def test_partitions(client, topic, admin):
         await consumer.reconsume_later(message)
     assert [b"%d" % number for number in range(9)] == await receive_all(consumer, 9)
     assert 3 == len(await client.get_topic_partitions(topic))
-
-
-@on_both_shells
-async def test_a_reader(client, topic):
-    """Reads from the start, times out, seeks, and ends what waits when it is closed."""
-    await send(client, topic, b"a", b"b")
-    reader = await client.create_reader(topic, pulsar.MessageId.earliest)
-    assert await reader.has_message_available()
-    # Without a time-out, pulsar-client's own reader can overlook a message.
-    assert [b"a", b"b"] == [(await reader.read_next(SOON)).data() for _ in range(2)]
-    with pytest.raises(pulsar.Timeout):
-        await reader.read_next(NEVER)
-    await reader.seek(pulsar.MessageId.earliest)
-    assert b"a" == (await reader.read_next(SOON)).data()
-    assert (topic, True) == (await reader.topic(), await reader.is_connected())
-    await reader.close()
-    with pytest.raises(pulsar.AlreadyClosed):
-        await reader.read_next(NEVER)
 
 
 @on_both_shells

@@ -1,10 +1,11 @@
-"""Letters are acknowledged where they are, whoever got them, by message and by stored id."""
+"""Letters are acknowledged where they are, whoever got them: by message, and by id."""
 
 from __future__ import annotations
 
 import pulsar
 import pytest
 
+import pulsar_retry as pr
 from support.consumer.shells import on_both_shells
 from support.reading import SOON
 
@@ -21,34 +22,9 @@ def stored(message):
     return pulsar.MessageId.deserialize(message.message_id().serialize())
 
 
-async def play(client, topic):
-    """Have one consumer receive, and another one acknowledge."""
-    producer = await client.create_producer(topic, batching_enabled=False)
-    receiver = await client.subscribe(topic, "billing", **RETRIES)
-    received = []
-    for payload in (b"a", b"b", b"c", b"d", b"kept"):
-        await producer.send(payload, partition_key="k")
-        message = await receiver.receive(SOON)
-        if payload in (b"a", b"b", b"c"):
-            await receiver.reconsume_later(message, delay=0)
-            message = await receiver.receive(SOON)
-        received.append(message)
-    other = await client.subscribe(topic, "billing", **RETRIES)
-    await other.acknowledge(received[0])
-    await other.acknowledge(received[1].message_id())
-    await other.acknowledge(stored(received[2]))
-    await other.acknowledge(stored(received[3]))
-    await other.close()
-    await receiver.close()
-    again = await client.subscribe(topic, "billing", **RETRIES)
-    assert b"kept" == (await again.receive(SOON)).data()
-    with pytest.raises(pulsar.Timeout):
-        await again.receive(500)
-
-
 @on_both_shells
 async def test_at_another_consumer(client, topic):
-    """Which has seen no letter. A message that it has not seen either is acknowledged as well."""
+    """Messages say where they are from; an id does if something of its ledger was received."""
     await play(client, topic)
 
 
@@ -59,21 +35,39 @@ async def test_in_a_partitioned_retry_topic(client, topic, admin):
     await play(client, topic)
 
 
+async def play(client, topic):
+    """Have one consumer receive, and another one acknowledge."""
+    producer = await client.create_producer(topic, batching_enabled=False)
+    receiver = await client.subscribe(topic, "billing", **RETRIES)
+    received = []
+    for payload in (b"a", b"b", b"c", b"d", b"e", b"kept"):
+        await producer.send(payload, partition_key="k")
+        message = await receiver.receive(SOON)
+        if payload in (b"a", b"b", b"c"):
+            await receiver.reconsume_later(message, delay=0)
+            message = await receiver.receive(SOON)
+        received.append(message)
+    other = await client.subscribe(topic, "billing", **RETRIES)
+    for unknown in (received[0].message_id(), stored(received[3])):
+        for call in (other.acknowledge, other.negative_acknowledge):
+            with pytest.raises(pr.ConfigError, match="received no message of its ledger"):
+                await call(unknown)
+    await other.acknowledge(received[0])
+    await other.acknowledge(received[3])
+    await other.close()
+    await receiver.acknowledge(received[1].message_id())
+    await receiver.acknowledge(stored(received[2]))
+    await receiver.acknowledge(stored(received[4]))
+    await receiver.close()
+    again = await client.subscribe(topic, "billing", **RETRIES)
+    assert b"kept" == (await again.receive(SOON)).data()
+    with pytest.raises(pulsar.Timeout):
+        await again.receive(500)
+
+
 @on_both_shells
 async def test_cumulatively_by_a_stored_id(client, topic):
-    """A consumer that has seen no letter acknowledges the one, and no message of the topic."""
-    await play_cumulatively(client, topic)
-
-
-@on_both_shells
-async def test_cumulatively_in_a_partitioned_retry_topic(client, topic, admin):
-    """Likewise."""
-    admin.create_partitioned_topic(f"{topic}-billing-RETRY", 2)
-    await play_cumulatively(client, topic)
-
-
-async def play_cumulatively(client, topic):
-    """Have another consumer acknowledge up to the stored id of a letter."""
+    """The letter is acknowledged, and no message of the topic."""
     options = RETRIES | {"consumer_type": pulsar.ConsumerType.Failover}
     producer = await client.create_producer(topic)
     consumer = await client.subscribe(topic, "billing", **options)
@@ -81,9 +75,6 @@ async def play_cumulatively(client, topic):
     await consumer.reconsume_later(await consumer.receive(SOON), delay=0)
     letter = await consumer.receive(SOON)
     await producer.send(b"kept")
-    await consumer.close()
-
-    consumer = await client.subscribe(topic, "billing", **options)
     await consumer.acknowledge_cumulative(stored(letter))
     await consumer.close()
 

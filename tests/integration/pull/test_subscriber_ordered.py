@@ -195,6 +195,45 @@ def test_order_is_kept_while_a_partition_is_unloaded(client, namespace, admin, s
     eventually(lambda: subscriber.in_hand == (0, 0))
 
 
+@pytest.mark.parametrize("kind", [KEY_SHARED, pulsar.ConsumerType.Failover], ids=str)
+def test_nothing_overtakes_what_comes_again(proxy, client, admin, topic, kind):
+    """The rest of a lost connection is still there when pulsar-client says that it is back."""
+    client.subscribe(topic, SUBSCRIPTION, kind).close()
+    producer = client.create_producer(topic, batching_enabled=False)
+    for number in range(50):
+        producer.send_async(b"%d" % number, lambda *_: None, partition_key="k")
+    producer.flush()
+    goes_on = threading.Event()
+    notes = Notes(lambda _: goes_on.wait(60))
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with pr.Client(proxy.url, operation_timeout_seconds=90, logger=quiet) as remote:
+        subscriber = remote.subscriber(
+            topic,
+            SUBSCRIPTION,
+            notes,
+            consumer_type=kind,
+            prefetch=1000,
+            flow_control=pr.FlowControl(max_messages=5),
+        )
+        subscriber.start()
+        notes.wait_for(1)
+
+        def fetched():
+            return admin.stats(topic)["subscriptions"][SUBSCRIPTION]["msgOutCounter"]
+
+        eventually(lambda: fetched() >= 50)
+        proxy.cut(refuse=True)
+        eventually(lambda: not subscriber._consumer.is_connected())
+        goes_on.set()
+        eventually(lambda: subscriber.in_hand == (0, 0))
+        proxy.mend()
+        proxy.delay = 0.5  # seconds from the request to subscribe to its answer
+        eventually(lambda: len(set(notes.seen)) == 50, 60)
+        subscriber.stop()
+    numbers = [int(payload) for payload in notes.seen]
+    assert list(range(50)) == sorted(set(numbers), key=numbers.index)
+
+
 def test_a_blocked_partition(client, namespace, start):
     """On Failover a lane is a partition; nothing more is received while too much is parked."""
     topic = f"{namespace}/orders"

@@ -11,7 +11,6 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.admin.subscriptions import Subscriptions
-from pulsar_retry.consumer.moves import MOVES
 from pulsar_retry.replay import seek
 from support.pull.handling import Notes
 from support.reading import SOON, SUBSCRIPTION
@@ -267,30 +266,6 @@ def test_attempts_restart(admin, topic, subscription, consumer, publish):
     seek(subscription, "earliest")
 
     assert firsts("1") == delivered(consumer, "1")
-
-
-def test_what_has_come_before_the_seek_is_known(monkeypatch, subscription, subscribe, publish):
-    """The consumer gives it back, lest it be of before; that is no retry."""
-    consumer = subscribe(
-        initial_position=pulsar.InitialPosition.Earliest, dead_letter_policy=pr.DeadLetterPolicy(1)
-    )
-    publish(b"1")
-    consumer.receive(SOON)
-    with pytest.raises(pulsar.Timeout):
-        consumer.receive(0)  # from now on, messages come to its inbox without being asked for
-    tell = MOVES.tell
-
-    def tell_late(*of: Any) -> None:
-        eventually(consumer._receiving.inbox.holds)
-        tell(*of)
-
-    monkeypatch.setattr(MOVES, "tell", tell_late)
-    seek(subscription, "earliest")
-
-    message = consumer.receive(SOON)
-    assert 2 == pr.attempt_of(message)
-    consumer.negative_acknowledge(message, delay=0)
-    consumer.acknowledge(consumer.receive(SOON))
 
 
 @pytest.fixture

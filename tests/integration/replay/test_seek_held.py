@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
@@ -10,24 +9,13 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.moves import MOVES
 from pulsar_retry.replay import seek
-from support.consumer.shells import SHELLS
-from support.faults.ledger import patiently
 from support.pull.handling import Notes
-from support.reading import NEVER, SOON, SUBSCRIPTION
+from support.reading import SOON, SUBSCRIPTION
 from support.waiting import eventually
 
 KEY_SHARED = pulsar.ConsumerType.KeyShared
 FAILOVER = pulsar.ConsumerType.Failover
-
-
-@pytest.fixture(params=["here", "elsewhere"])
-def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Seek in this process, or as the command does in another one: nobody is told of it."""
-    if request.param == "elsewhere":
-        monkeypatch.setattr(MOVES, "tell", lambda *_, **__: None)
-    return request.param
 
 
 class Bad(Notes):
@@ -60,7 +48,6 @@ def parked(start: Any, publish: Any, consumer_type: Any, redelivery: str) -> Any
     return bad, subscriber
 
 
-@pytest.mark.usefixtures("where")
 @pytest.mark.parametrize("redelivery", ["letters", "nack"])
 @pytest.mark.parametrize("consumer_type", [KEY_SHARED, FAILOVER])
 def test_parked_messages_are_handled_at_once(
@@ -81,7 +68,6 @@ def test_parked_messages_are_handled_at_once(
     assert [b"a0", b"a0", b"a1", b"a2", b"b"] == bad.seen
 
 
-@pytest.mark.usefixtures("where")
 @pytest.mark.parametrize("consumer_type", [KEY_SHARED, FAILOVER])
 def test_parked_messages_are_purged(start, publish, subscription, consumer_type):
     """They are not handled any more, and hold up nobody."""
@@ -109,60 +95,6 @@ def test_what_waits_for_a_worker_is_purged(start, publish, subscription):
     publish(b"new")
     eventually(lambda: b"new" in notes.attempts)
     assert 3 >= len(notes.seen)  # a letter of the one in hand, for it might have been missed
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("enable_retry", [True, False])
-def test_what_waits_in_an_inbox_is_purged(
-    broker, topic, publish, subscription, client, shell, enable_retry
-):
-    """A message that has left pulsar-client's queue before anybody has asked for it."""
-    options = {"enable_retry": enable_retry, "consumer_type": pulsar.ConsumerType.Shared}
-    if shell == "threads":
-        consumer = client.subscribe(topic, SUBSCRIPTION, **options)
-        with pytest.raises(pulsar.Timeout):
-            consumer.receive(1)
-        publish(b"old")
-        seek(subscription, "latest")
-        with pytest.raises(pulsar.Timeout):
-            consumer.receive(NEVER)
-        publish(b"new")
-        assert b"new" == consumer.receive(SOON).data()
-        return
-
-    async def purge() -> None:
-        async with pr.asyncio.Client(broker.service_url) as other:
-            consumer = await other.subscribe(topic, SUBSCRIPTION, **options)
-            with pytest.raises(pulsar.Timeout):
-                await consumer.receive(1)
-            await asyncio.to_thread(publish, b"old")
-            await asyncio.to_thread(seek, subscription, "latest")
-            with pytest.raises(pulsar.Timeout):
-                await consumer.receive(NEVER)
-            await asyncio.to_thread(publish, b"new")
-            assert b"new" == (await consumer.receive(SOON)).data()
-
-    asyncio.run(purge())
-
-
-def test_a_seek_by_a_consumer_reaches_the_others(client, topic, publish):
-    """Of the same subscription, and no other one."""
-    first, second = (
-        client.subscribe(topic, SUBSCRIPTION, pulsar.ConsumerType.Shared, enable_retry=True)
-        for _ in range(2)
-    )
-    other = client.subscribe(topic, "other", pulsar.ConsumerType.Shared, enable_retry=True)
-    for each in (first, second, other):
-        with pytest.raises(pulsar.Timeout):
-            each.receive(1)
-    for number in range(4):
-        publish(b"%d" % number)
-    assert b"0" == other.receive(SOON).data()
-    patiently(lambda: first.seek(pulsar.MessageId.latest), pulsar.PulsarException)
-    for each in (first, second):
-        with pytest.raises(pulsar.Timeout):
-            each.receive(NEVER)
-    assert [b"1", b"2", b"3"] == [other.receive(SOON).data() for _ in range(3)]
 
 
 def test_a_new_connection_keeps_counts(start, publish, admin, topic):

@@ -58,7 +58,7 @@ class Face:
 
     def _awaitable(self, method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            if type(self.thing).__module__.startswith("pulsar_retry.asyncio"):
+            if type(self.thing).__module__.startswith(("pulsar_retry.asyncio", "pulsar.asyncio")):
                 result = method(*args, **kwargs)
                 if inspect.isawaitable(result):
                     result = await result

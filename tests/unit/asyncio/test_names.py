@@ -11,17 +11,16 @@ import pytest
 
 import pulsar_retry as pr
 
-KINDS = ("Client", "Consumer", "Delivery", "Producer", "Reader", "Subscriber")
+KINDS = ("Client", "Consumer", "Delivery", "Subscriber")
 
 #: What has no place on an event loop: `docs/asyncio.md` says what to use instead.
 LEFT_OUT = {
     "Consumer.pause_message_listener",
     "Consumer.resume_message_listener",
-    "Producer.send_async",
 }
 
 #: What is different by intention: `pulsar.asyncio` has other defaults, or another order.
-OTHER = {"Client.create_producer", "Client.create_reader", "Client.subscribe", "Producer.send"}
+OTHER = {"Client.create_producer", "Client.create_reader", "Client.subscribe"}
 
 #: What `pulsar.asyncio` leaves plain, because it does not wait for anything.
 PLAIN = {
@@ -33,12 +32,6 @@ PLAIN = {
     "Consumer.redeliver_unacknowledged_messages",
     "Consumer.subscription_name",
     "Consumer.topic",
-    "Producer.is_connected",
-    "Producer.last_sequence_id",
-    "Producer.producer_name",
-    "Producer.topic",
-    "Reader.is_connected",
-    "Reader.topic",
     "Subscriber.describe",
     "Subscriber.update_policy",
 }
@@ -102,7 +95,7 @@ def test_each_property_is_there(kind: str) -> None:
     ("kind", "name"),
     [
         (kind, name)
-        for kind in ("Client", "Consumer", "Producer", "Reader")
+        for kind in ("Client", "Consumer")
         for name in methods(getattr(pulsar.asyncio, kind))
     ],
 )

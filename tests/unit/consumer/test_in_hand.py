@@ -39,8 +39,7 @@ class Received:
         )
         self.seconds = 100.0
         timer: Any = SimpleNamespace(now=lambda: self.seconds, check_later=lambda *_: None)
-        client: Any = None
-        self.in_hand = InHand(client, plan, timer, SYSTEM)
+        self.in_hand = InHand(plan, timer, SYSTEM)
         self.checked: list[Any] = []
 
         def saw(message_id: Any) -> bool:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-import _pulsar
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.consumer import duplicates
 from pulsar_retry.consumer.handoff.native_letters import NOT_KEPT
 from pulsar_retry.letters.identity import gives_identity
 from pulsar_retry.letters.letter import (
@@ -28,7 +26,7 @@ from pulsar_retry.policy.backoff import Fixed
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire.envelope import OWN_ROOM
 from pulsar_retry.wire.names import LetterTopics, Naming, logical
-from pulsar_retry.wire.properties import FAILURE, SYSTEM_PROPERTIES, Origin
+from pulsar_retry.wire.properties import SYSTEM_PROPERTIES, Origin
 
 pytestmark = pytest.mark.skipif(
     native().module is None,
@@ -381,76 +379,3 @@ def test_an_unknown_topic():
     assert rule.retried(*arguments) is None
     rule.topic(f"{TOPIC}-partition-0", TOPIC)
     assert TOPIC == rule.retried(*arguments)[0]["REAL_TOPIC"]
-
-
-# -- fingerprints ----------------------------------------------------------------------------------
-
-CONTENTS = st.fixed_dictionaries(
-    {
-        "properties": st.dictionaries(
-            st.sampled_from(["a", "b", "DELAY_TIME", "DELAY", "FAILURE_REASON", "RECONSUMETIMES"]),
-            st.sampled_from(["", "1", "2", "ü"]),
-        ),
-        "content": st.sampled_from([None, b"", b"x", b"1"]),
-        "partition_key": st.sampled_from(["", "k", "1"]),
-        "ordering_key": st.sampled_from(["", "k", "1"]),
-        "event_timestamp": st.sampled_from([0, 1]),
-    }
-)
-
-
-def letter_with(values):
-    """Return a raw message with these values."""
-    builder = _pulsar.MessageBuilder()
-    for name, value in values.items():
-        if name == "content" and value is None:
-            builder.set_null_value()
-        elif value:
-            getattr(builder, name)(value)
-    return builder.build()
-
-
-@given(CONTENTS, CONTENTS)
-def test_the_same_letters_are_equal(one, other):
-    """By the hash in C++ and by the one in Python, whatever differs."""
-    prints = native().module.Prints(tuple(duplicates._VARYING), FAILURE)
-    letters = letter_with(one), letter_with(other)
-    ours = [prints.content(each) for each in letters]
-    counted = {"RECONSUMETIMES": "1"}  # only such letters have a fingerprint in Python
-    theirs = [
-        duplicates.fingerprint(
-            values["properties"] | ({} if "RECONSUMETIMES" in values["properties"] else counted),
-            raw.data(),
-            duplicates._compared_values(raw),
-            "1:2:3",
-        )
-        for values, raw in zip((one, other), letters, strict=True)
-    ]
-    if None not in theirs:
-        has_count = ["RECONSUMETIMES" in each["properties"] for each in (one, other)]
-        assume(has_count[0] == has_count[1])
-        assert (ours[0] == ours[1]) == (theirs[0] == theirs[1])
-
-
-def test_a_property_is_no_key():
-    """What stands at another place makes another letter."""
-    prints = native().module.Prints((), FAILURE)
-    found = [
-        prints.content(letter_with(each))
-        for each in (
-            {"properties": {"a": "b"}},
-            {"properties": {"ab": ""}},
-            {"properties": {"a": ""}, "partition_key": "b"},
-            {"partition_key": "ab"},
-            {"ordering_key": "ab"},
-            {"content": b"ab"},
-            {},
-        )
-    ]
-    assert len(found) == len(set(found))
-
-
-def test_a_message_without_an_identity():
-    """It has no fingerprint."""
-    raw = _pulsar.MessageBuilder().content(b"x").build()
-    assert native().module.Prints((), FAILURE).of(raw) is False

@@ -46,9 +46,8 @@ def receiver(
     settler: Any = SimpleNamespace(
         consumer=queue,
         access=SimpleNamespace(
-            when_moved=lambda _: None,
             cut=frozenset,
-            lost=lambda: None,
+            topic_consumer=None,
             flowing=lambda: None,
             whole=None,
         ),

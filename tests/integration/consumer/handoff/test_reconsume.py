@@ -172,7 +172,7 @@ def test_a_letter_that_comes_while_a_batch_is_waited_for(subscribe, publish):
     policy = pulsar.ConsumerBatchReceivePolicy(1, 1 << 20, SOON)
     consumer = subscribe(batch_receive_policy=policy)
     while (
-        consumer._receiving.inbox.fast_receive is None
+        consumer._receiving.stream.fast_receive is None
     ):  # until it flows: a message is there when it is wanted
         publish(b"tea")
         time.sleep(0.05)

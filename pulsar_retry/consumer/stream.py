@@ -1,0 +1,285 @@
+"""One stream of messages from two subscriptions: the topic's and the retry topic's.
+
+There are two raw consumers instead of pulsar-client's list consumer for two reasons. The retry
+topic has to be Shared and read from its start, whatever the main subscription is. And a list
+consumer has no `topic`, `seek` and `get_last_message_id` (and is slower).
+
+The stream polls, and keeps nothing: a message stays in pulsar-client's queue until a caller wants
+it, so an interrupted or timed-out receive loses no message. While messages arrive, one source is
+read for a few milliseconds and then the other. While both are empty, the stream waits for the
+topic, and asks the retry topic in between. A letter is seconds late by nature, so it can wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import _pulsar
+
+from pulsar_retry.consumer.batching import Batch
+from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.runtime.results import error_of
+
+#: Seconds for which one source is read while both have messages.
+TURN_SECONDS = 0.002
+
+#: The longest and the shortest wait for the topic in seconds, after which the retry topic is asked,
+#: and signals are noticed. Each wait is a quarter of the time since the last letter.
+_LONGEST = 0.05
+_SHORTEST = 0.001
+
+#: The time-out in milliseconds of a receive that does not wait. With 0, an empty queue costs a wait
+#: of about 0.06 ms, because Linux rounds such times up.
+_NO_WAIT = -1
+
+#: Seconds after which a thread that has nothing to wait for ends.
+_IDLE = 1.0
+
+#: Seconds to wait for the end of a thread whose consumer is closed.
+_PATIENCE = 2.0
+
+
+class Stream:
+    """Receives from the topic and its retry topic by turns. Any number of threads can receive.
+
+    Attributes:
+        fast_receive: The topic's own receive function while its messages arrive steadily and it is
+            their turn, otherwise None. A caller can call it with 0 instead of `receive`, and has to
+            call `receive` if it finds nothing. So the usual case costs no more than pulsar-client.
+        turn_ends: When *fast_receive* must not be used any more, by the monotonic clock.
+        polls: Whether pulsar-client fetches messages ahead, so that it can be asked for them.
+    """
+
+    def __init__(
+        self,
+        main: Any,
+        retry: Any,
+        letter_came: Callable[[Any], None],
+        *,
+        clock: Clock,
+        polls: bool = True,
+    ) -> None:
+        """Make the stream of one or two raw consumers.
+
+        Args:
+            main: The consumer of the topic.
+            retry: The consumer of the retry topic; None if there is none.
+            letter_came: Called with each retry letter before the letter is returned.
+            clock: The clock.
+            polls: See the class.
+        """
+        self.fast_receive: Callable[[int], Any] | None = None
+        self.turn_ends = -math.inf if retry is not None else math.inf
+        self.polls = polls
+        self._main, self._retry = main, retry
+        self._letter_came = letter_came
+        self._now = clock.monotonic
+        self._longest = clock.interval(_LONGEST)
+        self._letters_first = False
+        self._letter_at = -math.inf
+        self._returned: deque[Any] = deque()
+        fork.guard(self, "_main", "_retry", "fast_receive")
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    def receive(self, timeout: float | None) -> Any:
+        """Return the next raw message, within *timeout* seconds (None: no limit).
+
+        Raises:
+            pulsar.Timeout: no message came in time.
+            pulsar.AlreadyClosed: the consumer is closed.
+        """
+        end = math.inf if timeout is None else self._now() + timeout
+        raw = self.take()
+        while raw is None:
+            if (left := end - self._now()) <= 0:
+                raise error_of(_pulsar.Result.Timeout)
+            raw = self.wait(left)
+        return raw
+
+    def receive_batch(self, limits: tuple[int, int, int]) -> list[Any]:
+        """Return messages until one of *limits* is reached: messages, bytes, ms (≤ 0: no limit).
+
+        Raises:
+            pulsar.AlreadyClosed: the consumer is closed.
+        """
+        batch = Batch(limits, self._now())
+        try:
+            while not batch.is_full(now := self._now()):
+                raw = self.receive(batch.left(now))
+                if not batch.add(raw):
+                    self.give_back([raw])
+                    break
+        except _pulsar.Timeout:
+            pass
+        except BaseException:
+            self.give_back(batch.messages)
+            raise
+        return batch.messages
+
+    def take(self) -> Any:
+        """Return a raw message that is there; None if there is none. It never waits.
+
+        Raises:
+            pulsar.AlreadyClosed: the consumer is closed.
+        """
+        if self._returned or not self.polls:
+            return self.take_returned()
+        if self._retry is None:
+            return self._ask_topic(_NO_WAIT)
+        now = self._now()
+        is_over = now >= self.turn_ends
+        letters = self._letters_first is not is_over
+        raw = self._ask_letters() if letters else self._ask_topic(_NO_WAIT)
+        if raw is None:
+            letters = not letters
+            raw = self._ask_letters() if letters else self._ask_topic(_NO_WAIT)
+        if is_over or letters is not self._letters_first:
+            self._letters_first, self.turn_ends = letters, now + TURN_SECONDS
+        return raw
+
+    def wait(self, most: float) -> Any:
+        """Wait a moment, *most* seconds at most, for a raw message; return it, or None.
+
+        If pulsar-client does not fetch messages ahead, this waits until one comes.
+
+        Raises:
+            pulsar.AlreadyClosed: the consumer is closed.
+        """
+        if self._returned:
+            return self.take_returned()
+        if not self.polls:
+            return self._main.receive()
+        pause = self._longest
+        if self._retry is not None:
+            pause = min(pause, max(_SHORTEST, (self._now() - self._letter_at) / 4))
+        raw = self._ask_topic(max(1, round(1000 * min(most, pause))))
+        return self._ask_letters() if raw is None and self._retry is not None else raw
+
+    def _ask_topic(self, wait_ms: int) -> Any:
+        try:
+            raw = self._main.receive(wait_ms)
+        except _pulsar.Timeout:
+            self.fast_receive = None
+            return None
+        self.fast_receive = self._main.receive
+        return raw
+
+    def _ask_letters(self) -> Any:
+        self.fast_receive = None
+        try:
+            raw = self._retry.receive(_NO_WAIT)
+        except _pulsar.Timeout:
+            return None
+        self._letter_at = self._now()
+        self._letter_came(raw)
+        return raw
+
+    # -- messages that were given back ----------------------------------------------------------
+
+    def give_back(self, raws: Iterable[Any]) -> None:
+        """Have the next calls return messages that were received, but are not delivered yet."""
+        self._returned.extendleft(reversed(list(raws)))
+        self.fast_receive = None
+
+    def take_returned(self) -> Any:
+        """Return a message that was given back; None if there is none."""
+        with contextlib.suppress(IndexError):
+            return self._returned.popleft()
+        return None
+
+    def drop(self, is_dropped: Callable[[Any], bool] = lambda _: True) -> None:
+        """Drop those messages that were given back for which *is_dropped* returns True."""
+        for _ in range(len(self._returned)):
+            raw = self.take_returned()
+            if raw is not None and not is_dropped(raw):
+                self._returned.append(raw)
+
+
+class Fetcher:
+    """Waits for a message on a thread of its own, for a caller that must not block.
+
+    The message that it finds is given back to the stream. While the thread waits, the caller must
+    take nothing from the stream but what was given back: a message would overtake another.
+
+    Attributes:
+        error: Why the thread could not wait; the caller sets it to None.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        is_wanted: Callable[[], bool],
+        ended: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        """Make it; the thread starts when it is needed.
+
+        Args:
+            stream: The stream.
+            is_wanted: Tells whether anybody still waits; the thread calls it between two waits.
+            ended: Called on the thread when it does not wait any more: there is a message, or an
+                error, or nobody wants a message.
+            clock: The clock.
+        """
+        self.error: Exception | None = None
+        self._stream = stream
+        self._is_wanted = is_wanted
+        self._ended = ended
+        self._clock = clock
+        self._changed = clock.condition(threading.Lock())
+        self._thread: threading.Thread | None = None
+        self._is_asked = self._is_closed = False
+
+    def ask(self) -> None:
+        """Have the thread wait for a message."""
+        with self._changed:
+            self._is_asked = True
+            self._changed.notify()
+            if self._thread is None:
+                # A daemon: the interpreter would wait for another thread before it closes clients.
+                self._thread = self._clock.thread(
+                    target=self._run, name="pulsar-retry-receiver", daemon=True
+                )
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread. The consumer is closed, so that the thread does not wait for messages.
+
+        A thread inside of C++ would abort the process at exit, before Python 3.14.
+        """
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_PATIENCE)
+
+    def _run(self) -> None:
+        while self._is_needed():
+            raw = None
+            try:
+                while raw is None and self._is_wanted():
+                    raw = self._stream.wait(math.inf)
+            except Exception as error:  # noqa: BLE001 - the caller raises it
+                self.error = error
+            if raw is not None:
+                self._stream.give_back([raw])
+            self._ended()
+
+    def _is_needed(self) -> bool:
+        """Wait until the thread is asked to wait for a message; return False if it has to end."""
+        with self._changed:
+            while not self._is_asked:
+                if self._is_closed or not self._changed.wait(_IDLE):
+                    self._thread = None
+                    return False
+            self._is_asked = False
+            return True
