@@ -198,9 +198,10 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         properties: Mapping[str, str] | None,
     ) -> None:
         """Do what `reconsume_later` does with a list."""
-        self._access.outbox.letters.delay_request(delay, level)
+        outbox = self._access.outbox
+        outbox.delay_request(delay, level)
         await self._handing.all(
-            [(each, delay, level, properties) for each in messages], self._handing.retry
+            messages, lambda each: outbox.retry_letter(each, delay, level, properties)
         )
 
     async def reconsume_later_async(
@@ -220,8 +221,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
             future can be ignored: an error is then not reported, and the message is redelivered.
         """
         self._bridge.check()
-        letter = self._handing.retry(message, delay, level, properties)
-        return await self._handing.hand_on(message, *letter)
+        letter = self._access.outbox.retry_letter(message, delay, level, properties)
+        return await self._handing.hand_on(message, letter)
 
     async def reconsume_later_cumulative(
         self,
@@ -269,8 +270,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
     ) -> asyncio.Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
         self._bridge.check()
-        letter = self._handing.dead(message, reason, error, properties)
-        return await self._handing.hand_on(message, *letter)
+        letter = self._access.outbox.dead_letter(message, reason, error, properties)
+        return await self._handing.hand_on(message, letter)
 
     @property
     def dropped_duplicates(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -17,9 +17,8 @@ from pulsar_retry.consumer.access import AsyncioAccess
 from pulsar_retry.consumer.handoff.lists import raise_failures
 from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
-from pulsar_retry.letters.letter import Letter, Request
-from pulsar_retry.policy.durations import Duration
-from pulsar_retry.runtime.raw import whole_of
+from pulsar_retry.letters.letter import Letter
+from pulsar_retry.runtime.raw import raw_of, whole_of
 
 Ended = asyncio.Future[None]
 
@@ -37,42 +36,11 @@ class Handing:
         # that a permit is free.
         self._free_permits = asyncio.Semaphore(access.max_pending_letters)
 
-    def retry(
-        self,
-        message: Any,
-        delay: Duration | None,
-        level: int | None,
-        properties: Mapping[str, str] | None,
-    ) -> tuple[Any, Letter | Request]:
-        """Return the raw *message* and its retry letter, or the request if C++ may make the letter.
-
-        Raises:
-            AlreadySettledError: the message was acknowledged or handed on.
-            ConfigError: an argument is invalid.
-        """
-        outbox = self._access.outbox
-        found = outbox.native_retry(message, delay, level, properties)
-        return found or outbox.letters.retry(message, delay, level, properties)
-
-    def dead(
-        self,
-        message: Any,
-        reason: str,
-        error: BaseException | None,
-        properties: Mapping[str, str] | None,
-    ) -> tuple[Any, Letter | Request]:
-        """Return the raw *message* and its dead letter or the request for it, as `retry` does."""
-        outbox = self._access.outbox
-        found = outbox.native_dead(message, reason, error, properties)
-        return found or outbox.letters.dead(message, reason, error, properties)
-
     async def _wait_for_permit(self) -> None:
         await self._free_permits.acquire()
 
-    async def hand_on(self, message: Any, raw: Any, letter: Letter | Request) -> Ended:
-        """Wait for room, then publish *letter* and acknowledge *message*, whose handle is *raw*.
-
-        If *letter* is a request for a letter, the letter is made here, in C++ if possible.
+    async def hand_on(self, message: Any, letter: Letter) -> Ended:
+        """Wait for room, then publish *letter* and acknowledge *message*.
 
         Returns:
             A future that resolves when the message is acknowledged, or with the error.
@@ -84,22 +52,15 @@ class Handing:
             await self._wait_for_permit()
         except asyncio.CancelledError as error:
             _end_span(letter, error)
-            self._access.ask_back(raw)
+            self._access.ask_back(raw_of(message))
             raise
         ended: Ended = self._bridge.loop.create_future()
+        placed = None
         try:
-            outbox = self._access.outbox
-            flight = placed = None
-            if not isinstance(letter, Letter):
-                flight = outbox.hand_on_natively(message, raw, letter, waits=False)
-            if flight is None:
-                if not isinstance(letter, Letter):
-                    letter = outbox.letters.remake(raw, letter)
-                flight = outbox.hand_on_now(raw, letter)
-                if flight is None:
-                    placed = self._hand_on_in_thread(raw, letter, ended)
-            if flight is not None:
-                self._bridge.follow(flight, partial(self._end, ended))
+            if (future := self._access.outbox.hand_on_now(message, letter)) is None:
+                placed = self._hand_on_in_thread(message, letter, ended)
+            else:
+                self._bridge.follow(future, partial(self._end, ended))
         except BaseException as error:
             _end_span(letter, error)
             self._free_permits.release()
@@ -111,12 +72,8 @@ class Handing:
             await placed
         return ended
 
-    async def all(
-        self,
-        requests: Sequence[tuple[Any, ...]],
-        make: Callable[..., tuple[Any, Letter | Request]],
-    ) -> None:
-        """Hand on the letters that *make* returns for *requests* (message and arguments); wait.
+    async def all(self, messages: Sequence[Any], letter_of: Callable[[Any], Letter]) -> None:
+        """Hand on *messages* with the letters that *letter_of* returns for them; wait.
 
         Raises:
             BatchSettleError: some messages failed; the error has their errors. The others are
@@ -124,13 +81,13 @@ class Handing:
         """
         started: list[Ended | Exception] = []
         try:
-            for request in requests:
+            for message in messages:
                 try:
-                    started.append(await self.hand_on(request[0], *make(*request)))
+                    started.append(await self.hand_on(message, letter_of(message)))
                 except Exception as error:  # noqa: BLE001 - the other messages must still be settled
                     started.append(error)
         except asyncio.CancelledError:
-            for message, *_ in requests[len(started) + 1 :]:
+            for message in messages[len(started) + 1 :]:
                 with contextlib.suppress(ConfigError):  # it is not a message
                     self._access.ask_back(whole_of(message))
             raise
@@ -140,7 +97,9 @@ class Handing:
             [each.exception() if isinstance(each, asyncio.Future) else each for each in started]
         )
 
-    def _hand_on_in_thread(self, raw: Any, letter: Letter, ended: Ended) -> asyncio.Future[None]:
+    def _hand_on_in_thread(
+        self, message: Any, letter: Letter, ended: Ended
+    ) -> asyncio.Future[None]:
         """Hand on in another thread, because it can block while the producer is opened.
 
         Returns:
@@ -151,23 +110,23 @@ class Handing:
 
         def hand_on() -> None:
             try:
-                flight = outbox.hand_on(raw, letter)
+                future = outbox.hand_on(message, letter)
             except Exception as error:  # noqa: BLE001 - the caller gets the error
-                flight = Future()
-                flight.set_exception(error)
+                future = Future()
+                future.set_exception(error)
             bridge.post(partial(finish, placed))
-            bridge.follow(flight, partial(self._end, ended))
+            bridge.follow(future, partial(self._end, ended))
 
         if not outbox.submit(hand_on):
             raise ConsumerClosedError("the consumer is closed")
         return placed
 
-    def _end(self, ended: Ended, flight: Future[None]) -> None:
+    def _end(self, ended: Ended, future: Future[None]) -> None:
         self._free_permits.release()
-        end(ended, flight)
+        end(ended, future)
 
 
-def _end_span(letter: Letter | Request, error: BaseException) -> None:
+def _end_span(letter: Letter, error: BaseException) -> None:
     """End the span of a hand-off that has not started; a started hand-off ends its own span."""
-    if isinstance(letter, Letter) and letter.span is not None:
+    if letter.span is not None:
         letter.span.end(error)

@@ -14,7 +14,7 @@ import pulsar
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handoff.making import text_properties
 from pulsar_retry.letters.facts import Facts, facts_of
-from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
+from pulsar_retry.letters.letter import FailureDetails, dead_lettered, retried, used_up
 from pulsar_retry.observe.counting import LANE
 from pulsar_retry.observe.tracing import with_span
 from pulsar_retry.observe.watch import Watch
@@ -164,18 +164,19 @@ class SubscriberAccess:
             keep: If publishing fails, publish the letter again after longer and longer delays,
                 instead of having the message redelivered.
         """
-        if action.counted:
-            details = self._details(message, failure, failures)
-            future = self._outbox.retry_failed(
-                message, action, details, custom, least_delay, keep=keep
-            )
-            if future is not None:
-                return future
-        raw, letter = self._retry_letter(
-            message, action, failure, failures=failures, custom=custom, least_delay=least_delay
+        carried, origin, details = self._letter_inputs(message, failure, failures)
+        letter = retried(
+            self._plan,
+            action,
+            carried,
+            origin,
+            failures=failures,
+            details=details,
+            custom=custom,
+            least_delay=least_delay,
         )
         letter = with_span(letter, message, self._plan.subscription)
-        return self._outbox.hand_on(raw, letter, keep=keep)
+        return self._outbox.hand_on(message, letter, keeps=keep)
 
     def dead(
         self,
@@ -188,15 +189,8 @@ class SubscriberAccess:
         keep: bool = False,
     ) -> Future[None]:
         """Publish a dead letter, then acknowledge the message; the arguments are as in `retry`."""
-        raw, carried, origin, details = self._letter_inputs(message, failure, failures)
-        is_used_up = action.reason == RETRIES_EXHAUSTED
-        if not custom:
-            count = failures if is_used_up else None
-            future = self._outbox.dead_failed(message, action.reason, details, count, keep=keep)
-            if future is not None:
-                return future
-        letter: Letter
-        if is_used_up:
+        carried, origin, details = self._letter_inputs(message, failure, failures)
+        if action.reason == RETRIES_EXHAUSTED:
             letter = used_up(self._plan, carried, origin, failures=failures, details=details)
         else:
             letter = dead_lettered(
@@ -204,50 +198,24 @@ class SubscriberAccess:
             )
         letter.properties.update(custom)
         letter = with_span(letter, message, self._plan.subscription)
-        return self._outbox.hand_on(raw, letter, keep=keep)
-
-    def _retry_letter(
-        self,
-        message: Any,
-        action: RetryLater,
-        failure: Failure,
-        *,
-        failures: int,
-        custom: Mapping[str, str],
-        least_delay: float = 0.0,
-    ) -> tuple[Any, Letter]:
-        """Return the raw message, and its retry letter; the arguments are as in `retry`."""
-        raw, carried, origin, details = self._letter_inputs(message, failure, failures)
-        return raw, retried(
-            self._plan,
-            action,
-            carried,
-            origin,
-            failures=failures,
-            details=details,
-            custom=custom,
-            least_delay=least_delay,
-        )
+        return self._outbox.hand_on(message, letter, keeps=keep)
 
     def _letter_inputs(
         self, message: Any, failure: Failure, failures: int
-    ) -> tuple[Any, Mapping[str, str], Origin, FailureDetails]:
-        """Return the raw message, its properties, its origin, and the details of the failure."""
+    ) -> tuple[Mapping[str, str], Origin, FailureDetails]:
+        """Return the message's properties, its origin, and the details of the failure."""
         facts = self.facts(message)
         origin = facts.origin(self._plan.subscription)
-        raw = raw_of(message)
-        carried = facts.properties if facts.is_text else text_properties(raw)
-        return raw, carried, origin, self._details(message, failure, failures)
-
-    def _details(self, message: Any, failure: Failure, failures: int) -> FailureDetails:
-        return FailureDetails(
+        carried = facts.properties if facts.is_text else text_properties(raw_of(message))
+        details = FailureDetails(
             failure.cause,
             failures,
             failure.when,
-            self.facts(message).sent,
+            facts.sent,
             pubsub_attributes=self._pubsub_attributes,
             redact=self._redact,
         )
+        return carried, origin, details
 
 
 class AsyncioAccess:

@@ -24,7 +24,7 @@ from pulsar_retry.consumer.arguments import (
 )
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.consumer.handoff.handoff import NewMessage
+from pulsar_retry.consumer.handoff.making import NewMessage
 from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.errors import ForkedError, about

@@ -298,7 +298,7 @@ class Consumer(pulsar.Consumer):
         """
         begin = partial(self.reconsume_later_async, delay=delay, level=level, properties=properties)
         if isinstance(message, list | tuple):
-            self._outbox.letters.delay_request(delay, level)
+            self._outbox.delay_request(delay, level)
             settle_each(message, begin)
         else:
             begin(message).result()
@@ -321,7 +321,8 @@ class Consumer(pulsar.Consumer):
             callbacks run on a thread of pulsar-client or of this package, or on the calling thread.
             They must not block or call this method.
         """
-        future = self._outbox.retry(message, delay, level, properties)
+        letter = self._outbox.retry_letter(message, delay, level, properties)
+        future = self._outbox.hand_on(message, letter)
         handed_on(message, future)
         return future
 
@@ -389,7 +390,8 @@ class Consumer(pulsar.Consumer):
         properties: Mapping[str, str] | None = None,
     ) -> Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
-        future = self._outbox.dead(message, reason, error, properties)
+        letter = self._outbox.dead_letter(message, reason, error, properties)
+        future = self._outbox.hand_on(message, letter)
         handed_on(message, future)
         return future
 

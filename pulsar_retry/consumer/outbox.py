@@ -1,41 +1,40 @@
-"""Hands the messages of one consumer on as letters."""
+"""Makes letters of the messages of one consumer, and hands the messages on."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import _pulsar
 
-from pulsar_retry.consumer.handoff.flight import Keep
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.kept import KeptLetters
-from pulsar_retry.consumer.handoff.making import LetterMaker, may_be_native
-from pulsar_retry.consumer.handoff.native_letters import NativeLetters, native_letters
+from pulsar_retry.consumer.handoff.making import checked_error, text_properties, unsettled
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.letters.letter import (
-    DeadRequest,
     DelayRequest,
-    FailedRetry,
     FailureDetails,
     Letter,
-    Request,
+    dead_lettered,
+    reconsumed,
 )
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.failures import FailureLog
+from pulsar_retry.observe.tracing import with_span
 from pulsar_retry.observe.watch import Watch
-from pulsar_retry.policy.actions import RetryLater
+from pulsar_retry.policy.actions import UNREADABLE_PROPERTIES
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.raw import raw_of
+from pulsar_retry.runtime.raw import publish_time, raw_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.worker import Worker
+from pulsar_retry.wire.properties import Origin, message_id_text, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -44,7 +43,6 @@ class Outbox:
     """Makes letters of received messages, and hands the messages on. Thread-safe.
 
     Attributes:
-        letters: Makes the letters.
         kept: The letters that are published again until that succeeds.
         closed: Whether nothing is handed on any more.
     """
@@ -62,18 +60,18 @@ class Outbox:
         settling: MessageSettler,
     ) -> None:
         """Make the outbox of one consumer. Without a dead-letter policy it refuses everything."""
-        self.letters = LetterMaker(plan, clock)
         self.closed = False
+        self._plan = plan
         self._clock = clock
         self._in_hand = in_hand
-        self._watch = watch
         self._log = FailureLog(watch, clock.monotonic)
+        # Most callers use one of a few delays, so each is checked once.
+        self._requests = lru_cache(64, typed=True)(partial(DelayRequest.of, plan))
         self._worker = Worker("pulsar-retry-dead-letters", clock)
         self.kept = KeptLetters(timer, self._worker, plan.max_pending_letters)
         #: Runs a call that can block on a separate thread; returns False if that thread has ended.
         self.submit = self._worker.submit
         self._hand_off: HandOff | None = None
-        self._native_letters: NativeLetters | None = None
         if plan.policy is not None:
             self._hand_off = HandOff(
                 client,
@@ -83,6 +81,7 @@ class Outbox:
                 dead_letter_subscription=plan.policy.initial_subscription_name,
                 come_back=settling.hand_off_failed,
                 timer=timer,
+                kept=self.kept,
                 watch=watch,
                 clock=clock,
                 new_message=client._new_message,  # noqa: SLF001
@@ -90,190 +89,118 @@ class Outbox:
                 # The messages of the broker in memory are not pulsar-client's.
                 natively=client._new_message is _pulsar.MessageBuilder,  # noqa: SLF001
             )
-            self._hand_off.remake = self.letters.remake
-            self._hand_off.waiting = self.kept.__len__
-            if not self._hand_off.keeps_writer_schema:
-                self._native_letters = native_letters(plan)
         fork.guard(self, "_hand_off")
 
-    def hand_on(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None]:
-        """Publish *letter*, then acknowledge the raw message that it was made from.
+    # -- making letters ---------------------------------------------------------------------------
 
-        If the letter cannot be published, the message is redelivered. With *keep* the letter is
+    def delay_request(self, delay: Duration | None, level: int | None) -> DelayRequest:
+        """Check the requested delay or level.
+
+        Raises:
+            ConfigError: see `DelayRequest.of`.
+        """
+        try:
+            return self._requests(delay, level)
+        except TypeError:  # an unhashable value is not a valid delay; this raises the right error
+            return DelayRequest.of(self._plan, delay, level)
+
+    def retry_letter(
+        self,
+        message: Any,
+        delay: Duration | None,
+        level: int | None,
+        properties: Mapping[str, str] | None,
+    ) -> Letter:
+        """Return the letter that `Consumer.reconsume_later` publishes.
+
+        Raises:
+            AlreadySettledError: the message was acknowledged or handed on.
+            ConfigError: an argument is invalid.
+        """
+        request, raw = self.delay_request(delay, level), unsettled(message)
+        try:
+            carried = raw.properties()
+        except UnicodeDecodeError:
+            return self.dead_letter(message, UNREADABLE_PROPERTIES, None, properties)
+        letter = reconsumed(self._plan, request, carried, self._origin(raw), properties)
+        return self._with_span(letter, message)
+
+    def dead_letter(
+        self,
+        message: Any,
+        reason: str,
+        error: BaseException | None,
+        properties: Mapping[str, str] | None,
+    ) -> Letter:
+        """Return the letter that `Consumer.dead_letter` publishes.
+
+        Raises:
+            AlreadySettledError: the message was acknowledged or handed on.
+            ConfigError: an argument is invalid.
+        """
+        raw = unsettled(message)
+        carried, origin = text_properties(raw), self._origin(raw)
+        own = self._plan.recipient.own(carried, origin.topic)
+        attempt = 1 + reconsume_times(own) + raw.redelivery_count()
+        details = FailureDetails(
+            checked_error(error), attempt, self._clock.now(), publish_time(raw)
+        )
+        letter = dead_lettered(
+            self._plan,
+            carried,
+            origin,
+            custom=properties,
+            reason=reason,
+            details=details,
+        )
+        return self._with_span(letter, message)
+
+    def _with_span(self, letter: Letter, message: Any) -> Letter:
+        traced: Letter = with_span(letter, message, self._plan.subscription)
+        return traced
+
+    def _origin(self, raw: Any) -> Origin:
+        """Return the topic, the id and the subscription that *raw* was delivered with."""
+        return Origin(raw.topic_name(), message_id_text(raw.message_id()), self._plan.subscription)
+
+    # -- handing on -------------------------------------------------------------------------------
+
+    def hand_on(self, message: Any, letter: Letter, *, keeps: bool = False) -> Future[None]:
+        """Publish *letter*, then acknowledge the message that it was made from, raw or not.
+
+        If the letter cannot be published, the message is redelivered. With *keeps* the letter is
         published again instead, after longer and longer delays, until publishing succeeds or the
         consumer is closed. The call can block; see `HandOff.hand_on`.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        hand_off = self._open()
-        source, was_letter, ended = self._start_hand_on(raw, raw)
-        kept = self.kept.keep if keep else None
-        return hand_off.hand_on(raw, source, letter, was_letter=was_letter, ended=ended, keep=kept)
-
-    def retry(
-        self,
-        message: Any,
-        delay: Duration | None,
-        level: int | None,
-        properties: Mapping[str, str] | None,
-    ) -> Future[None]:
-        """Publish a retry letter, then acknowledge the message. May block; see `hand_on`.
-
-        Raises:
-            AlreadySettledError: the message was acknowledged or handed on.
-            ConfigError: an argument is invalid.
-            ConsumerClosedError: the consumer is closed.
-        """
-        if (found := self.native_retry(message, delay, level, properties)) is not None:
-            future = self.hand_on_natively(message, *found)
-            if future is not None:
-                return future
-        return self.hand_on(*self.letters.retry(message, delay, level, properties))
-
-    def dead(
-        self,
-        message: Any,
-        reason: str,
-        error: BaseException | None,
-        properties: Mapping[str, str] | None,
-    ) -> Future[None]:
-        """Publish a dead letter, then acknowledge the message. May block; see `retry`."""
-        if (found := self.native_dead(message, reason, error, properties)) is not None:
-            future = self.hand_on_natively(message, *found)
-            if future is not None:
-                return future
-        return self.hand_on(*self.letters.dead(message, reason, error, properties))
-
-    def native_retry(
-        self,
-        message: Any,
-        delay: Duration | None,
-        level: int | None,
-        properties: Mapping[str, str] | None,
-    ) -> tuple[Any, DelayRequest] | None:
-        """Return the raw *message* and the request for `hand_on_natively`, or None.
-
-        Raises:
-            AlreadySettledError: the message was acknowledged or handed on.
-            ConfigError: an argument is invalid.
-        """
-        if self._native_letters is None or properties is not None:
-            return None
-        return self.letters.native_retry(message, delay, level)
-
-    def native_dead(
-        self,
-        message: Any,
-        reason: str,
-        error: BaseException | None,
-        properties: Mapping[str, str] | None,
-    ) -> tuple[Any, DeadRequest] | None:
-        """Do what `native_retry` does for `dead`."""
-        if self._native_letters is None or self._hand_off is None:
-            return None
-        if properties is not None or not isinstance(reason, str):
-            return None
-        count = partial(self._native_letters.count, self._hand_off)
-        return self.letters.native_dead(message, reason, error, count)
-
-    def dead_failed(
-        self, message: Any, reason: str, details: FailureDetails, count: int | None, *, keep: bool
-    ) -> Future[None] | None:
-        """Publish the dead letter of a message that has failed, if C++ makes it.
-
-        Otherwise return None. May block; for *keep* see `hand_on`, for *count* `DeadRequest`.
-        """
-        raw = raw_of(message)
-        if not self._may_be_native(message, raw, details):
-            return None
-        request = DeadRequest.of(self.letters.plan, reason, details, count)
-        return self.hand_on_natively(message, raw, request, keep=self.kept.keep if keep else None)
-
-    def retry_failed(
-        self,
-        message: Any,
-        action: RetryLater,
-        details: FailureDetails,
-        custom: Mapping[str, str],
-        least_delay: float,
-        *,
-        keep: bool,
-    ) -> Future[None] | None:
-        """Do what `dead_failed` does with a retry letter; the arguments are `FailedRetry`'s."""
-        raw = raw_of(message)
-        if not self._may_be_native(message, raw, details):
-            return None
-        if (request := FailedRetry.of(action, details, custom, least_delay)) is None:
-            return None
-        return self.hand_on_natively(message, raw, request, keep=self.kept.keep if keep else None)
-
-    def _may_be_native(self, message: Any, raw: Any, details: FailureDetails) -> bool:
-        return (
-            self._native_letters is not None
-            and not details.pubsub_attributes
-            and may_be_native(message, raw)
+        hand_off, raw = self._open(), raw_of(message)
+        source, was_letter, when_done = self._leaves(message, raw)
+        return hand_off.hand_on(
+            raw, source, letter, was_letter=was_letter, when_done=when_done, keeps=keeps
         )
 
-    def hand_on_natively(
-        self,
-        message: Any,
-        raw: Any,
-        request: Request,
-        *,
-        waits: bool = True,
-        keep: Keep | None = None,
+    def hand_on_now(
+        self, message: Any, letter: Letter, *, keeps: bool = False
     ) -> Future[None] | None:
-        """Do what `retry` or `dead` does in C++ if it makes the letter; otherwise return None.
-
-        With *waits* the call blocks until a permit is free. It never waits for a producer. *raw* is
-        the raw *message*.
-
-        Raises:
-            ConsumerClosedError: the consumer is closed.
-        """
-        hand_off, letters = self._open(), self._native_letters
-        if letters is None or (producer := letters.producer(hand_off, request)) is None:
-            return None
-        source, was_letter, ended = self._start_hand_on(message, raw)
-        handed = letters.hand_on(
-            hand_off,
-            producer,
-            raw,
-            source,
-            request,
-            was_letter=was_letter,
-            waits=waits,
-            ended=ended,
-            keep=keep,
-        )
-        if handed is None:
-            self._in_hand.settled -= 1
-        return handed
-
-    def hand_on_now(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None] | None:
         """Do what `hand_on` does if that does not block; otherwise return None."""
-        hand_off = self._open()
-        source, was_letter, ended = self._start_hand_on(raw, raw)
-        kept = self.kept.keep if keep else None
-        handed = hand_off.hand_on_now(
-            raw, source, letter, was_letter=was_letter, ended=ended, keep=kept
+        hand_off, raw = self._open(), raw_of(message)
+        source, was_letter, when_done = self._leaves(message, raw)
+        future = hand_off.hand_on_now(
+            raw, source, letter, was_letter=was_letter, when_done=when_done, keeps=keeps
         )
-        if handed is None:
+        if future is None:
             self._in_hand.settled -= 1
-        return handed
+        return future
 
     def _open(self) -> HandOff:
         if self.closed or self._hand_off is None:
             raise ConsumerClosedError("the consumer is closed")
         return self._hand_off
 
-    def _start_hand_on(self, message: Any, raw: Any) -> tuple[Any, bool, Callable[[], None] | None]:
+    def _leaves(self, message: Any, raw: Any) -> tuple[Any, bool, Callable[[], None] | None]:
         """Record that a message is handed on.
-
-        Args:
-            message: The message. If it is not raw, its topic's name need not be read.
-            raw: The raw message.
 
         Returns:
             Its raw consumer; whether it is a letter; and what to call when the hand-off has
@@ -281,12 +208,12 @@ class Outbox:
         """
         in_hand, letters = self._in_hand, self._in_hand.letters
         was_letter = letters is not None and letters.includes(message)
-        ended = letters.handing_on(raw) if was_letter and letters is not None else None
+        when_done = letters.handing_on(raw) if was_letter and letters is not None else None
         source = in_hand.source(letter=was_letter)
         if source.nacks.pending:
             source.nacks.cancel(raw.message_id())
         in_hand.settled += 1  # undone if the hand-off fails
-        return source.raw, was_letter, ended
+        return source.raw, was_letter, when_done
 
     def dead_letter_redelivered(self, raw: Any) -> None:
         """Dead-letter a message whose redeliveries are used up, without blocking the caller.
@@ -296,11 +223,11 @@ class Outbox:
         """
         if self.closed:
             return  # the broker redelivers the message after the consumer has closed
-        letter = self.letters.redelivered(raw)
-        if (future := self.hand_on_now(raw, letter, keep=True)) is not None:
+        letter = dead_lettered(self._plan, text_properties(raw), self._origin(raw))
+        if (future := self.hand_on_now(raw, letter, keeps=True)) is not None:
             self._log_failure(future, raw)
         else:
-            self.submit(lambda: self._log_failure(self.hand_on(raw, letter, keep=True), raw))
+            self.submit(lambda: self._log_failure(self.hand_on(raw, letter, keeps=True), raw))
 
     def _log_failure(self, future: Future[None], raw: Any) -> None:
         """Log a failed hand-off of the message *raw*, because no caller waits for its result."""

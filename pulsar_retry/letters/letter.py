@@ -13,19 +13,11 @@ from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.watch import HandOffSpan
 from pulsar_retry.policy.actions import (
     RETRIES_EXHAUSTED,
-    DeadLetter,
     RetryLater,
-    decide_reconsume,
+    exhausted,
 )
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
-from pulsar_retry.wire.envelope import (
-    EMPTY,
-    Redact,
-    failure_kind,
-    read_envelope,
-    texts_of,
-    without_envelope,
-)
+from pulsar_retry.wire.envelope import Redact, read_envelope, without_envelope
 from pulsar_retry.wire.properties import (
     FAILURE_CRASHES,
     FAILURE_STAGE,
@@ -69,7 +61,6 @@ class Letter:
     span: HandOffSpan | None = attrs.field(default=None, eq=False, repr=False)
     origin: Origin | None = attrs.field(default=None, eq=False, repr=False)
     payload: bytes | None = attrs.field(default=None, repr=False)
-    published = None  # the message says it
 
 
 @attrs.frozen
@@ -102,11 +93,6 @@ class DelayRequest:
         return cls(delay, level)
 
 
-#: The number of a failed attempt, when it failed, and when the message was published, both in
-#: seconds since 1970; and the end of its entry in the history.
-FailedAttempt = tuple[int, float, float, str]
-
-
 @attrs.frozen
 class FailureDetails:
     """The details of a failure, which are written into the envelope of its letter.
@@ -129,21 +115,6 @@ class FailureDetails:
     pubsub_attributes: bool = False
     redact: Redact | None = None
 
-    def first(self, reason: str | None) -> tuple[dict[str, str], FailedAttempt | None]:
-        """Return what `on` writes of a message's first failure; see `DeadRequest`.
-
-        Of a later failure, C++ adds the history. Not with Pub/Sub's attributes.
-        """
-        texts = texts_of(self.error, stage=self.stage, reason=reason)
-        kind = failure_kind(texts) if self.redact is None else None
-        if kind is None:
-            envelope = EMPTY.after_texts(
-                texts, self.attempt, self.when, origin=None, published=self.published
-            )
-            return envelope.to_properties(redact=self.redact), None
-        when, published = self.when.timestamp(), self.published.timestamp()
-        return kind.properties, (self.attempt, when, published, kind.entry)
-
     def on(
         self, carried: Mapping[str, str], origin: Origin, reason: str | None = None
     ) -> tuple[dict[str, str], dict[str, str]]:
@@ -158,7 +129,7 @@ class FailureDetails:
             self.error,
             attempt=self.attempt,
             when=self.when,
-            origin=origin,
+            origin=origin if self.pubsub_attributes else None,  # letters have it anyway
             published=self.published,
             stage=self.stage,
             reason=reason,
@@ -170,118 +141,6 @@ class FailureDetails:
         return kept, envelope.to_properties(
             pubsub_attributes=self.pubsub_attributes, redact=self.redact
         )
-
-
-@attrs.frozen(eq=False)
-class DeadRequest:
-    """A dead letter of a message. C++ may make its properties.
-
-    It is also what is reported about the letter.
-
-    Attributes:
-        topic: The full name of the dead-letter topic.
-        reason: Why the message is dead.
-        details: The failure.
-        changes: The properties that say how the message has failed.
-        failed: Its failed attempt, which C++ adds to *changes*; None: it is in them.
-        count: The new count if the retries are used up; None: the count stays.
-    """
-
-    topic: str
-    reason: str
-    details: FailureDetails
-    changes: dict[str, str]
-    failed: FailedAttempt | None
-    count: int | None = None
-    dead = True
-    delay = 0.0
-    span = None
-
-    @property
-    def published(self) -> float:
-        """When the message was published, in seconds since 1970."""
-        return self.details.published.timestamp()
-
-    @classmethod
-    def of(
-        cls, plan: Plan, reason: str, details: FailureDetails, count: int | None = None
-    ) -> DeadRequest:
-        """Return the request for a message of a *plan* with retries."""
-        assert plan.topics is not None  # noqa: S101 - the caller has checked
-        return cls(plan.topics.dead_letter, reason, details, *details.first(reason), count)
-
-    def letter(self, plan: Plan, carried: Mapping[str, str], origin: Origin) -> Letter:
-        """Return the letter, made in Python."""
-        if self.count is not None:
-            return used_up(plan, carried, origin, failures=self.count, details=self.details)
-        return dead_lettered(plan, carried, origin, reason=self.reason, details=self.details)
-
-    @property
-    def attempt(self) -> int:
-        """The number of the failed attempt."""
-        return self.details.attempt
-
-    @property
-    def error(self) -> BaseException | None:
-        """The exception that was raised."""
-        return self.details.error
-
-
-@attrs.frozen(eq=False)
-class FailedRetry:
-    """A retry letter of a message that has failed. C++ may make its properties.
-
-    Attributes:
-        action: The retry that a policy has decided; it is counted.
-        details: The failure. Its number is the new count.
-        custom: Additional properties.
-        least_delay: The minimum delay in seconds at the broker, whatever the letter says.
-        changes: The properties that say how the message has failed now, and *custom*.
-        failed: The failed attempt, which C++ adds to *changes*.
-    """
-
-    action: RetryLater
-    details: FailureDetails
-    custom: Mapping[str, str]
-    least_delay: float
-    changes: dict[str, str]
-    failed: FailedAttempt
-
-    @classmethod
-    def of(
-        cls,
-        action: RetryLater,
-        details: FailureDetails,
-        custom: Mapping[str, str],
-        least_delay: float,
-    ) -> FailedRetry | None:
-        """Return the request, or None if Python has to make the letter."""
-        said, failed = details.first(None)
-        if failed is None:
-            return None
-        return cls(action, details, custom, least_delay, {**custom, **said}, failed)
-
-    @property
-    def level(self) -> int:
-        """The level that TDMQ's clients write."""
-        return _NO_LEVEL if self.action.level is None else self.action.level
-
-    def letter(self, plan: Plan, carried: Mapping[str, str], origin: Origin) -> Letter:
-        """Return the letter, made in Python."""
-        return retried(
-            plan,
-            self.action,
-            carried,
-            origin,
-            failures=self.details.attempt,
-            details=self.details,
-            custom=self.custom,
-            least_delay=self.least_delay,
-        )
-
-
-#: A letter that C++ may make.
-Request = DelayRequest | FailedRetry | DeadRequest
 
 
 def reconsumed(
@@ -313,8 +172,7 @@ def reconsumed(
     else:
         level = plan.levels.clamp(count if request.level is None else request.level)
         delay = plan.levels.delay(level)
-    action = decide_reconsume(count, plan.policy.max_redeliver_count, delay)
-    dead = isinstance(action, DeadLetter)
+    dead = exhausted(count, plan.policy.max_redeliver_count)
     return _counted(
         plan, carried, origin, count, delay=delay, level=level, custom=custom, dead=dead
     )

@@ -1,16 +1,75 @@
-// Sending letters, on the thread of the caller or on one of their own, and taking the outcomes.
+// Sending letters, and taking the outcomes.
 
 #pragma once
 
 #include <cxxabi.h>
 
 #include <chrono>
-#include <system_error>
-#include <thread>
 
-#include "handoff_letters.hpp"
+#include "handoff_state.hpp"
 
 namespace {
+
+// Fills *properties* from a dict of str; false with an exception set if it is something else.
+bool read_properties(PyObject* dict, Properties& properties) {
+    if (!PyDict_Check(dict)) {
+        PyErr_SetString(PyExc_TypeError, "the properties must be a dict");
+        return false;
+    }
+    PyObject *name, *value;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(dict, &position, &name, &value)) {
+        Py_ssize_t name_size, value_size;
+        const char* name_text = PyUnicode_AsUTF8AndSize(name, &name_size);
+        if (name_text == nullptr) return false;
+        const char* value_text = PyUnicode_AsUTF8AndSize(value, &value_size);
+        if (value_text == nullptr) return false;
+        properties[std::string(name_text, name_size)].assign(value_text, value_size);
+    }
+    return true;
+}
+
+// Returns text, in which bytes that are not UTF-8 are escaped.
+PyObject* text_of(const std::string& bytes) {
+    return PyUnicode_DecodeUTF8(bytes.data(), Py_ssize_t(bytes.size()), "backslashreplace");
+}
+
+// Returns a dict of *properties*; null with an exception set if that fails.
+PyObject* dict_of(const Properties& properties) {
+    PyObject* result = PyDict_New();
+    if (result == nullptr) return nullptr;
+    for (auto& [name, value] : properties) {
+        PyObject* key = text_of(name);
+        PyObject* text = text_of(value);
+        int failed = key == nullptr || text == nullptr || PyDict_SetItem(result, key, text);
+        Py_XDECREF(key);
+        Py_XDECREF(text);
+        if (failed) {
+            Py_DECREF(result);
+            return nullptr;
+        }
+    }
+    return result;
+}
+
+// Returns a letter with the payload, key, ordering key and event time of *original*.
+Message build(const Message& original, const Properties& properties, std::uint64_t deliver_at) {
+    NewBuilder made(library);
+    MessageBuilder* builder = made.get();
+    if (library.has_null_value(&original))
+        library.set_null_value(builder);
+    else
+        library.set_content(builder, library.data(&original), library.length(&original));
+    library.set_properties(builder, properties);
+    const std::string& key = library.key(&original);
+    if (!key.empty()) library.set_key(builder, key);
+    const std::string& ordering_key = library.ordering_key(&original);
+    if (!ordering_key.empty()) library.set_ordering_key(builder, ordering_key);
+    if (std::uint64_t moment = library.event_time(&original))
+        library.set_event_time(builder, moment);
+    if (deliver_at != 0) library.set_deliver_at(builder, deliver_at);
+    return library.build(builder);
+}
 
 // -- Outcomes --------------------------------------------------------------------------------------
 
@@ -27,14 +86,8 @@ struct Sender {
     Producer* raw;
 };
 
-struct Rule {
-    PyObject_HEAD
-    RetryRule* inner;
-};
-
 PyTypeObject* outcomes_type;
 PyTypeObject* sender_type;
-PyTypeObject* rule_type;
 
 // Returns the state, or null with an exception set in a forked child.
 State* state_of(Outcomes* self) {
@@ -119,8 +172,8 @@ PyObject* outcomes_take(PyObject* object, PyObject* arguments) {
         PyObject* succeeded = PyList_New(0);
         PyObject* failed = PyList_New(0);
         bool is_complete = succeeded != nullptr && failed != nullptr;
-        for (auto& [id, job, result] : taken) {
-            if (is_complete && !job.given_up) {
+        for (auto& [job, result] : taken) {
+            if (is_complete) {
                 if (result == ResultOk) {
                     is_complete = PyList_Append(succeeded, job.token) == 0;
                 } else {
@@ -150,50 +203,23 @@ PyObject* outcomes_wake(PyObject* object, PyObject*) {
     Py_RETURN_NONE;
 }
 
-// Finds the job of an id in flight, or with an outcome that was not taken; null if it was taken.
-// Called with the mutex held.
-Job* job_of(State* state, std::uint64_t id) {
-    auto found = state->flying.find(id);
-    if (found != state->flying.end()) return &found->second;
-    for (auto& outcome : state->ready)
-        if (outcome.id == id) return &outcome.job;
-    return nullptr;
-}
-
-PyObject* outcomes_is_out(PyObject* object, PyObject* argument) {
-    State* state = state_of(reinterpret_cast<Outcomes*>(object));
-    if (state == nullptr) return nullptr;
-    std::uint64_t id = PyLong_AsUnsignedLongLong(argument);
-    if (PyErr_Occurred()) return nullptr;
-    std::lock_guard<std::mutex> lock(state->mutex);
-    Job* job = job_of(state, id);
-    return PyBool_FromLong(job != nullptr && job->is_out);
-}
-
+// give_up(id): ends a job whose letter is not published, so that its original is not acknowledged.
+// Returns whether it is too late: the letter is published, or its outcome is known.
 PyObject* outcomes_give_up(PyObject* object, PyObject* argument) {
     State* state = state_of(reinterpret_cast<Outcomes*>(object));
     if (state == nullptr) return nullptr;
     std::uint64_t id = PyLong_AsUnsignedLongLong(argument);
     if (PyErr_Occurred()) return nullptr;
-    return guarded([=]() -> PyObject* {
-        Job erased;
-        bool is_out = false;
-        {
-            std::lock_guard<std::mutex> lock(state->mutex);
-            auto found = state->flying.find(id);
-            bool is_free = found != state->flying.end() && !found->second.is_sending;
-            if (is_free && !found->second.is_out) {
-                erased = std::move(found->second);
-                state->flying.erase(found);
-            } else if (Job* job = job_of(state, id)) {
-                // The references are released when the outcome is taken.
-                is_out = job->is_out;
-                job->given_up = true;
-            }  // otherwise the outcome was taken just now: false, since a duplicate is no loss
-        }
-        release(erased);
-        return PyBool_FromLong(is_out);
-    });
+    Job erased;
+    {
+        std::lock_guard<std::mutex> lock(state->mutex);
+        auto found = state->flying.find(id);
+        if (found == state->flying.end() || found->second.is_out) Py_RETURN_TRUE;
+        erased = std::move(found->second);
+        state->flying.erase(found);
+    }
+    release(erased);
+    Py_RETURN_FALSE;
 }
 
 Py_ssize_t outcomes_length(PyObject* object) {
@@ -259,128 +285,21 @@ PyObject* send_letter(Sender* self, State* state, const Message& original, PyObj
     }
     Py_END_ALLOW_THREADS
     if (problem.empty()) return PyLong_FromUnsignedLongLong(id);
-    Job erased;
-    {
-        std::lock_guard<std::mutex> lock(state->mutex);
-        auto found = state->flying.find(id);
-        if (found != state->flying.end() && found->second.is_out) {
-            found->second.given_up = true;
-        } else if (found != state->flying.end()) {
-            erased = std::move(found->second);
-            state->flying.erase(found);
-        }
-    }
-    release(erased);
+    PyObject* job_id = PyLong_FromUnsignedLongLong(id);
+    PyObject* is_late =
+        job_id == nullptr ? nullptr
+                          : outcomes_give_up(reinterpret_cast<PyObject*>(self->outcomes), job_id);
+    Py_XDECREF(job_id);
+    Py_XDECREF(is_late);
     PyErr_SetString(PyExc_RuntimeError, problem.c_str());
     return nullptr;
 }
 
-// Builds and sends the letter of a post, unless it was given up. Called without the interpreter.
-void send_post(const SharedState& state, const Post& post) {
-    Message original;
-    {
-        std::lock_guard<std::mutex> lock(state->mutex);
-        auto found = state->flying.find(post.id);
-        if (found == state->flying.end()) return;
-        found->second.is_sending = true;
-        original = found->second.original;
-    }
-    Result result = ResultOk;
-    try {
-        Message letter = build(original, post.properties, post.deliver_at);
-        library.send(post.producer, letter,
-                     [state, id = post.id](Result result, const MessageId&) {
-                         published(state, id, result);
-                     });
-    } catch (abi::__forced_unwind&) {
-        throw;  // the thread is being ended
-    } catch (...) {
-        result = pulsar::ResultUnknownError;
-    }
-    bool has_receipt;
-    {
-        std::lock_guard<std::mutex> lock(state->mutex);
-        Job& job = state->flying.at(post.id);  // nothing ends it while it is being sent
-        job.is_sending = false;
-        has_receipt = job.has_receipt;
-        if (has_receipt) result = job.receipt;
-    }
-    if (has_receipt)
-        published(state, post.id, result);
-    else if (result != ResultOk)
-        acknowledged(state, post.id, result);  // which ends the job
-}
-
-// Sends posts until there has been none for a second.
-void send_posts(SharedState state) {
-    std::vector<Post> posts;
-    std::unique_lock<std::mutex> lock(state->mutex);
-    while (true) {
-        state->posted.wait_for(lock, std::chrono::milliseconds(1),
-                               [&state] { return state->has_posts(); });
-        if (state->posts.empty()) {
-            state->is_poster_idle = true;
-            state->posted.wait_for(lock, std::chrono::seconds(1),
-                                   [&state] { return !state->posts.empty(); });
-            state->is_poster_idle = false;
-        }
-        if (state->posts.empty()) {
-            state->has_poster = false;
-            return;
-        }
-        posts.swap(state->posts);
-        lock.unlock();
-        for (auto& post : posts) send_post(state, post);
-        posts.clear();
-        lock.lock();
-    }
-}
-
-// Does what `send_letter` does on another thread. This one keeps the interpreter's lock, so that it
-// does not have to wait for it again after each letter, when other threads want it too.
-PyObject* post_letter(Sender* self, State* state, const Message& original, PyObject* source,
-                      Properties& properties, std::uint64_t deliver_at, PyObject* token) {
-    Consumer* consumer = consumer_of(self->outcomes, source);
-    if (consumer == nullptr) return nullptr;
-    Job job;
-    job.original = original;
-    job.consumer = consumer;
-    job.token = token;
-    job.owner = reinterpret_cast<PyObject*>(self);
-    std::unique_lock<std::mutex> lock(state->mutex);
-    if (!state->has_poster) {
-        try {
-            std::thread(send_posts, *self->outcomes->state).detach();
-        } catch (const std::system_error&) {  // no thread can be started
-            lock.unlock();
-            return send_letter(self, state, original, source, properties, deliver_at, token);
-        }
-        state->has_poster = true;
-    }
-    std::uint64_t id = ++state->last;  // first: if there is no memory below, no job has this id
-    PyObject* result = PyLong_FromUnsignedLongLong(id);
-    if (result == nullptr) return nullptr;
-    state->posts.push_back({id, self->raw, std::move(properties), deliver_at});
-    state->flying.emplace(id, job);
-    Py_INCREF(job.token);
-    Py_INCREF(job.owner);
-    if (state->is_poster_idle || state->has_posts()) state->posted.notify_one();
-    return result;
-}
-
-// Does what `post_letter` or `send_letter` does.
-PyObject* hand_on(Sender* self, State* state, const Message& original, PyObject* source,
-                  Properties& properties, std::uint64_t deliver_at, PyObject* token,
-                  PyObject* posts) {
-    auto* publish = posts == Py_True ? post_letter : send_letter;
-    return publish(self, state, original, source, properties, deliver_at, token);
-}
-
-// send(message, consumer, properties, deliver_at_ms, token, posts) -> id
+// send(message, consumer, properties, deliver_at_ms, token) -> id
 PyObject* sender_send(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
     auto* self = reinterpret_cast<Sender*>(object);
-    if (count != 6) {
-        PyErr_SetString(PyExc_TypeError, "send takes six arguments");
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "send takes five arguments");
         return nullptr;
     }
     State* state = state_of(self->outcomes);
@@ -392,95 +311,8 @@ PyObject* sender_send(PyObject* object, PyObject* const* arguments, Py_ssize_t c
         if (!read_properties(arguments[2], properties)) return nullptr;
         std::uint64_t deliver_at = PyLong_AsUnsignedLongLong(arguments[3]);
         if (PyErr_Occurred()) return nullptr;
-        return hand_on(self, state, *original, arguments[1], properties, deliver_at, arguments[4],
-                       arguments[5]);
-    });
-}
-
-// What the methods of a sender that take a rule and a message have in common.
-struct Call {
-    Sender* self;
-    const RetryRule* rule;
-    State* state;
-    const Message* original;
-
-    // Reads the first two of *wanted* arguments; false with an exception set if that fails.
-    bool open(PyObject* object, PyObject* const* arguments, Py_ssize_t size, Py_ssize_t wanted) {
-        if (size != wanted || Py_TYPE(arguments[0]) != rule_type) {
-            PyErr_Format(PyExc_TypeError, "expected %zd arguments, of which the first is a Rule",
-                         wanted);
-            return false;
-        }
-        self = reinterpret_cast<Sender*>(object);
-        rule = reinterpret_cast<Rule*>(arguments[0])->inner;
-        state = state_of(self->outcomes);
-        if (state == nullptr) return false;
-        original = static_cast<Message*>(pointer_of(arguments[1], message_type, MESSAGE));
-        return original != nullptr;
-    }
-};
-
-// When a letter is due that waits *delay* from *now*, in milliseconds since 1970; 0: at once.
-std::uint64_t due_at(double now, double delay) {
-    return delay > 0 ? std::llrint((now + delay) * 1000) : 0;
-}
-
-// retry(rule, message, consumer, delay or -1, level or -1, longest_delay, now, token) -> id, or None
-PyObject* sender_retry(PyObject* object, PyObject* const* arguments, Py_ssize_t size) {
-    Call call;
-    if (!call.open(object, arguments, size, 8)) return nullptr;
-    double delay = PyFloat_AsDouble(arguments[3]);
-    long level = PyLong_AsLong(arguments[4]);
-    double longest = PyFloat_AsDouble(arguments[5]);
-    double now = PyFloat_AsDouble(arguments[6]);
-    if (PyErr_Occurred()) return nullptr;
-    return guarded([=]() mutable -> PyObject* {
-        auto [self, rule, state, original] = call;
-        Draft draft(*original);
-        if (!rule->apply(draft, level, delay) || delay > longest) Py_RETURN_NONE;
-        return send_letter(self, state, *original, arguments[2], draft.properties,
-                           due_at(now, delay), arguments[7]);
-    });
-}
-
-// fail(rule, message, consumer, changes, attempt, count, delay, level or -1, least delay,
-// longest_delay, now, token, posts) -> id, or None
-PyObject* sender_fail(PyObject* object, PyObject* const* arguments, Py_ssize_t size) {
-    Call call;
-    if (!call.open(object, arguments, size, 13)) return nullptr;
-    std::int64_t count = PyLong_AsLongLong(arguments[5]);
-    double delay = PyFloat_AsDouble(arguments[6]);
-    long level = PyLong_AsLong(arguments[7]);
-    double least = PyFloat_AsDouble(arguments[8]);
-    double longest = PyFloat_AsDouble(arguments[9]);
-    double now = PyFloat_AsDouble(arguments[10]);
-    if (PyErr_Occurred()) return nullptr;
-    return guarded([=]() -> PyObject* {
-        auto [self, rule, state, original] = call;
-        Failure failure;
-        if (!failure.read(arguments[3], arguments[4])) return nullptr;
-        Draft draft(*original);
-        double wait = std::max(delay, least);
-        if (wait > longest || !rule->fail(draft, failure, count, delay, level)) Py_RETURN_NONE;
-        return hand_on(self, state, *original, arguments[2], draft.properties, due_at(now, wait),
-                       arguments[11], arguments[12]);
-    });
-}
-
-// dead(rule, message, consumer, changes, attempt or None, count or -1, token, posts) -> id, or None
-PyObject* sender_dead(PyObject* object, PyObject* const* arguments, Py_ssize_t size) {
-    Call call;
-    if (!call.open(object, arguments, size, 8)) return nullptr;
-    std::int64_t count = PyLong_AsLongLong(arguments[5]);
-    if (PyErr_Occurred()) return nullptr;
-    return guarded([=]() -> PyObject* {
-        auto [self, rule, state, original] = call;
-        Failure failure;
-        if (!failure.read(arguments[3], arguments[4])) return nullptr;
-        Draft draft(*original);
-        if (!rule->bury(draft, failure, count)) Py_RETURN_NONE;
-        return hand_on(self, state, *original, arguments[2], draft.properties, 0, arguments[6],
-                       arguments[7]);
+        return send_letter(self, state, *original, arguments[1], properties, deliver_at,
+                           arguments[4]);
     });
 }
 

@@ -19,8 +19,6 @@ using ResultCallback = std::function<void(Result)>;
 
 // The library's functions that this module needs.
 struct Library : Common {
-    const std::string& (*topic)(const Message*);
-    const std::string& (*producer)(const Message*);
     std::int32_t (*partition)(const MessageId*);
     MessageBuilder& (*set_properties)(MessageBuilder*, const Properties&);
     void (*acknowledge)(Consumer*, const Message&, const ResultCallback&);
@@ -41,23 +39,10 @@ struct Job {
     Consumer* consumer = nullptr;
     PyObject* token = nullptr;
     PyObject* owner = nullptr;
-    bool is_out = false;      // the letter is published, and the acknowledgement was requested
-    bool given_up = false;    // nobody waits for the outcome any more
-    bool is_sending = false;   // the thread that sends uses it, so it must not be released
-    bool has_receipt = false;  // while it is being sent, its receipt has come
-    Result receipt = ResultOk;
-};
-
-// A letter that another thread sends; see `post_letter`.
-struct Post {
-    std::uint64_t id;
-    Producer* producer;
-    Properties properties;
-    std::uint64_t deliver_at;
+    bool is_out = false;  // the letter is published, and the acknowledgement was requested
 };
 
 struct Outcome {
-    std::uint64_t id;
     Job job;
     Result result;
 };
@@ -70,21 +55,13 @@ struct State {
     std::uint64_t last = 0;
     std::size_t wanted = 1;  // how many outcomes a waiting thread is woken for
     bool is_woken = false;
-    std::vector<Post> posts;
-    std::condition_variable posted;
-    bool has_poster = false;
-    bool is_poster_idle = false;  // it waits for the next post, however many letters are in flight
     const pid_t pid = getpid();
-
-    // Whether to send the posts now. While other letters are in flight, it is worth waiting for
-    // more posts: each time that the thread wakes up costs more than sending a letter.
-    bool has_posts() const { return !posts.empty() && 2 * posts.size() >= flying.size(); }
 
     // Moves a job to the outcomes, if it is still in flight. Called with the mutex held.
     void end(std::uint64_t id, Result result) {
         auto found = flying.find(id);
         if (found == flying.end()) return;
-        ready.push_back({id, std::move(found->second), result});
+        ready.push_back({std::move(found->second), result});
         flying.erase(found);
         if (ready.size() >= wanted) changed.notify_all();
     }
@@ -109,12 +86,7 @@ void published(const SharedState& state, std::uint64_t id, Result result) noexce
             std::lock_guard<std::mutex> lock(state->mutex);
             auto found = state->flying.find(id);
             if (found == state->flying.end()) return;  // given up: the original comes again
-            if (found->second.is_sending) {  // `send_post` calls this function again
-                found->second.has_receipt = true;
-                found->second.receipt = result;
-                return;
-            }
-            if (result != ResultOk || found->second.given_up) return state->end(id, result);
+            if (result != ResultOk) return state->end(id, result);
             // From here on the job is not erased before the acknowledgement has its result, so
             // the consumer stays alive.
             found->second.is_out = true;

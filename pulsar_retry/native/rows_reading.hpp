@@ -11,6 +11,54 @@
 
 namespace {
 
+// Tells whether *size* bytes are UTF-8 as Python reads it.
+bool is_utf8(const char* data, std::size_t size) {
+    auto* byte = reinterpret_cast<const unsigned char*>(data);
+    auto* end = byte + size;
+    while (byte < end) {
+        if (*byte < 0x80) {
+            std::uint64_t eight;  // most texts are ASCII
+            while (end - byte >= 8 && (std::memcpy(&eight, byte, 8), eight & 0x8080808080808080) == 0)
+                byte += 8;
+            while (byte < end && *byte < 0x80) ++byte;
+            continue;
+        }
+        int more = *byte >= 0xF0 ? 3 : *byte >= 0xE0 ? 2 : 1;
+        if (*byte < 0xC2 || *byte > 0xF4 || end - byte <= more) return false;
+        unsigned char low = *byte == 0xE0 ? 0xA0 : *byte == 0xF0 ? 0x90 : 0x80;
+        unsigned char high = *byte == 0xED ? 0x9F : *byte == 0xF4 ? 0x8F : 0xBF;
+        if (byte[1] < low || byte[1] > high) return false;
+        for (int each = 2; each <= more; ++each)
+            if (byte[each] < 0x80 || byte[each] > 0xBF) return false;
+        byte += more + 1;
+    }
+    return true;
+}
+
+bool is_utf8(const std::string& text) { return is_utf8(text.data(), text.size()); }
+
+// Returns the text of an id as letters have it: ledger:entry:partition, and :batch in a batch.
+std::string id_text(std::ostream& (*print)(std::ostream&, const MessageId&), const MessageId& id) {
+    thread_local std::ostringstream stream;  // to make one takes longer than to print an id
+    stream.str(std::string());
+    print(stream, id);
+    std::string text = stream.str();  // (ledger,entry,partition,batch), for chunks two with a ;
+    std::string letters_text;
+    std::size_t begin = 0;
+    while (begin < text.size()) {
+        std::size_t end = text.find(';', begin);
+        if (end == std::string::npos) end = text.size();
+        std::string part = text.substr(begin + 1, end - begin - 2);
+        std::replace(part.begin(), part.end(), ',', ':');
+        if (part.size() > 3 && part.compare(part.size() - 3, 3, ":-1") == 0)
+            part.resize(part.size() - 3);
+        if (!letters_text.empty()) letters_text += ';';
+        letters_text += part;
+        begin = end + 1;
+    }
+    return letters_text;
+}
+
 // A growing column of texts or bytes, in Arrow's layout with 32-bit offsets.
 struct Texts {
     static constexpr std::size_t MOST_BYTES = INT32_MAX;

@@ -70,10 +70,6 @@ class LetterFacts(Protocol):
     def span(self) -> HandOffSpan | None:
         """The span of the hand-off."""
 
-    @property
-    def published(self) -> float | None:
-        """When the message was published, in seconds since 1970; None: the message says it."""
-
 
 def topic_label(topic: Any) -> str:
     """Return the text for a consumer's topic, topics or pattern in metrics."""
@@ -169,19 +165,10 @@ class Watch:
         if self._hooks.on_retry is not None:
             self._call("on_retry", raw, kind=kind, delay=delay, **facts)
 
-    def is_plain(self, letter: LetterFacts) -> bool:
-        """Tell whether `all_handed_on` can count *letter*."""
-        hook = self._hooks.on_dead_letter if letter.dead else self._hooks.on_retry
-        return letter.span is None and hook is None
-
-    def all_handed_on(self, count: int, dead: Sequence[tuple[Any, LetterFacts]] = ()) -> None:
-        """Count messages whose letters are published, and which are acknowledged.
-
-        Args:
-            count: How many have plain retry letters.
-            dead: The others, with their plain dead letters.
-        """
-        if count:
+    def handed_on(self, handed: Sequence[tuple[Any, LetterFacts]]) -> None:
+        """Count messages whose letters are published, and which are acknowledged."""
+        dead = [each for each in handed if each[1].dead]
+        if count := len(handed) - len(dead):
             self.counters.count("deliveries", counting.RETRIED, count)
             self.counters.count("retries", counting.LETTER, count)
         if dead:
@@ -191,27 +178,30 @@ class Watch:
                 self.counters.count("dead_letters", reason, times)
             now = self._now()
             self.counters.all_done([self._end_of(raw, letter, now) for raw, letter in dead])
+        for raw, letter in handed:
+            if letter.span is not None:
+                letter.span.end()
+            if self._hooks.on_dead_letter is not None and letter.dead:
+                reason = letter.reason or RETRIES_EXHAUSTED
+                self._call_of("on_dead_letter", raw, letter, reason=reason)
+            elif self._hooks.on_retry is not None and not letter.dead:
+                self._call_of("on_retry", raw, letter, kind=counting.LETTER, delay=letter.delay)
+
+    def _call_of(self, name: str, raw: Any, letter: LetterFacts, **facts: Any) -> None:
+        """Call a hook about a message with a letter."""
+        self._call(
+            name,
+            raw,
+            attempt=letter.attempt,
+            error=letter.error,
+            letter_topic=letter.topic,
+            **facts,
+        )
 
     def _end_of(self, raw: Any, letter: LetterFacts, now: float) -> tuple[int, float]:
         """Return the number of a message's last attempt, and its age."""
-        if letter.published is not None and letter.attempt is not None:
-            return letter.attempt, now - letter.published
         seen, age = self._attempt_and_age(raw, now)
         return letter.attempt or seen, age
-
-    def handed_on(self, raw: Any, letter: LetterFacts) -> None:
-        """Count a message whose letter is published, and which is acknowledged."""
-        if letter.span is not None:
-            letter.span.end()
-        facts = {"error": letter.error, "letter_topic": letter.topic}
-        if not letter.dead:
-            self.counters.count("deliveries", counting.RETRIED)
-            self.retried(raw, counting.LETTER, letter.delay, attempt=letter.attempt, **facts)
-            return
-        reason = letter.reason or RETRIES_EXHAUSTED
-        self.all_handed_on(0, [(raw, letter)])
-        if self._hooks.on_dead_letter is not None:
-            self._call("on_dead_letter", raw, attempt=letter.attempt, reason=reason, **facts)
 
     def failed(self, raw: Any, letter: LetterFacts, error: BaseException) -> None:
         """Count a message that could not be handed on."""

@@ -25,6 +25,10 @@ class AcknowledgedLater:
         """Report success without acknowledging the message."""
         done(_pulsar.Result.Ok)
 
+    def is_connected(self) -> bool:
+        """Return True: no connection can be lost."""
+        return True
+
 
 @contextlib.contextmanager
 def hand_off_of(client: Client, *, max_pending: int, natively: bool = True) -> Iterator[HandOff]:
@@ -33,7 +37,7 @@ def hand_off_of(client: Client, *, max_pending: int, natively: bool = True) -> I
     Args:
         client: Publishes the letters.
         max_pending: How many letters are in flight at most.
-        natively: Hand on in C++ where that can be had. That needs pulsar-client's own consumer.
+        natively: Send in C++ where that can be had. That needs pulsar-client's own consumer.
     """
     hand_off = HandOff(
         client,
@@ -46,7 +50,6 @@ def hand_off_of(client: Client, *, max_pending: int, natively: bool = True) -> I
         keep_writer_schema=True,
         natively=natively,
     )
-    hand_off.posts = natively
     try:
         yield hand_off
     finally:

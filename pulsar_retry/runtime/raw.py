@@ -43,7 +43,7 @@ def whole_of(message: Any) -> Any:
     Raises:
         ConfigError: *message* is not a message.
     """
-    raw = raw_of(message)
+    raw = message._message if isinstance(message, pulsar.Message) else raw_of(message)  # noqa: SLF001
     if not isinstance(raw, _pulsar.Message):
         raise ConfigError.bad("message", message, "a message as it was received, not its id")
     return raw

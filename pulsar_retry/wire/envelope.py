@@ -11,9 +11,8 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import NamedTuple
 
 import attrs
 
@@ -56,10 +55,6 @@ _ROOM = {
 
 #: The maximum bytes of a class or a fingerprint in an entry of the history.
 _ENTRY_ROOM = 128
-
-#: More bytes than the number, the times and the history of a first failure have, except the end of
-#: the history's entry.
-_ATTEMPT_ROOM = 160
 
 _OURS = {
     "reason": wire.FAILURE_REASON,
@@ -105,13 +100,10 @@ _KNOWN = {
 _SHARED = ("reason", "stage", "error", "fingerprint", "message")
 
 #: The space for all values under this package's own names.
-OWN_ROOM = MAX_ENVELOPE - sum(map(len, _OURS.values()))
+_OWN_ROOM = MAX_ENVELOPE - sum(map(len, _OURS.values()))
 
 #: All properties that are read here; other properties belong to the message itself.
 READ = frozenset(name for names in _KNOWN.values() for name in names)
-
-#: Those of them that only a message has that has failed before.
-OF_A_FAILURE = READ - {wire.REAL_TOPIC, wire.REAL_SUBSCRIPTION, wire.RECONSUMETIMES}
 
 
 @attrs.frozen
@@ -129,17 +121,6 @@ class Attempt:
     when: datetime | None
     error: str | None
     fingerprint: str | None
-
-
-class FailureTexts(NamedTuple):
-    """What says how a message has failed, apart from the times and numbers; see `Envelope`."""
-
-    reason: str | None
-    stage: str
-    error: str | None
-    fingerprint: str | None
-    message: str | None
-    traceback: str | None
 
 
 @attrs.frozen(kw_only=True)
@@ -203,40 +184,31 @@ class Envelope:
             stage: Where it failed.
             reason: Why the message is dead; None if it is retried.
         """
-        texts = texts_of(error, stage=stage, reason=reason)
-        return self.after_texts(texts, attempt, when, origin=origin, published=published)
-
-    def after_texts(
-        self,
-        texts: FailureTexts,
-        attempt: int,
-        when: datetime,
-        *,
-        origin: Origin | None,
-        published: datetime | None,
-    ) -> Envelope:
-        """Do what `after` does, with the texts of the failure."""
         topic, subscription, message_id = self.topic, self.subscription, self.message_id
         if origin is not None:
             topic = topic or logical(origin.topic)
             subscription = subscription or origin.subscription
             message_id = message_id or origin.message_id
+        kind, text, trace = None, None, None
+        if error is not None:
+            kind, text = type(error).__qualname__, _message(error)[:_MAX_TEXT]
+            trace = None if reason is None else _traceback(error)
+        fingerprint = fingerprint_of(error, reason)
+        history = (*self.history, Attempt(attempt, when, kind, fingerprint))
         return Envelope(
             topic=topic,
             subscription=subscription,
             message_id=message_id,
             published=self.published or published,
-            reason=texts.reason,
-            stage=texts.stage,
-            error=texts.error,
-            message=texts.message,
-            traceback=texts.traceback,
-            fingerprint=texts.fingerprint,
+            reason=reason,
+            stage=stage,
+            error=kind,
+            message=text,
+            traceback=trace,
+            fingerprint=fingerprint,
             attempt=attempt,
             when=when,
-            history=(*self.history, Attempt(attempt, when, texts.error, texts.fingerprint))[
-                -_MAX_HISTORY:
-            ],
+            history=history[-_MAX_HISTORY:],
         )
 
     def redacted(self, redact: Redact) -> Envelope:
@@ -269,46 +241,24 @@ class Envelope:
                 None to leave it out.
         """
         it = self if redact is None else self.redacted(redact)
-        properties, room = _said(it.reason, it.stage, it.error, it.fingerprint, it.message)
-        properties = properties.copy()
-        if pubsub_attributes:
-            for name, text in _pubsub_attributes(it).items():
-                properties[name] = text
-                room -= len(name) + _size(text)
+        properties = _said(it.reason, it.stage, it.error, it.fingerprint, it.message).copy()
         if it.attempt is not None:
-            properties[wire.FAILURE_ATTEMPT] = text = _head(str(it.attempt), _ROOM["attempt"])
-            room -= len(text)
+            properties[wire.FAILURE_ATTEMPT] = str(it.attempt)[: _ROOM["attempt"]]
         if (when := _iso(it.when)) is not None:
             properties[wire.FAILURE_TIME] = when
-            room -= len(when)
         if (published := _iso(it.published)) is not None:
             properties[wire.FAILURE_PUBLISH_TIME] = published
-            room -= len(published)
         if it.history:
-            properties[wire.FAILURE_HISTORY] = text = _history(it, _ROOM["history"])
-            room -= _size(text)
+            properties[wire.FAILURE_HISTORY] = _history(it, when, _ROOM["history"])
+        room = _OWN_ROOM
+        if pubsub_attributes:
+            attributes = _pubsub_attributes(it)
+            properties |= attributes
+            room -= sum(map(len, attributes))
         if it.traceback:
+            room -= sum(map(_size, properties.values()))
             properties[wire.FAILURE_TRACEBACK] = _tail(it.traceback, room)
         return properties
-
-
-#: The envelope of a message that has not failed yet.
-EMPTY = Envelope()
-
-
-def texts_of(error: BaseException | None, *, stage: str, reason: str | None) -> FailureTexts:
-    """Return the texts of a failure; the arguments are those of `Envelope.after`."""
-    fingerprint = fingerprint_of(error, reason)
-    if error is None:
-        return FailureTexts(reason, stage, None, fingerprint, None, None)
-    return FailureTexts(
-        reason,
-        stage,
-        type(error).__qualname__,
-        fingerprint,
-        _message(error)[:_MAX_TEXT],
-        None if reason is None else _traceback(error),
-    )
 
 
 def _message(error: BaseException) -> str:
@@ -372,44 +322,14 @@ def without_envelope(properties: Mapping[str, str], *, pubsub: bool) -> dict[str
     return {name: text for name, text in properties.items() if name not in written}
 
 
-class FailureKind(NamedTuple):
-    """What first failures of one kind share. C++ adds what tells one of them from another.
-
-    Attributes:
-        properties: The properties that say what has failed. They must not be changed.
-        entry: The end of its entry in the history.
-    """
-
-    properties: dict[str, str]
-    entry: str
-
-
 @lru_cache(256)  # most failures of a subscription say one of a few things
-def failure_kind(texts: FailureTexts) -> FailureKind | None:
-    """Return what `Envelope.to_properties` writes of a first failure, except its number and times.
-
-    None if the traceback may have to be cut.
-    """
-    it = texts
-    properties, room = _said(it.reason, it.stage, it.error, it.fingerprint, it.message)
-    entry = _kind_json(it.error, it.fingerprint)
-    if it.traceback:
-        traceback = _tail(it.traceback, room)
-        if _size(traceback) + _size(entry) + _ATTEMPT_ROOM > room:
-            return None
-        properties = {**properties, wire.FAILURE_TRACEBACK: traceback}
-    return FailureKind(properties, entry)
-
-
-@lru_cache(256)  # as above
-def _said(*texts: str | None) -> tuple[dict[str, str], int]:
-    """Return the properties for what failures of one kind share, and the space that is left."""
-    properties = {
+def _said(*texts: str | None) -> dict[str, str]:
+    """Return the properties for what failures of one kind share; they must not be changed."""
+    return {
         _OURS[value]: _head(text, _ROOM[value])
         for value, text in zip(_SHARED, texts, strict=True)
         if text
     }
-    return properties, OWN_ROOM - sum(map(_size, properties.values()))
 
 
 def _pubsub_attributes(envelope: Envelope) -> dict[str, str]:
@@ -431,24 +351,32 @@ def _tenant(topic: str | None) -> str | None:
         return None
 
 
-@lru_cache(64)  # a letter has the same time several times
 def _iso(when: datetime | None, utc: str = "Z") -> str | None:
     if when is None:
         return None
-    if when.tzinfo is not UTC:
-        when = when.astimezone(UTC)
-    return when.isoformat(timespec="milliseconds")[: -len("+00:00")] + utc
+    since = when - _EPOCH
+    return f"{_second(since.days, since.seconds)}.{since.microseconds // 1000:03}{utc}"
 
+
+@lru_cache(64)  # many letters are made in the same second
+def _second(days: int, seconds: int) -> str:
+    return (_EPOCH + timedelta(days, seconds)).isoformat()[: -len("+00:00")]
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: `json.dumps` would make an encoder for each call.
 _as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def _history(envelope: Envelope, size: int) -> str:
-    """Return the latest attempts that fit, as a JSON array with the latest one last."""
+def _history(envelope: Envelope, latest: str | None, size: int) -> str:
+    """Return the latest attempts that fit, as a JSON array with the latest one last.
+
+    *latest* is the text of the envelope's own time, which is usually that of the latest attempt.
+    """
     kept: list[str] = []
     for each in reversed(envelope.history):
-        when = _iso(each.when)
+        when = latest if each.when is envelope.when else _iso(each.when)
         moment = "null" if when is None else f'"{when}"'
         text = f"[{each.number},{moment},{_kind_json(each.error, each.fingerprint)}]"
         size -= _size(text) + 1
@@ -485,6 +413,9 @@ def _tail(text: str, size: int) -> str:
     return cut + data[len(data) - size + len(cut.encode()) :].decode("utf-8", "ignore")
 
 
+#: The envelope of a message that has not failed yet.
+_EMPTY = Envelope()
+
 # -- reading --------------------------------------------------------------------------------------
 
 
@@ -494,7 +425,8 @@ def read_envelope(properties: Mapping[str, str]) -> Envelope:
     If there are several counts of attempts, the highest one is used.
     """
     if READ.isdisjoint(properties):  # as usual at the first failure
-        return Envelope(message_id=wire.origin_message_id(properties))
+        message_id = wire.origin_message_id(properties)
+        return _EMPTY if message_id is None else Envelope(message_id=message_id)
 
     def text(value: str) -> str | None:
         return next((properties[name] for name in _KNOWN[value] if properties.get(name)), None)

@@ -242,8 +242,9 @@ def _with_origin(properties: dict[str, str], origin: Origin) -> dict[str, str]:
     if REAL_TOPIC not in properties:
         properties[REAL_TOPIC] = logical(origin.topic)
     if not (ORIGIN_MESSAGE_ID in properties and ORIGIN_MESSAGE_ID_OLD in properties):
-        for name, text in origin_id(_origin_id(properties) or origin.message_id).items():
-            properties.setdefault(name, text)
+        text = _origin_id(properties) or origin.message_id
+        properties.setdefault(ORIGIN_MESSAGE_ID_OLD, text)
+        properties.setdefault(ORIGIN_MESSAGE_ID, text)
     if REAL_SUBSCRIPTION not in properties:
         properties[REAL_SUBSCRIPTION] = origin.subscription
     return properties
@@ -254,11 +255,17 @@ def counts(count: int, delay: float, level: int | None) -> dict[str, str]:
 
     Only TDMQ's dialects write a level (-1: an explicit delay). None: no level is written.
     """
-    texts = {
-        RECONSUMETIMES: str(min(count, _MAX_COUNT)),
-        DELAY_TIME: str(round(delay * 1000)),  # in milliseconds
-    }
-    return texts if level is None else {**texts, DELAY: str(level)}
+    return _with_counts({}, count, delay, level)
+
+
+def _with_counts(
+    properties: dict[str, str], count: int, delay: float, level: int | None
+) -> dict[str, str]:
+    properties[RECONSUMETIMES] = str(min(_MAX_COUNT, count))
+    properties[DELAY_TIME] = str(round(delay * 1000))  # in milliseconds
+    if level is not None:
+        properties[DELAY] = str(level)
+    return properties
 
 
 def origin_id(message_id: str) -> dict[str, str]:
@@ -292,8 +299,7 @@ def letter_properties(
         properties.setdefault(RETRY_TOPIC, retry_topic)
     if custom:
         properties.update(custom)
-    properties.update(counts(count, delay, level))
-    return properties
+    return _with_counts(properties, count, delay, level)
 
 
 def dead_letter_properties(

@@ -121,9 +121,12 @@ class CachedClient:
         key = (topic, frozenset(arguments.items()))
         raw = self._producers.get(key)
         if raw is None:
-            raw = self.client.create_producer(topic, **arguments)._producer  # noqa: SLF001
-            self._producers[key] = raw
+            raw = self._producers[key] = self.new_producer(topic, **arguments)
         return raw
+
+    def new_producer(self, topic: str, **arguments: Any) -> Any:
+        """Return a raw producer that the caller closes; see `producer`."""
+        return self.client.create_producer(topic, **arguments)._producer  # noqa: SLF001
 
     def forget_producers(self) -> None:
         """Close the producers after a failure, because they may still be sending rows."""

@@ -1,208 +1,145 @@
-"""Publishes letters one at a time, on a connection that nothing else uses.
+"""Publishes letters one at a time, to find the one that the broker refuses.
 
 A broker refuses a message by closing its connection. An example is a delay above the namespace's
 ``maxDeliveryDelayInMillis``, a limit that clients cannot read. pulsar-client then reconnects and
 sends the message again, about ten times a second and without end. It also sends everything again
 that was sent after the message, and the broker stores that each time. Here nothing is sent after
-the message.
+the message, and the producer that has lost its connection is closed. If a second one loses its
+connection too, the broker refuses the message: it works, because it has opened both producers.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
-from collections.abc import Callable
-from typing import Any, Self
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
 
 import _pulsar
-import attrs
-import pulsar
 
-from pulsar_retry.runtime.exiting import keep_until_exit
-from pulsar_retry.runtime.results import error_of
+from pulsar_retry.consumer.handoff.flight import Flight
+from pulsar_retry.consumer.handoff.producers import LetterProducers, Outlet
+from pulsar_retry.consumer.handoff.sender import Build, CallbackSender
+from pulsar_retry.runtime.results import PRODUCER_GONE
 
-_log = logging.getLogger("pulsar_retry")
+#: Seconds between two looks at a connection. pulsar-client leaves it closed for at least 0.1 s.
+LOOK = 0.02
 
-#: Seconds between two checks of the connections.
-LOOK = 0.05
-
-#: How many checks must find a connection closed while another one is open. pulsar-client reconnects
-#: every 0.1 s, and the broker closes the new connection at once.
-CLOSED = 8
-
-#: How many refusals are remembered for a topic.
-_MOST = 16
-
-#: Seconds for which letters like a refused one are not tried.
-_REFUSED_FOR = 30.0
+#: How many producers have to lose their connections.
+_LOSSES = 2
 
 
 class RefusedError(Exception):
-    """The broker closes the connection when it gets this letter, without giving a reason."""
+    """The broker closes the connection when it gets this message, without giving a reason."""
 
 
-class Alone:
-    """Publishes to one topic and waits for each receipt. Not thread-safe. ``with`` closes it."""
+def publish_alone(
+    open_: Callable[[], Any], build: Callable[[], Any], is_over: Callable[[], bool]
+) -> tuple[_pulsar.Result, Any]:
+    """Publish one message with nothing behind it; return the result, and a producer that works.
+
+    Args:
+        open_: Returns a raw producer that has nothing in flight; called again if that is lost.
+        build: Returns the raw message; called for each producer, which sends a message once.
+        is_over: Tells whether nobody waits any longer.
+
+    Raises:
+        RefusedError: the broker refuses the message.
+        Exception: a producer could not be opened.
+    """
+    for _ in range(_LOSSES):
+        raw, results = open_(), SimpleQueue[_pulsar.Result]()
+        raw.send_async(build(), lambda result, _, results=results: results.put(result))
+        is_connected = True
+        while is_connected and not is_over():
+            is_connected = raw.is_connected()  # first: the result can come before the loss
+            with suppress(Empty):
+                return results.get(timeout=LOOK), raw
+        raw.close_async(lambda _: None)
+        if is_over():
+            return _pulsar.Result.Timeout, None
+    raise RefusedError
+
+
+class SingleFile:
+    """The letters of one outlet that go out one in flight at a time. Thread-safe.
+
+    Its thread runs while there are letters. Letters that are not suspect do not go this way.
+    """
 
     def __init__(
         self,
-        new_client: Callable[[], pulsar.Client],
-        topic: str,
-        options: dict[str, Any],
-        *,
-        is_reachable: Callable[[], bool],
-        timeout: float,
+        producers: LetterProducers,
+        outlet: Outlet,
+        build: Build,
+        clock: Callable[[], float],
     ) -> None:
-        """Store the arguments; nothing is opened yet.
-
-        Args:
-            new_client: Makes the client.
-            topic: The topic.
-            options: The options of the producer.
-            is_reachable: Tells whether other connections to the topic are open.
-            timeout: The maximum number of seconds to wait for a receipt.
-        """
-        self._new_client = new_client
-        self._topic = topic
-        self._options = options
-        self._is_reachable = is_reachable
-        self._timeout = timeout
-        self._client: pulsar.Client | None = None
-        self._producer: Any = None
-
-    def open(self) -> None:
-        """Connect, unless it is connected already.
-
-        Raises:
-            pulsar.PulsarException: it could not connect.
-        """
-        if self._client is not None:
-            return
-        try:
-            self._client = self._new_client()
-            options = {**self._options, "send_timeout_millis": 0}
-            opened = self._client.create_producer(self._topic, **options)
-            self._producer = opened._producer  # noqa: SLF001
-        except BaseException:
-            self.close()  # it also ends pulsar-client's pending attempts
-            raise
-
-    def publish(self, message: Any, anew: Callable[[], Any]) -> None:
-        """Publish the raw *message*.
-
-        If the connection stays closed, that can be a refusal, or the broker has just come back, and
-        pulsar-client still waits before it connects again. So the message is tried on a second
-        connection. *anew* builds it again for that, because pulsar-client sends a message once.
-
-        Raises:
-            RefusedError: the broker refuses the message, on both connections.
-            pulsar.PulsarException: it was not published in time, or for another reason.
-        """
-        try:
-            self._publish_once(message)
-        except RefusedError:
-            self._publish_once(anew())
-
-    def _publish_once(self, message: Any) -> None:
-        self.open()
-        try:
-            self._publish(message)
-        except BaseException:
-            self.close()
-            raise
-
-    def _publish(self, message: Any) -> None:
-        answers: list[_pulsar.Result] = []
-        answered = threading.Event()
-
-        def answer(result: _pulsar.Result, _message_id: Any) -> None:
-            answers.append(result)
-            answered.set()
-
-        self._producer.send_async(message, answer)
-        deadline = time.monotonic() + self._timeout
-        closed = 0
-        while not answered.wait(LOOK):
-            if time.monotonic() >= deadline:
-                raise error_of(_pulsar.Result.Timeout)
-            closed += not self._producer.is_connected() and self._is_reachable()
-            if closed >= CLOSED:
-                raise RefusedError
-        if answers[0] != _pulsar.Result.Ok:
-            raise error_of(answers[0])
-
-    def close(self) -> None:
-        """Close the connection, if there is one."""
-        client, self._client = self._client, None
-        if client is not None:
-            keep_until_exit(client._client)  # noqa: SLF001
-            # `shutdown` would hold the interpreter's lock while it waits for threads that need it.
-            try:
-                client.close()
-            except pulsar.PulsarException:
-                text = "the separate connection for a letter to %s could not be closed"
-                _log.warning(text, self._topic, exc_info=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-@attrs.frozen
-class Measure:
-    """The properties of a letter that a broker can refuse it for.
-
-    Attributes:
-        delay: Seconds.
-        size: The approximate size in bytes.
-    """
-
-    delay: float
-    size: int
-
-    def reaches(self, other: Measure) -> bool:
-        """Tell whether a broker that refuses *other* for its delay or size refuses this too."""
-        return self.delay >= other.delay and self.size >= other.size
-
-
-class Refusals:
-    """Remembers what a topic has refused. Thread-safe.
-
-    The broker does not say whether the delay or the size was too large. So a letter counts as alike
-    only if both values are at least as large.
-    """
-
-    def __init__(self) -> None:
+        self._producers = producers
+        self._outlet = outlet
+        self._build = build
+        self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[Measure, float] = {}
+        self._flights: deque[Flight] = deque()
+        self._is_running = False
+        self._sender: CallbackSender | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self._known)
+    def add(self, flights: Iterable[Flight]) -> None:
+        """Publish the letters of *flights* after those before them; each flight has an end.
 
-    def has(self, measure: Measure) -> bool:
-        """Tell whether a letter like this was ever refused; then it must be published alone."""
+        Raises:
+            RuntimeError: no thread can be started, and nothing was added.
+        """
         with self._lock:
-            return any(measure.reaches(each) for each in self._known)
+            if not self._is_running:
+                name = "pulsar-retry-alone"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
+                self._is_running = True
+            self._flights.extend(flights)
 
-    def is_fresh(self, measure: Measure, now: float) -> bool:
-        """Tell whether a letter like this was refused recently; then it need not be tried."""
-        with self._lock:
-            known = self._known.items()
-            return any(now < until and measure.reaches(each) for each, until in known)
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._flights:
+                    self._is_running = False
+                    sender, self._sender = self._sender, None
+                    break
+                flight = self._flights.popleft()
+            try:
+                self._publish(flight)
+            except BaseException as error:  # noqa: BLE001 - the flight must have an end
+                flight.hand_off.finish([flight], error)
+            del flight
+        if sender is not None:
+            sender.abandon()
 
-    def add(self, measure: Measure, now: float) -> None:
-        """Record a refusal. It replaces refusals of letters with larger values."""
-        with self._lock:
-            known = {each: u for each, u in self._known.items() if not each.reaches(measure)}
-            known[measure] = now + _REFUSED_FOR
-            if len(known) > _MOST:
-                del known[next(iter(known))]
-            self._known = known
+    def _publish(self, flight: Flight) -> None:
+        outlet = self._outlet
+        if flight.is_over:
+            return
+        if (answer := outlet.answer(flight, self._clock())) is not None:
+            raise answer
+        with self._producers.alone:
+            try:
+                result, raw = publish_alone(
+                    self._opened, lambda: self._build(flight), lambda: flight.is_over
+                )
+            except RefusedError:
+                self._sender = None
+                raise outlet.refused(flight, self._clock()) from None
+        if raw is None or result in PRODUCER_GONE:
+            self._sender = None
+        if result == _pulsar.Result.Ok:
+            outlet.accepted(flight)
+        flight.has_receipt(result)
 
-    def discard(self, measure: Measure) -> None:
-        """Forget refusals of letters with no larger values, because this one was published."""
-        with self._lock:
-            self._known = {e: u for e, u in self._known.items() if not measure.reaches(e)}
+    def _opened(self) -> Any:
+        """Return a producer: that of the letter before, if it still works."""
+        sender, self._sender = self._sender, None
+        if sender is None or not sender.raw.is_connected():
+            if sender is not None:
+                sender.abandon()
+            sender = self._producers.open_another(self._outlet)
+        self._sender = sender
+        return sender.raw

@@ -6,7 +6,7 @@ import logging
 import threading
 from functools import partial
 
-from pulsar_retry.consumer.handoff.flight import InFlightLetter
+from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.permits import Permits
 from pulsar_retry.consumer.returns import COME_BACK
 from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
@@ -40,7 +40,7 @@ class KeptLetters:
         self._worker = worker
         self._room = Permits(most)
         self._lock = threading.Lock()
-        self._waiting: dict[InFlightLetter, float] = {}
+        self._waiting: dict[Flight, float] = {}
         self._quiet_until = float("-inf")
         self._closed = False
 
@@ -54,7 +54,7 @@ class KeptLetters:
         with self._lock:
             return sum(flight.failures >= _STUCK for flight in self._waiting)
 
-    def keep(self, flight: InFlightLetter, error: LetterPublishError) -> bool:
+    def keep(self, flight: Flight, error: LetterPublishError) -> bool:
         """Publish the letter of *flight* again later; tell whether there is room for it."""
         now = self._timer.now()
         with self._lock:
@@ -100,19 +100,19 @@ class KeptLetters:
         if after is not None:
             self._timer.check_later(self, after - now)
 
-    def _wait_again(self, flight: InFlightLetter, now: float) -> None:
+    def _wait_again(self, flight: Flight, now: float) -> None:
         with self._lock:
             if not self._closed:
                 self._waiting[flight] = now + COME_BACK.delay(flight.failures)
                 return
         self._end(flight)
 
-    def _publish(self, flight: InFlightLetter) -> None:
+    def _publish(self, flight: Flight) -> None:
         self._room.release(1, flight.size)  # first, because the letter can fail and be kept again
         try:
             flight.hand_off.again(flight)
         except ConsumerClosedError:
-            flight.end(_closed())
+            flight.hand_off.report(flight, _closed())
 
     def close(self) -> None:
         """Give up the waiting letters: their messages are redelivered when the consumer closes."""
@@ -123,9 +123,9 @@ class KeptLetters:
         for flight in waiting:
             self._end(flight)
 
-    def _end(self, flight: InFlightLetter) -> None:
+    def _end(self, flight: Flight) -> None:
         self._room.release(1, flight.size)
-        flight.end(_closed())
+        flight.hand_off.report(flight, _closed())
 
 
 def _closed() -> ConsumerClosedError:

@@ -40,8 +40,6 @@ class Permits:
 
     def acquire(self, size: int = 0) -> None:
         """Take a permit for a letter of *size* bytes; wait until one is free."""
-        if self.take(size):
-            return
         with self._lock:
             while self._free == 0 or self._bytes >= self._most_bytes:
                 self._waiting += 1

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pulsar
 from _pulsar import MessageBuilder
 
-from pulsar_retry.consumer.handoff.alone import Alone, RefusedError
+from pulsar_retry.consumer.handoff.alone import RefusedError, publish_alone
 from pulsar_retry.native.loading import native_rows
 from pulsar_retry.wire.properties import DEDUPE_ID
 from pulsar_retry_spark.clients import CachedClient
@@ -109,7 +108,7 @@ class Sender:
             lane = lanes.get((topic, how, schema)) or self._open(topic, how, schema)
             self._batched_bytes += size
             routed = key or properties[DEDUPE_ID]
-            if due and self._sent_alone(row, message, routed):
+            if due and self._sent_alone(row, routed):
                 continue
             lane.add(message, size, len(payload or b""), routed)
             if self._batched_bytes > _MAX_PENDING_BYTES:
@@ -153,7 +152,7 @@ class Sender:
         for topic, partitions in self._written.items():
             self._keep(topic, partitions)
 
-    def _sent_alone(self, row: Row, message: Any, key: str) -> bool:
+    def _sent_alone(self, row: Row, key: str) -> bool:
         """Send a row alone if its delay is longer than any that *topic* has accepted so far.
 
         A broker refuses a delay that is too long by closing the connection, and pulsar-client then
@@ -170,30 +169,29 @@ class Sender:
         if delay <= client.proven.get(topic, 0.0):
             return False
         self._reserve(1, size)
-        names, batching = client.partitions(topic), self._options.batching
-
-        def is_reachable() -> bool:
-            with suppress(pulsar.PulsarException):
-                return bool(client.partitions(topic))
-            return False
-
+        batching = self._options.batching
+        deadline = time.monotonic() + batching.timeout
         try:
-            with Alone(
-                self._options.connection.open,
-                partition_of(key, names),
-                {
-                    "chunking_enabled": True,
-                    "compression_type": batching.compression_type,
-                    **self._of_schema(schema),
-                },
-                is_reachable=is_reachable,
-                timeout=batching.timeout,
-            ) as alone:
-                alone.publish(message, partial(message_of, row))
+            arguments = {
+                "chunking_enabled": True,
+                "compression_type": batching.compression_type,
+                "send_timeout_millis": round(batching.timeout * 1000),
+                **self._of_schema(schema),
+            }
+            partition = partition_of(key, client.partitions(topic))
+            result, raw = publish_alone(
+                partial(client.new_producer, partition, **arguments),
+                partial(message_of, row),
+                lambda: time.monotonic() >= deadline,
+            )
         except RefusedError:
             raise PulsarFailuresError("REFUSED", _REFUSED.format(topic, delay)) from None
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {topic}") from None
+        if raw is not None:
+            raw.close_async(lambda _: None)
+        if result != pulsar.Result.Ok:
+            raise refused(result.name, f"rows for {topic}")
         self._receipts.count(1)
         client.proven[topic] = delay + _DELAY_TOLERANCE
         return True

@@ -441,7 +441,7 @@ def test_killed_between_publish_and_ack_nothing_is_lost(broker, subscribe, publi
         import os, signal, sys
         os.environ["PULSAR_RETRY_NATIVE"] = "0"
         import pulsar, pulsar_retry as pr
-        from pulsar_retry.consumer.handoff import handoff as letters
+        from pulsar_retry.consumer.handoff.flight import Flight
         client = pr.Client(sys.argv[1])
         consumer = client.subscribe(
             sys.argv[2], "billing", pulsar.ConsumerType.Shared, enable_retry=True,
@@ -449,7 +449,7 @@ def test_killed_between_publish_and_ack_nothing_is_lost(broker, subscribe, publi
         )
         message = consumer.receive(60_000)
         # The receipt is here, the acknowledgement is not out yet.
-        letters.HandOff.landed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        Flight.has_receipt = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         consumer.reconsume_later(message, delay=0)
     """
     run(code, broker, topic, expect=-signal.SIGKILL)

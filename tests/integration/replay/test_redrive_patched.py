@@ -135,8 +135,7 @@ def test_a_letter_in_chunks(dead) -> None:
 #: Redrives with a patch, and is killed at a step of the letter with a number.
 PROGRAM = """
 import json, os, signal, sys
-from pulsar_retry.consumer.handoff.flight import InFlightLetter
-from pulsar_retry.consumer.handoff.handoff import HandOff
+from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.replay import Cluster, Redrive
 from pulsar_retry.replay.redriving import redrive as redriving, run
 url, admin, source, patch, step = sys.argv[1:]
@@ -155,8 +154,7 @@ def before(kind, name, what):
         return whole(self, given, *more, **named)
     setattr(kind, name, patched)
 
-before(HandOff, "landed", lambda _, flights: [at("copy has a receipt") for _ in flights])
-before(InFlightLetter, "published", lambda *_: at("copy has a receipt"))
+before(Flight, "has_receipt", lambda *_: at("copy has a receipt"))
 before(run.Run, "letter_published", lambda *_: at("acknowledged"))
 before(run.Run, "_send", lambda *_: at("before all"))
 redrive = Redrive(source, cluster=Cluster(url, admin_url=admin), patch=patch)

@@ -11,7 +11,7 @@ import pytest
 from _pulsar import Result
 
 from pulsar_retry.consumer.handoff.handoff import HandOff
-from pulsar_retry.consumer.handoff.receipts import LetterProducer
+from pulsar_retry.consumer.handoff.sender import CallbackSender
 from pulsar_retry.runtime import worker
 from pulsar_retry.testing.memory import raw_client
 from pulsar_retry.testing.memory.consumer import RawConsumer
@@ -172,19 +172,19 @@ def simulated(clock: Turns, record: Record, latency: Callable[[], float]) -> Ite
     Consumer.record = Producer.record = staticmethod(record)  # type: ignore[assignment]
     Producer.latency = staticmethod(latency)  # type: ignore[assignment]
     TurnExecutor.clock = clock
-    launch, publish, remove = HandOff._launch, LetterProducer.publish, MemorySubscription.remove
+    start, send, remove = HandOff._start, CallbackSender.send, MemorySubscription.remove
     redeliver = MemorySubscription.redeliver
     subscribe = raw_client.RawClient._subscribe
 
-    def launched(hand_off: HandOff, flight: Any) -> Any:
+    def started(hand_off: HandOff, flight: Any) -> None:
         client = flight.source.client
         record("handed", client, copy_id(flight.raw), flight.letter)
-        return launch(hand_off, flight)
+        start(hand_off, flight)
 
-    def published(producer: Any, flight: Any, *arguments: Any, **options: Any) -> None:
+    def sent(sender: CallbackSender, flight: Any) -> None:
         Producer.flight = flight
         try:
-            publish(producer, flight, *arguments, **options)
+            send(sender, flight)
         finally:
             Producer.flight = None
 
@@ -210,8 +210,8 @@ def simulated(clock: Turns, record: Record, latency: Callable[[], float]) -> Ite
         patch.setattr(raw_client, "RawProducer", Producer)
         patch.setattr(raw_client.RawClient, "_subscribe", subscribed)
         patch.setattr(raw_client.RawClient, "fates", {}, raising=False)
-        patch.setattr(HandOff, "_launch", launched)
-        patch.setattr(LetterProducer, "publish", published)
+        patch.setattr(HandOff, "_start", started)
+        patch.setattr(CallbackSender, "send", sent)
         patch.setattr(MemorySubscription, "remove", removed)
         patch.setattr(MemorySubscription, "redeliver", redelivered)
         yield

@@ -104,7 +104,7 @@ def test_a_hook_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
 
     watch = Watch(Counters(ORDERS, "billing"), pr.Hooks(on_retry=hook))
     for _ in range(4):
-        watch.handed_on(raw(), RETRY)
+        watch.handed_on([(raw(), RETRY)])
     assert [] == errors
     assert 3 == len(caplog.records)
     assert all("on_retry" in each.getMessage() for each in caplog.records)
@@ -123,7 +123,7 @@ def test_properties_that_are_no_text_do_no_harm(told: Told) -> None:
     message = raw()
     told.counters.messages.count += 1
     told.watch.acknowledged(Bytes())
-    told.watch.handed_on(Bytes(), DEAD)
+    told.watch.handed_on([(Bytes(), DEAD)])
     assert ["dead letter"] == [hook for hook, _ in told.events]
 
 

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
-import statistics
 import subprocess
 import sys
-import time
 
 import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer import access
-from pulsar_retry.consumer.handoff.making import LetterMaker
-from pulsar_retry.letters import letter
-from pulsar_retry.letters.letter import retried, used_up
 from pulsar_retry.native.loading import native
 from pulsar_retry.observe.counting import BOOK
 from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, read_all, receive_all
@@ -58,99 +51,22 @@ def test_it_is_used(client, topic):
     fill(client, topic, 1)
     consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
     handed_on(consumer, 1)[0].result(SOON / 1000)
-    (slot,) = consumer._outbox._hand_off.producers._slots.values()
-    assert type(slot.producer).__name__ == "NativeProducer"
+    (outlet,) = consumer._outbox._hand_off.producers._outlets.values()
+    assert type(outlet.sender).__name__ == "NativeSender"
 
 
-@pytest.fixture
-def made(monkeypatch):
-    """Collect the letters that Python makes."""
-    letters = []
-    for each in (LetterMaker.retry, LetterMaker.dead, LetterMaker.remake):
-
-        def make(*arguments, each=each):
-            letters.append(each)
-            return each(*arguments)
-
-        monkeypatch.setattr(LetterMaker, each.__name__, make)
-    return letters
-
-
-@pytest.mark.parametrize("shell", ["sync", "asyncio"])
-def test_letters_are_made_in_cpp(broker, client, topic, shell, made):
-    """The first letter opens the producer, the second tells C++ the topic; no more are Python's."""
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_subscriber_s_letters_say_the_same(client, topic, dead):
+    """Those of failures of one kind, apart from their times and origins."""
     fill(client, topic, 5)
-    if shell == "sync":
-        consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
-        for message in [consumer.receive(SOON) for _ in range(5)]:
-            consumer.reconsume_later(message, delay=2)
-        again = consumer
-    else:
-
-        async def hand_on():
-            async with pr.asyncio.Client(broker.service_url, logger=QUIET) as own:
-                consumer = await own.subscribe(topic, SUBSCRIPTION, **RETRYING)
-                for message in [await consumer.receive(SOON) for _ in range(5)]:
-                    await consumer.reconsume_later(message, delay=2)
-
-        asyncio.run(hand_on())
-        again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
-    assert 2 == len(made)
-    assert ["1"] * 5 == [again.receive(SOON).properties()["RECONSUMETIMES"] for _ in range(5)]
-
-
-@pytest.mark.parametrize("shell", ["sync", "asyncio"])
-def test_dead_letters_are_made_in_cpp(broker, client, topic, shell, made):
-    """As many as of retry letters are made in Python, and all say the same about the failure."""
-    fill(client, topic, 5)
-    error = ValueError("no amount")
-    if shell == "sync":
-        consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
-        for _ in range(5):
-            consumer.dead_letter(consumer.receive(SOON), reason="invalid", error=error)
-    else:
-
-        async def give_up():
-            async with pr.asyncio.Client(broker.service_url, logger=QUIET) as own:
-                consumer = await own.subscribe(topic, SUBSCRIPTION, **RETRYING)
-                for _ in range(5):
-                    message = await consumer.receive(SOON)
-                    await consumer.dead_letter(message, reason="invalid", error=error)
-
-        asyncio.run(give_up())
-    assert 2 == len(made)
-    assert_alike(read_all(client, f"{topic}-{SUBSCRIPTION}-DLQ", 5))
-
-
-def test_a_subscriber_s_dead_letters_are_made_in_cpp(client, topic, made):
-    """Those of a first failure that is not retried, counted under their reason."""
-    fill(client, topic, 5)
-
-    def handle(message):
-        raise ValueError("no amount")
-
-    policy = pr.RetryPolicy(dead_letter_on=(ValueError,))
-    with client.subscriber(topic, SUBSCRIPTION, handle, retry_policy=policy):
-        assert_alike(read_all(client, f"{topic}-{SUBSCRIPTION}-DLQ", 5))
-    assert 1 >= len(made)
-    counters = BOOK.counters(topic, SUBSCRIPTION)
-    with counters.lock:
-        assert {"not-retryable": 5} == counters.tally("dead_letters").counts
-
-
-@pytest.fixture
-def made_of_failures(monkeypatch):
-    """Collect the names of the functions that make letters of failures in Python."""
-    names = []
-    for each in (retried, used_up):
-
-        def make(*arguments, each=each, **more):
-            names.append(each.__name__)
-            return each(*arguments, **more)
-
-        monkeypatch.setattr(access, each.__name__, make)
-        monkeypatch.setattr(letter, each.__name__, make)
-    return names
+    policy = pr.RetryPolicy(backoff=pr.Fixed(3600), dead_letter_on=(ValueError,) if dead else ())
+    letters = f"{topic}-{SUBSCRIPTION}-{'DLQ' if dead else 'RETRY'}"
+    with client.subscriber(topic, SUBSCRIPTION, fail, retry_policy=policy, concurrency=1):
+        assert_alike(read_all(client, letters, 5))  # not Shared: at once
+    if dead:
+        counters = BOOK.counters(topic, SUBSCRIPTION)
+        with counters.lock:
+            assert {"not-retryable": 5} == counters.tally("dead_letters").counts
 
 
 def fail(message):
@@ -158,24 +74,12 @@ def fail(message):
     raise ValueError("no amount")
 
 
-def test_a_subscriber_s_retries_are_made_in_cpp(client, topic, made_of_failures):
-    """The first letter opens the producer, the second tells C++ the topic; all say the same."""
-    fill(client, topic, 5)
-    policy = pr.RetryPolicy(backoff=pr.Fixed(3600))
-    with client.subscriber(topic, SUBSCRIPTION, fail, retry_policy=policy, concurrency=1):
-        letters = read_all(client, f"{topic}-{SUBSCRIPTION}-RETRY", 5)  # not Shared: at once
-    assert ["retried"] * 2 == made_of_failures
-    assert_alike(letters)
-    assert ["3600000"] * 5 == [each.properties()["DELAY_TIME"] for each in letters]
-
-
-def test_the_letters_of_a_letter_are_made_in_cpp(client, topic, made_of_failures):
-    """They continue its history, which is complete in the dead letter."""
+def test_the_history_of_a_dead_letter(client, topic):
+    """Each letter continues that of the letter before."""
     fill(client, topic, 5)
     policy = pr.RetryPolicy(max_attempts=4, backoff=pr.Fixed(0.5))
     with client.subscriber(topic, SUBSCRIPTION, fail, retry_policy=policy, concurrency=1):
         letters = read_all(client, f"{topic}-{SUBSCRIPTION}-DLQ", 5)
-    assert ["retried", "retried", "used_up"] == made_of_failures
     for each in letters:
         failure = pr.DeadLetter.of(each).failure
         assert [1, 2, 3, 4] == [one.number for one in failure.history]
@@ -321,59 +225,29 @@ def slow(client, topic):
     )
 
 
-@pytest.mark.parametrize("posts", [False, True])
-def test_given_up(client, topic, slow, posts):
+def test_given_up(client, topic, slow):
     """An original whose letter was given up is not acknowledged, and comes again."""
     fill(client, topic, 1)
     bare = client.subscribe(topic, SUBSCRIPTION, **FROM_START)
     outcomes = native().module.Outcomes()
     message = bare.receive(SOON)
     sender = outcomes.sender(slow._producer)
-    job = sender.send(message._message, bare._consumer, {"a": "b"}, 0, object(), posts)
+    job = sender.send(message._message, bare._consumer, {"a": "b"}, 0, object())
     assert not outcomes.give_up(job)
-
-    def is_over():
-        slow.flush()  # the letter is published if it was sent, and has its receipt then
-        assert ([], []) == outcomes.take(0, 32, 0, 0)
-        return not len(outcomes)
-
-    eventually(is_over)
+    assert 0 == len(outcomes)
+    slow.flush()  # the letter is published, and has its receipt
     bare.redeliver_unacknowledged_messages()
     assert message.message_id() == bare.receive(SOON).message_id()
 
 
 def test_given_up_too_late(client, admin, topic):
-    """An original whose letter is published is acknowledged, also if nobody waits any more."""
+    """An original whose letter is published is acknowledged, and its outcome is told."""
     fill(client, topic, 1)
     bare = client.subscribe(topic, SUBSCRIPTION, **FROM_START)
     outcomes = native().module.Outcomes()
     message = bare.receive(SOON)
     sender = outcomes.sender(client.create_producer(f"{topic}-elsewhere")._producer)
-    posts = False
-    job = sender.send(message._message, bare._consumer, {"a": "b"}, 0, object(), posts)
-    eventually(lambda: outcomes.is_out(job))
+    job = sender.send(message._message, bare._consumer, {"a": "b"}, 0, "token")
+    assert (["token"], []) == outcomes.take(SOON, 32, 0, 0)
     assert outcomes.give_up(job)
-    while len(outcomes):
-        assert ([], []) == outcomes.take(SOON, 32, 0, 0)
     eventually(lambda: 0 == admin.backlog(topic, SUBSCRIPTION))
-
-
-def test_the_sending_thread_wakes_up(client, topic, slow):
-    """For one letter too, while many have no receipt; otherwise it would wait for a second."""
-    fill(client, topic, 1)
-    source = client.subscribe(topic, SUBSCRIPTION, **FROM_START)
-    raw, bare = source.receive(SOON)._message, source._consumer
-    quick = client.create_producer(f"{topic}-quick")
-    outcomes = native().module.Outcomes()
-    flying, sender = outcomes.sender(slow._producer), outcomes.sender(quick._producer)
-    posts, took = True, []
-    for _ in range(100):
-        flying.send(raw, bare, {}, 0, None, not posts)
-    for number in range(21):  # one after the other: the thread has always just fallen asleep
-        began, succeeded = time.monotonic(), []
-        sender.send(raw, bare, {}, 0, number, posts)
-        while number not in succeeded:
-            succeeded += outcomes.take(SOON, 1_000, 0, 0)[0]
-        took.append(time.monotonic() - began)
-    slow.flush()
-    assert statistics.median(took) < 0.5

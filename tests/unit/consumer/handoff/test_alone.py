@@ -1,8 +1,9 @@
-"""A letter that is published by a client of its own, without a broker."""
+"""Letters that go out one in flight at a time, to find the one that the broker refuses."""
 
 from __future__ import annotations
 
-import contextlib
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,62 +11,200 @@ import _pulsar
 import pulsar
 import pytest
 
-from pulsar_retry.consumer.handoff import alone as module
-from pulsar_retry.consumer.handoff.alone import Alone, RefusedError
+import pulsar_retry as pr
+from pulsar_retry.consumer.handoff import alone
+from pulsar_retry.consumer.handoff.alone import RefusedError, SingleFile, publish_alone
+from pulsar_retry.consumer.handoff.producers import Outlet
+from pulsar_retry.consumer.handoff.sender import CallbackSender
+from support.waiting import eventually
+
+OK = _pulsar.Result.Ok
+RETRY = "persistent://public/default/orders-billing-RETRY"
 
 
-def client_of(result: _pulsar.Result) -> Any:
-    """Return a client whose letters have this result, and that cannot be closed."""
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "LOOK", 0.001)
 
-    def close() -> None:
-        raise pulsar.Timeout("not closed")
 
-    raw = SimpleNamespace(send_async=lambda _message, answer: answer(result, None))
-    return SimpleNamespace(
-        _client=object(),
-        create_producer=lambda _topic, **_: SimpleNamespace(_producer=raw),
-        close=close,
+class Producer:
+    """pulsar-client's producer; its connection is lost with each letter that is too large."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker, self._connected, self.is_closed = broker, True, False
+
+    def send_async(self, message: int, answer: Any) -> None:
+        """Send a letter of this size."""
+        self._broker.sent.append(message)
+        if message > self._broker.limit or self._broker.losses > 0:
+            self._broker.losses -= 1
+            self._connected = False
+        else:
+            answer(self._broker.result, None)
+
+    def is_connected(self) -> bool:
+        """Tell it."""
+        return self._connected
+
+    def close_async(self, _callback: Any) -> None:
+        """Close."""
+        self.is_closed = True
+
+
+class Broker:
+    """What refuses letters above a size, and opens producers."""
+
+    limit, losses, result = 10, 0, OK
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.opened: list[Producer] = []
+        self.alone = threading.Lock()
+
+    def open(self) -> Producer:
+        """Open a producer."""
+        self.opened.append(Producer(self))
+        return self.opened[-1]
+
+    def open_another(self, _outlet: Outlet) -> CallbackSender:
+        """Open what sends."""
+        return CallbackSender(self.open(), lambda _: None)
+
+
+@pytest.mark.parametrize("losses", [0, 1])
+def test_a_lost_connection_is_no_refusal(losses: int) -> None:
+    """The letter is sent again by another producer, which gets the receipt."""
+    broker = Broker()
+    broker.losses = losses
+    result, raw = publish_alone(broker.open, lambda: 1, lambda: False)
+    assert (OK, broker.opened[-1], losses + 1) == (result, raw, len(broker.sent))
+    assert [True] * losses + [False] == [each.is_closed for each in broker.opened]
+
+
+def test_a_letter_that_costs_two_connections_is_refused() -> None:
+    """No producer goes on sending it."""
+    broker = Broker()
+    with pytest.raises(RefusedError):
+        publish_alone(broker.open, lambda: 11, lambda: False)
+    assert [True, True] == [each.is_closed for each in broker.opened]
+
+
+def test_nobody_waits_any_longer() -> None:
+    """A letter without an answer is not waited for when its time is over."""
+    silent = SimpleNamespace(
+        send_async=lambda *_: None, is_connected=lambda: True, close_async=lambda _: None
     )
+    until = time.monotonic() + 0.01
+    result, raw = publish_alone(lambda: silent, lambda: 1, lambda: time.monotonic() > until)
+    assert (_pulsar.Result.Timeout, None) == (result, raw)
 
 
-def publish(result: _pulsar.Result) -> None:
-    """Publish a letter so."""
-    with Alone(
-        lambda: client_of(result), "retries", {}, is_reachable=lambda: True, timeout=20
-    ) as alone:
-        alone.publish(object(), object)
+class Flight:
+    """A letter in flight, and its hand-off."""
+
+    def __init__(self, size: int, delay: float = 0.0) -> None:
+        self.size, self.letter, self.hand_off = size, SimpleNamespace(delay=delay), self
+        self.is_over = False
+        self.ends: list[Any] = []
+
+    def has_receipt(self, result: Any) -> None:
+        """Take the receipt."""
+        self.ends.append(result)
+
+    def finish(self, _flights: list[Any], error: Any) -> None:
+        """Take the error."""
+        self.ends.append(error)
 
 
-def test_a_client_that_is_not_closed_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """The letter is out all the same."""
-    publish(_pulsar.Result.Ok)
-    assert "a letter to retries could not be closed" in caplog.text
+@pytest.fixture
+def broker() -> Broker:
+    """Give a broker."""
+    return Broker()
 
 
-def test_the_letters_own_error_is_what_is_raised() -> None:
-    """Whatever else goes wrong after it."""
-    with pytest.raises(pulsar.MessageTooBig):
-        publish(_pulsar.Result.MessageTooBig)
+@pytest.fixture
+def outlet() -> Outlet:
+    """Give the way to a topic."""
+    return Outlet(RETRY, pulsar.schema.BytesSchema(), dead=False, named=False, keeper=None)
 
 
-def cut_off() -> Any:
-    """Return a client whose connection is lost with the first letter."""
-    raw = SimpleNamespace(send_async=lambda _message, _answer: None, is_connected=lambda: False)
-    return SimpleNamespace(
-        _client=object(),
-        create_producer=lambda _topic, **_: SimpleNamespace(_producer=raw),
-        close=lambda: None,
+@pytest.fixture
+def now() -> list[float]:
+    """Give the time."""
+    return [1000.0]
+
+
+@pytest.fixture
+def file(broker: Broker, outlet: Outlet, now: list[float]) -> SingleFile:
+    """Give the single file of a topic."""
+    return SingleFile(broker, outlet, lambda flight: flight.size, lambda: now[0])  # type: ignore[arg-type]
+
+
+def ended(file: SingleFile, *flights: Flight) -> list[Any]:
+    """Publish letters and return how each of them has ended."""
+    file.add(flights)  # type: ignore[arg-type]
+    eventually(lambda: not file._is_running)
+    return [end if isinstance(end, Exception) else end.name for [end] in (f.ends for f in flights)]
+
+
+def test_the_one_that_is_refused_fails(file: SingleFile, broker: Broker, outlet: Outlet) -> None:
+    """By name; those before and behind it are published, by producers that are closed then."""
+    first, refused, last = ended(file, Flight(1), Flight(11, delay=7.0), Flight(2))
+    assert ["Ok", "Ok"] == [first, last]
+    assert isinstance(refused, pr.LetterPublishError)
+    assert f"{RETRY}: the broker refuses the letter (payload of 11 bytes, delay 7 s)" in str(
+        refused
     )
+    assert [1, 11, 11, 2] == broker.sent
+    eventually(lambda: all(each.is_closed for each in broker.opened))
+    assert outlet.refusal is not None
 
 
-@pytest.mark.parametrize("is_refused", [True, False])
-def test_a_lost_connection_is_no_refusal(is_refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The letter is built and sent again; it is refused if the new connection is closed, too."""
-    monkeypatch.setattr(module, "LOOK", 0.001)
-    clients = [cut_off(), cut_off() if is_refused else client_of(_pulsar.Result.Ok)]
-    built: list[object] = []
-    refusal = pytest.raises(RefusedError) if is_refused else contextlib.nullcontext()
-    made = Alone(lambda: clients.pop(0), "retries", {}, is_reachable=lambda: True, timeout=20)
-    with made as alone, refusal:
-        alone.publish(object(), lambda: built.append(1))
-    assert ([1], []) == (built, clients)
+def test_what_is_alike_is_answered_at_once(
+    file: SingleFile, broker: Broker, outlet: Outlet, now: list[float]
+) -> None:
+    """Neither shorter nor smaller; after a growing pause one is tried."""
+    pauses = []
+    for _ in range(5):
+        first, alike, shorter, smaller = ended(
+            file, Flight(12, 7.0), Flight(13, 7.0), Flight(9, 6.0), Flight(9, 7.0)
+        )
+        assert first is alike
+        assert ["Ok", "Ok"] == [shorter, smaller]
+        assert [12, 12, 9, 9] == broker.sent[-4:]
+        assert outlet.refusal is not None
+        pauses.append(outlet.refusal.retry_at - now[0])
+        now[0] = outlet.refusal.retry_at
+    assert pauses == sorted(set(pauses))
+
+
+def test_a_limit_that_is_lifted(
+    file: SingleFile, broker: Broker, outlet: Outlet, now: list[float]
+) -> None:
+    """The first letter that is published ends the refusal."""
+    ended(file, Flight(12))
+    assert outlet.is_suspect(Flight(12))  # type: ignore[arg-type]
+    broker.limit = 100
+    now[0] += 60
+    assert ["Ok"] == ended(file, Flight(13))
+    assert not outlet.is_suspect(Flight(12))  # type: ignore[arg-type]
+
+
+def test_what_was_given_up_is_not_published(file: SingleFile, broker: Broker) -> None:
+    """Its message is redelivered."""
+    flight = Flight(1)
+    flight.is_over = True
+    file.add([flight])  # type: ignore[list-item]
+    eventually(lambda: not file._is_running)
+    assert ([], []) == (broker.sent, flight.ends)
+
+
+def test_a_producer_that_cannot_be_opened(file: SingleFile, broker: Broker) -> None:
+    """Each letter has the error."""
+
+    def refuse(_outlet: Outlet) -> CallbackSender:
+        raise pr.LetterPublishError(RETRY, pulsar.ConnectError())
+
+    broker.open_another = refuse  # type: ignore[method-assign]
+    ends = ended(file, Flight(1), Flight(2))
+    assert [pr.LetterPublishError] * 2 == [type(each) for each in ends]

@@ -12,7 +12,6 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.handoff.flight import InFlightLetter
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.clock import Clock
@@ -391,7 +390,7 @@ def test_trouble_with_the_redelivery_cannot_reach_pulsar_client(
     def refuse(_raw: Any, _was_letter: bool) -> None:
         raise RuntimeError("can't start new thread")
 
-    rig.hand_off.come_back = refuse
+    rig.hand_off._come_back = refuse
     future = rig.hand_on()
     for what, result in answers:
         rig.world.answer(what, getattr(_pulsar.Result, result))
@@ -406,63 +405,3 @@ def test_an_interrupted_hand_on_leaves_its_room(rig: Rig, raised: BaseException)
     with pytest.raises(type(raised)):
         rig.hand_on()
     assert (1, 2) == (len(rig.back), rig.permits())
-
-
-def land(rig: Rig, told: Any) -> list[Future[None]]:
-    """Hand two messages on, and take their receipts together; *told* is the acknowledgements' end.
-
-    None: it is not told at once.
-    """
-    futures = [rig.hand_on(), rig.hand_on()]
-    ask, kept = rig.world.acknowledge_async, []
-
-    def acknowledge_async(message: Any, callback: Callable[..., None]) -> None:
-        ask(message, callback)
-        if told is not None and len(kept) < 2:
-            kept.append(rig.world.asked.pop())
-            callback(told)
-
-    rig.world.acknowledge_async = acknowledge_async  # type: ignore[method-assign]
-    rig.hand_off.landed(list(rig.hand_off.flights))
-    return futures
-
-
-def test_a_burst_of_receipts_ends_its_flights(rig: Rig) -> None:
-    """Everything is acknowledged, and then whoever waits is told."""
-    futures = land(rig, OK)
-    assert ["publish", "publish", "ack", "ack"] == rig.world.events
-    assert [True, True] == [future.done() for future in futures]
-    assert (2, {}) == (rig.permits(), rig.hand_off.flights)
-
-
-def test_a_burst_calls_back(rig: Rig) -> None:
-    """Whoever has asked to be called."""
-    called: list[Any] = []
-    future = rig.hand_on()
-    future.add_done_callback(called.append)
-    rig.world.acknowledge_async = lambda _, callback: callback(OK)  # type: ignore[method-assign]
-    rig.hand_off.landed(list(rig.hand_off.flights))
-    assert [future] == called
-
-
-@pytest.mark.parametrize("told", [None, _pulsar.Result.AlreadyClosed])
-def test_a_burst_that_is_not_acknowledged_at_once_is_asked_for_one_by_one(
-    rig: Rig, told: Any
-) -> None:
-    """So each hand-off has the end that its own acknowledgement has."""
-    futures = land(rig, told)
-    assert [False, False] == [future.done() for future in futures]
-    answers = [callback for kind, callback in rig.world.asked if kind == "acknowledged"][-2:]
-    answers[0](OK)
-    answers[1](_pulsar.Result.AlreadyClosed)
-    assert futures[0].exception(0) is None
-    assert isinstance(futures[1].exception(0), pr.AcknowledgeError)
-    assert 1 == len(rig.back)
-
-
-def test_a_burst_leaves_what_was_given_up(rig: Rig) -> None:
-    """Its original was asked back."""
-    flight = InFlightLetter(rig.hand_off, original(), rig.world, LETTER, was_letter=False)
-    rig.hand_off.landed([flight])
-    assert [] == rig.world.events
-    assert not flight.future.done()

@@ -28,7 +28,7 @@ class Letter:
             raise ConsumerClosedError("closed")
         self.again_count += 1
 
-    def end(self, _error: Exception) -> None:
+    def report(self, _flight: Letter, _error: Exception) -> None:
         """Tell the caller."""
         self.ended += 1
 

@@ -6,8 +6,9 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pulsar
@@ -15,8 +16,8 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.handoff import producers
-from pulsar_retry.consumer.handoff.alone import Measure, RefusedError
-from pulsar_retry.consumer.handoff.producers import LetterProducers, measure
+from pulsar_retry.consumer.handoff.producers import LetterProducers, Outlet
+from pulsar_retry.consumer.handoff.sender import CallbackSender
 from pulsar_retry.runtime.worker import side_by_side
 
 RETRY = "persistent://public/default/orders-billing-RETRY"
@@ -96,22 +97,40 @@ def prepared() -> list[str]:
 def letters(creations: Creations, clock: Clock, prepared: list[str]) -> LetterProducers:
     """Return the producers of one consumer."""
     return LetterProducers(
-        object(),
+        SimpleNamespace(),  # type: ignore[arg-type]
+        sender_of,
         send_timeout=2.5,
         prepare_dead_letters=prepared.append,
         clock=clock,
     )
 
 
-def get(letters: LetterProducers, topic: str = RETRY, key: Any = None) -> Any:
-    """Return the producer of *topic*."""
-    return letters.get(topic, key, SCHEMA, dead=topic == DLQ)
+def sender_of(raw: Any) -> Any:
+    """Return what sends letters with a raw producer."""
+    return CallbackSender(raw, lambda _: None)
+
+
+def made_of(**options: Any) -> LetterProducers:
+    """Return producers of a client that is not used."""
+    return LetterProducers(SimpleNamespace(), sender_of, **options)  # type: ignore[arg-type]
+
+
+def outlet(
+    letters: LetterProducers, topic: str = RETRY, schema: Any = SCHEMA, *, named: bool = False
+) -> Outlet:
+    """Return the way to *topic*."""
+    return letters.outlet(topic, schema, dead=topic == DLQ, named=named)
+
+
+def get(letters: LetterProducers, topic: str = RETRY, schema: Any = SCHEMA) -> Any:
+    """Return what sends letters to *topic*."""
+    return letters.open(outlet(letters, topic, schema))
 
 
 def test_a_producer_is_unbatched_and_chunks(letters: LetterProducers, creations: Creations) -> None:
     """Delays need single messages, big ones need chunks, and a fixed name would collide."""
-    letters.get(RETRY, None, SCHEMA, dead=False, named=True)
-    letters.get(RETRY, 2, SCHEMA, dead=False, named=True)
+    letters.open(outlet(letters, named=True))
+    letters.open(outlet(letters, DLQ, named=True))
     names = {each["producer_name"] for each in creations.asked}
     assert 2 == len(names)
     assert all(name.startswith("pulsar-retry-") for name in names)
@@ -140,15 +159,15 @@ def test_a_producer_is_made_on_first_use_and_kept(
     letters: LetterProducers, creations: Creations
 ) -> None:
     """Before, nothing is ready; afterwards it is the same one every time."""
-    assert letters.ready(RETRY, None) is None
+    assert outlet(letters).ready() is None
     first = get(letters)
-    assert [first, first] == [letters.ready(RETRY, None), get(letters)]
+    assert [first, first] == [outlet(letters).ready(), get(letters)]
     assert 1 == len(creations.asked)
 
 
 def test_each_topic_and_schema_has_its_own(letters: LetterProducers) -> None:
     """Letters of one schema must not be published under another."""
-    made = [get(letters), get(letters, DLQ), get(letters, RETRY, ("orders", 1))]
+    made = [get(letters), get(letters, DLQ), get(letters, RETRY, pulsar.schema.BytesSchema())]
     assert 3 == len({id(producer) for producer in made})
 
 
@@ -169,11 +188,11 @@ def test_a_subscription_that_is_deleted_is_made_again(
     """A dead letter looks after it again after a minute; the producer stays."""
     dead, retry = get(letters, DLQ), get(letters)
     clock.now += 59.9
-    assert dead is letters.ready(DLQ, None)
+    assert dead is outlet(letters, DLQ).ready()
     clock.now += 0.1
-    assert letters.ready(DLQ, None) is None
-    assert retry is letters.ready(RETRY, None)
-    assert dead is get(letters, DLQ) is letters.ready(DLQ, None)
+    assert outlet(letters, DLQ).ready() is None
+    assert retry is outlet(letters).ready()
+    assert dead is get(letters, DLQ) is outlet(letters, DLQ).ready()
     assert [DLQ, DLQ] == prepared
     assert 2 == len(creations.asked)
 
@@ -230,13 +249,13 @@ def test_the_backoff_grows_and_ends_with_success(
         with pytest.raises(pr.LetterPublishError):
             get(letters)
         clock.now += 0.002
-    letters.lost(RETRY, None, get(letters))
+    outlet(letters).lost(get(letters))
     creations.fail = [pulsar.Timeout("t")]
     with pytest.raises(pr.LetterPublishError):
         get(letters)
     clock.now += 0.101
-    assert letters.ready(RETRY, None) is None
-    assert get(letters) is letters.ready(RETRY, None)
+    assert outlet(letters).ready() is None
+    assert get(letters) is outlet(letters).ready()
     assert 6 == len(creations.asked)
 
 
@@ -245,7 +264,7 @@ def test_one_topics_trouble_is_not_anothers(letters: LetterProducers, creations:
     creations.fail = [pulsar.Timeout("t")]
     with pytest.raises(pr.LetterPublishError):
         get(letters)
-    assert get(letters, DLQ) is letters.ready(DLQ, None)
+    assert get(letters, DLQ) is outlet(letters, DLQ).ready()
 
 
 def test_a_subscription_that_cannot_be_made_is_a_failure_too(creations: Creations) -> None:
@@ -254,7 +273,7 @@ def test_a_subscription_that_cannot_be_made_is_a_failure_too(creations: Creation
     def refuse(topic: str) -> None:
         raise pulsar.AuthorizationError(topic)
 
-    letters = LetterProducers(object(), send_timeout=1, prepare_dead_letters=refuse, clock=Clock())
+    letters = made_of(send_timeout=1, prepare_dead_letters=refuse, clock=Clock())
     with pytest.raises(pr.LetterPublishError, match=r"may not consume.*_name=None if"):
         get(letters, DLQ)
     assert [] == creations.asked
@@ -290,8 +309,8 @@ def test_a_topic_is_checked_once_before_its_producers_are_closed(
         if made:
             raise pulsar.Timeout("t")
 
-    letters = LetterProducers(object(), send_timeout=1, prepare_dead_letters=prepare, clock=clock)
-    made += [get(letters, DLQ, key) for key in range(5)]
+    letters = made_of(send_timeout=1, prepare_dead_letters=prepare, clock=clock)
+    made += [get(letters, DLQ, pulsar.schema.StringSchema()) for _ in range(5)]
     side_by_side(letters.closing())
     assert [0, 5] == open_at_checks
     assert all(each.raw.closed for each in made)
@@ -306,183 +325,25 @@ def test_a_check_that_fails_is_repeated(creations: Creations, clock: Clock) -> N
         if 2 <= len(asked) < 12:
             raise pulsar.Timeout("t")
 
-    letters = LetterProducers(object(), send_timeout=1, prepare_dead_letters=prepare, clock=clock)
+    letters = made_of(send_timeout=1, prepare_dead_letters=prepare, clock=clock)
     get(letters, DLQ)
     clock.now += 60
     while len(asked) < 12:
-        assert letters.ready(DLQ, None) is None
+        assert outlet(letters, DLQ).ready() is None
         with contextlib.suppress(pr.LetterPublishError):
             get(letters, DLQ)
         clock.now += 0.05
     pauses = [later - earlier for earlier, later in itertools.pairwise(asked[1:])]
     assert pauses == sorted(pauses)
     assert 10 < pauses[-1] <= 31
-    assert get(letters, DLQ) is letters.ready(DLQ, None)
-
-
-class WithOthers:
-    """A client that others can be made like."""
-
-    _new_client = object
-
-
-@pytest.fixture
-def proving(
-    creations: Creations, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[LetterProducers, list[Exception | None], list[str]]]:
-    """Return producers that prove letters, what proofs are to end with, and the proofs."""
-    ends: list[Exception | None] = []
-    asked: list[str] = []
-
-    class Alone(contextlib.nullcontext[None]):
-        """Publishes by a client of its own."""
-
-        def __init__(self, _client: Any, topic: str, *_: Any, **__: Any) -> None:
-            super().__init__()
-            self._topic = topic
-            self.is_open = False
-
-        def open(self) -> None:
-            """Connect."""
-            self.is_open = True
-
-        def publish(self, message: Any, _anew: Any) -> None:
-            """Publish."""
-            asked.append(self._topic)
-            assert self.is_open
-            assert message is not None
-            if ends and (error := ends.pop(0)) is not None:
-                raise error
-
-    monkeypatch.setattr(producers, "Alone", Alone)
-    monkeypatch.setattr(RawProducer, "is_connected", lambda _: True, raising=False)
-    made = LetterProducers(
-        WithOthers(), send_timeout=1, prepare_dead_letters=lambda _: None, clock=clock
-    )
-    get(made)
-    yield made, ends, asked
-    assert creations.asked
-
-
-def prove(letters: LetterProducers, delay: float, size: int = 10) -> bool:
-    """Publish a letter of *delay*, if that is longer than any before."""
-    return letters.prove(RETRY, None, SCHEMA, Measure(delay, size), object)
-
-
-def test_longer_delays_are_proved_once(proving: Any) -> None:
-    """A letter of a longer delay goes by itself; shorter ones need that no more."""
-    letters, _, asked = proving
-    assert letters.ready(RETRY, None) is not None
-    assert letters.ready(RETRY, None, 10) is None
-    assert prove(letters, 10)
-    assert not prove(letters, 9)
-    assert letters.ready(RETRY, None, 10) is not None
-    assert letters.ready(RETRY, None, 11) is None
-    assert 1 == len(asked)
-
-
-def test_a_refused_delay_is_known_for_a_while(proving: Any, clock: Clock) -> None:
-    """Shorter ones go on; after half a minute it is tried again."""
-    letters, ends, asked = proving
-    ends.append(RefusedError())
-    for delay in (10, 10, 20):
-        with pytest.raises(pr.LetterPublishError, match="maxDeliveryDelayInMillis"):
-            prove(letters, delay)
-    assert 1 == len(asked)
-    assert prove(letters, 5)
-    clock.now += 31
-    assert prove(letters, 20)
-    assert 3 == len(asked)
-
-
-def test_a_smaller_letter_of_a_refused_delay_is_tried(proving: Any) -> None:
-    """Nobody knows whether the delay or the size was too much."""
-    letters, ends, asked = proving
-    ends.append(RefusedError())
-    with pytest.raises(pr.LetterPublishError, match="maxMessageSize"):
-        prove(letters, 10, 5000)
-    assert prove(letters, 10, 4999)
-    assert not prove(letters, 10, 4999)
-    with pytest.raises(pr.LetterPublishError, match="maxMessageSize"):
-        prove(letters, 10, 5000)
-    assert 2 == len(asked)
-
-
-def test_what_was_refused_goes_alone_until_it_is_taken(proving: Any, clock: Clock) -> None:
-    """It must not fail its neighbours again, whatever the longest delay is by now."""
-    letters, ends, asked = proving
-    ends.append(RefusedError())
-    large = {"a": "b" * 5000}
-    measured = measure(1, large, 7)
-    with pytest.raises(pr.LetterPublishError):
-        letters.prove(RETRY, None, SCHEMA, measured, object)
-    assert prove(letters, 60)
-    clock.now += 31
-    assert letters.ready(RETRY, None, 1) is not None
-    assert letters.ready(RETRY, None, 1, large, 7) is None
-    assert letters.prove(RETRY, None, SCHEMA, measured, object)
-    assert letters.ready(RETRY, None, 1, large, 7) is not None
-    assert 3 == len(asked)
-
-
-def test_a_topic_that_does_not_answer_is_not_asked_for_each_letter(
-    proving: Any, clock: Clock
-) -> None:
-    """Within the backoff it fails at once."""
-    letters, ends, asked = proving
-    ends.append(pulsar.Timeout("t"))
-    for _ in range(3):
-        with pytest.raises(pr.LetterPublishError, match=r"t$"):
-            prove(letters, 10)
-    assert 1 == len(asked)
-    clock.now += 0.2
-    assert prove(letters, 10)
-
-
-def test_a_delay_begins_when_there_is_a_connection(proving: Any) -> None:
-    """It would be over, or shorter, after the time that connecting has taken."""
-    letters, _, _ = proving
-    seen: list[bool] = []
-    made = producers.Alone
-
-    class Watched(made):  # type: ignore[misc,valid-type]
-        def open(self) -> None:
-            super().open()
-            seen.append(True)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(producers, "Alone", Watched)
-        assert letters.prove(RETRY, None, SCHEMA, Measure(10, 10), lambda: seen.append(False) or 1)
-    assert [True, False] == seen
-
-
-def test_a_letter_that_cannot_be_built_fails_alone(proving: Any) -> None:
-    """The topic has nothing to do with it: the next letter is published."""
-    letters, _, asked = proving
-
-    def build() -> object:
-        raise pr.ConfigError("too large")
-
-    with pytest.raises(pr.ConfigError, match="too large"):
-        letters.prove(RETRY, None, SCHEMA, Measure(10, 10), build)
-    assert prove(letters, 10)
-    assert 1 == len(asked)
-
-
-def test_a_lost_producer_has_proved_nothing(proving: Any) -> None:
-    """There may be a limit now."""
-    letters, _, _ = proving
-    assert prove(letters, 10)
-    letters.lost(RETRY, None, letters.ready(RETRY, None))
-    get(letters)
-    assert letters.ready(RETRY, None, 10) is None
+    assert get(letters, DLQ) is outlet(letters, DLQ).ready()
 
 
 def test_a_lost_producer_is_made_again(letters: LetterProducers, creations: Creations) -> None:
     """At once: its topic worked a moment ago."""
     lost = get(letters)
-    letters.lost(RETRY, None, lost)
-    assert letters.ready(RETRY, None) is None
+    outlet(letters).lost(lost)
+    assert outlet(letters).ready() is None
     assert lost is not get(letters)
     assert 2 == len(creations.asked)
 
@@ -490,11 +351,10 @@ def test_a_lost_producer_is_made_again(letters: LetterProducers, creations: Crea
 def test_an_old_loss_does_not_cost_the_new_producer(letters: LetterProducers) -> None:
     """A thousand letters fail with a producer; only the first of them makes a new one."""
     lost = get(letters)
-    letters.lost(RETRY, None, lost)
+    outlet(letters).lost(lost)
     new = get(letters)
-    letters.lost(RETRY, None, lost)
-    letters.lost("unknown", None, lost)
-    assert new is letters.ready(RETRY, None)
+    outlet(letters).lost(lost)
+    assert new is outlet(letters).ready()
 
 
 def test_dead_letters_fall_back_to_bytes(
