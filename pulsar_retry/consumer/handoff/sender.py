@@ -164,9 +164,8 @@ class NativeOutcomes:
                 if is_out:
                     flight.state = OUT
                 _guarded(has_ended, _pulsar.Result(result))
-            if not succeeded and not failed:
-                if self._ends():
-                    return
+            if not succeeded and not failed and self._ends():
+                return
             flight = has_ended = None
             del succeeded, failed  # do not keep them alive during the wait
 
