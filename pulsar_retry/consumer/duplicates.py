@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pulsar_retry.letters.identity import identity_of
@@ -178,9 +178,9 @@ class Deduper:
         self.settled = self._window.settled
         self.passed_over = self._window.passed_over
 
-    def delivered(self, raw: Any, letter: LetterId) -> bool:
+    def delivered(self, raw: Any, letter: LetterId, properties: Mapping[str, str]) -> bool:
         """Record a raw letter; tell whether it is superfluous and must only be acknowledged."""
-        found = _read(raw)
+        found = _read(raw, properties)
         if found is None:
             return False
         print_, made = found
@@ -199,15 +199,11 @@ class Deduper:
         return self._window.dropped
 
 
-def _read(raw: Any) -> tuple[Fingerprint, float] | None:
+def _read(raw: Any, properties: Mapping[str, str]) -> tuple[Fingerprint, float] | None:
     """Return the fingerprint of a raw letter, and when it was made, in seconds since 1970.
 
     None if it cannot be recognized: other clients' letters, and those of copied properties.
     """
-    try:
-        properties = raw.properties()
-    except UnicodeDecodeError:
-        return None
     identity, count = identity_of(raw, properties), reconsume_times(properties)
     if identity is None or not count:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -12,10 +13,15 @@ from pulsar import Message
 
 from pulsar_retry.consumer.duplicates import Deduper
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.letters.identity import is_published_here
 from pulsar_retry.letters.plan import Plan
+from pulsar_retry.observe.counting import STRAY, SUPERSEDED
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import id_of, position_of, raw_of
 from pulsar_retry.wire.names import logical
+from pulsar_retry.wire.owner import Stray
+
+_log = logging.getLogger("pulsar_retry")
 
 #: How many ledgers of the main topic are remembered. A topic has a new one every few hours.
 _MOST = 1000
@@ -144,6 +150,8 @@ class ReceivedLetters:
         self.ledgers = LetterLedgers(plan.topics.retry)
         self._in_hand = None if plan.shared else DeliveredLetters()
         self._deduper = Deduper(plan, clock) if plan.dedupe_letters else None
+        self._recipient = plan.recipient
+        self._has_warned = False
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -163,11 +171,33 @@ class ReceivedLetters:
         if self._in_hand is not None:
             self._in_hand.add(raw.message_id())
 
-    def is_duplicate(self, raw: Any) -> bool:
-        """Tell whether a received message is the second letter of one delivery."""
-        if self._deduper is None or self.ledgers.is_empty or not self.includes(raw):
-            return False
-        return self._deduper.delivered(raw, position_of(raw.message_id()))
+    def needless(self, raw: Any) -> str | None:
+        """Return why a received message must not be handled: an outcome; None if it must.
+
+        It is a letter of another subscription, or the second letter of one delivery.
+        """
+        if self.ledgers.is_empty or not self.includes(raw):
+            return None
+        try:
+            properties = raw.properties()
+        except UnicodeDecodeError:
+            return None
+        stray = self._recipient.stray(properties, is_ours=is_published_here(raw))
+        if stray is Stray.DROPPED:
+            return STRAY
+        if stray is Stray.DELIVERED and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s has letters of other topics or subscriptions, which %s gets too: give each "
+                "subscription of a topic its own retry topic",
+                raw.topic_name(),
+                self._recipient.subscription,
+            )
+        if self._deduper is not None:
+            letter = position_of(raw.message_id())
+            if self._deduper.delivered(raw, letter, properties):
+                return SUPERSEDED
+        return None
 
     def includes(self, message: Any) -> bool:
         """Tell whether *message*, or the message of an id, is a letter.

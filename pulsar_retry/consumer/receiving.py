@@ -17,7 +17,6 @@ from pulsar_retry.consumer.outbox import Outbox
 from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.consumer.stream import Fetcher, Stream
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.observe.counting import SUPERSEDED
 from pulsar_retry.policy.actions import last_delivery, surplus_delivery
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import message_of
@@ -175,17 +174,17 @@ class Receiving:
 
     def is_surplus(self, raw: Any) -> bool:
         """Tell whether *raw* must not be handled; then it is settled, or will be."""
-        return not self.is_plain and (self._is_duplicate(raw) or self._is_used_up(raw))
+        return not self.is_plain and (self._is_needless(raw) or self._is_used_up(raw))
 
-    def _is_duplicate(self, raw: Any) -> bool:
-        """Tell whether *raw* is the second letter of one delivery; then it is settled."""
+    def _is_needless(self, raw: Any) -> bool:
+        """Tell whether *raw* is a letter that is not needed here; then it is settled."""
         letters = self._in_hand.letters
-        if letters is None or not letters.is_duplicate(raw):
+        if letters is None or (outcome := letters.needless(raw)) is None:
             return False
         self._in_hand.took((raw,))
         # If the consumer is closed, the letter will be redelivered.
         with contextlib.suppress(pulsar.PulsarException):
-            self._settling.settle_as(raw, SUPERSEDED)
+            self._settling.settle_as(raw, outcome)
         return True
 
     def _is_used_up(self, raw: Any) -> bool:

@@ -26,7 +26,7 @@ _SAMPLE_INTERVAL = 0.01
 
 #: The outcomes of deliveries.
 ACKNOWLEDGED, RETRIED, DEAD_LETTERED = "acknowledged", "retried", "dead_lettered"
-NACKED, DROPPED, SUPERSEDED = "nacked", "dropped", "superseded"
+NACKED, DROPPED, SUPERSEDED, STRAY = "nacked", "dropped", "superseded", "stray"
 
 #: Seconds for which a subscription's counts are kept after its last consumer here was closed.
 KEPT = 600.0

@@ -141,7 +141,7 @@ class Watch:
     def settled(self, raw: Any, outcome: str) -> None:
         """Count a message that was acknowledged although it was not handled successfully."""
         self.counters.count("deliveries", outcome)
-        if outcome != counting.SUPERSEDED:  # another letter of the same message continues
+        if outcome not in (counting.SUPERSEDED, counting.STRAY):  # another letter continues
             self._done(raw)
 
     def nacked(self, raw: Any, delay: float) -> None:
