@@ -18,6 +18,7 @@ from pulsar_retry.policy.durations import MAX_DELAY
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.names import TopicName, logical
+from pulsar_retry.wire.owner import Recipient
 from pulsar_retry.wire.redrive import dedupe_id as redriven_id
 from pulsar_retry.wire.redrive import next_redrive
 from pulsar_retry_spark.errors import PulsarFailuresError
@@ -143,6 +144,10 @@ class Router:
         self._options = options
         self._columns = columns
         self.targets = targets
+        self._recipient: Recipient | None = None
+        if targets.topic is not None and targets.subscription is not None:
+            topics = (targets.topic,)
+            self._recipient = Recipient.of(topics, targets.subscription, targets.retry)
         self._task = dict(task)
         self._clock = clock
         self.routes: dict[Decision, Route] = {}
@@ -206,7 +211,7 @@ class Router:
         self.count(Counter(frame.reasons), frame.payload_bytes)
         routes, names, limit = self.routes, frame.names, self._options.max_message_bytes
         read_back, of_source = self._columns.read_back, self._columns.of_source
-        room = self.room(names)
+        room, recipient = self.room(names), self._recipient
         for (
             decision,
             payload,
@@ -241,6 +246,10 @@ class Router:
             self._schemas.of(batch),
             strict=True,
         ):
+            if head is not None and recipient is not None:
+                is_source = origin is not None and "origin_topic" in of_source
+                came_from = (origin[0] if is_source else None) or str(self.targets.topic)
+                head = dict(recipient.own(head, came_from))  # noqa: PLW2901 - of the same row
             if head is not None and decision[2] is None:
                 decision = _counted(decision, head)  # noqa: PLW2901 - of the same row
             route, turn = routes.get(decision) or self._decide(decision), 0

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_retry.wire.owner import Recipient
 from pulsar_retry.wire.properties import (
     RESERVED_PROPERTIES,
 )
@@ -172,6 +173,16 @@ def test_the_letter_that_a_row_was_knows_better_where_it_came_from():
     assert "persistent://a/b/mine" == said["REAL_TOPIC"]
 
 
+def test_what_a_letter_of_another_subscription_says_is_not_believed():
+    """Its properties were copied to a message: it is of this subscription, and was not tried."""
+    copied = headed(REAL_TOPIC="first", REAL_SUBSCRIPTION="s1", RECONSUMETIMES="5", shop="7")
+
+    said = sourced(PULSAR_SPARK | {"__messageProperties": copied})[3]
+
+    names = ("REAL_SUBSCRIPTION", "RECONSUMETIMES", "shop", "ORIGIN_MESSAGE_ID")
+    assert ("billing", "1", "7", "7:8:3") == tuple(said[each] for each in names)
+
+
 def test_kafkas_coordinates_are_the_source():
     """A topic of Kafka's is none of Pulsar's: the letter is the subscription's."""
     message = sourced(KAFKAS)
@@ -315,7 +326,10 @@ contents = st.text(st.characters(codec="utf-8"), max_size=50)
 
 @given(st.dictionaries(names | st.sampled_from(sorted(RESERVED_PROPERTIES)), contents))
 def test_headers_are_kept_and_never_win_over_columns(headers):
-    """They may replace defaults, such as the origin that an earlier hop has written."""
+    """They may replace defaults, such as the origin that an earlier hop has written.
+
+    What they say of a letter of another subscription was copied, and is not kept.
+    """
     said = properties(
         headers=pa.array([list(headers.items())], MAP),
         attempt=4,
@@ -334,9 +348,8 @@ def test_headers_are_kept_and_never_win_over_columns(headers):
         **TASK,
     }
     defaults = {"REAL_TOPIC": MAIN, "REAL_SUBSCRIPTION": "billing", "RETRY_TOPIC": RETRY}
-    assert (
-        defaults | headers | columns | {name: "-1" for name in headers if name == "DELAY"} == said
-    )
+    own = Recipient.of([MAIN], "billing", RETRY).own(headers, MAIN)
+    assert defaults | own | columns | {name: "-1" for name in headers if name == "DELAY"} == said
 
 
 def test_an_attempt_that_only_headers_count():
@@ -623,7 +636,7 @@ def test_a_redrive_leaves_behind_what_is_no_longer_so():
     )
     assert "FAILURE_TRUNCATED" not in carried
     kept = properties(headers=old, action="dead_letter", **READ_BACK)
-    assert ("old", "9") == (kept["REAL_SUBSCRIPTION"], kept["FAILURE_TRUNCATED"])
+    assert ("billing", "9") == (kept["REAL_SUBSCRIPTION"], kept["FAILURE_TRUNCATED"])
 
 
 def test_a_redrive_keeps_its_subscription_where_no_other_is_known():
