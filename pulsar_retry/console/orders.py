@@ -129,7 +129,8 @@ class Order:
         rate: Messages per second.
         why: The reason, for the audit log.
         dlq_subscription: The subscription of the topic through which letters are taken.
-        subscription: For a seek: the subscription that is moved.
+        topic: For a redrive: the topic whose letters are meant, if its DLQ's name does not say it.
+        subscription: The same, or for a seek: the subscription that is moved.
         any_topic: Accept a topic that does not have the name of a dead-letter topic.
         everything: All letters, without a filter.
     """
@@ -142,6 +143,7 @@ class Order:
     rate: str = ""
     why: str = ""
     dlq_subscription: str = ""
+    topic: str = ""
     subscription: str = ""
     any_topic: str = ""
     everything: str = ""
@@ -189,6 +191,7 @@ class Order:
             "limit",
             "rate",
             "dlq_subscription",
+            "topic",
             "subscription",
             "everything",
         )
@@ -205,13 +208,18 @@ class Order:
         options = self.query.options()
         more = [
             f"--{name.replace('_', '-')} {shlex.quote(text)}"
-            for name in ("limit", "rate", "dlq_subscription")
+            for name in ("limit", "rate", "dlq_subscription", *self._owner)
             if (text := getattr(self, name))
         ]
         more += ["--to origin"] if self.verb == "redrive" and self.to == "origin" else []
         more += ["--any-topic"] if self.any_topic else []
         more += ["--all"] if self.everything else []
         return " ".join([f"pulsar-retry {self.verb} {shown}", *filter(None, [options]), *more])
+
+    @property
+    def _owner(self) -> tuple[str, ...]:
+        """The fields that say whose letters are meant."""
+        return ("topic", "subscription") if self.verb == "redrive" else ()
 
     def work(self, cluster: Cluster, *, dry_run: bool) -> OrderWork:
         """Return the work of this order; nothing is opened.
@@ -242,7 +250,8 @@ class Order:
             return _Moving(Discard(self.source, **options))
         if self.to not in {"", *_TO}:
             raise ConfigError.bad("to", self.to, " or ".join(_TO))
-        return _Moving(Redrive(self.source, self.to or "retry", **options))
+        owner = {name: getattr(self, name) or None for name in self._owner}
+        return _Moving(Redrive(self.source, self.to or "retry", **owner, **options))
 
     def _job_key(self) -> str:
         """Return a key that is the same for the same fields."""

@@ -84,6 +84,23 @@ def test_the_next_stage_begins_anew(subscribe, copies, client, admin, topic, kin
     assert all(begins_anew(each, topic) for each in dead)
 
 
+def test_letters_of_other_clients_consumers_keep_their_count(subscribe, client, topic) -> None:
+    """They copy names, as Java's does; what comes through our retry topic is ours all the same."""
+    second = subscribe()
+    names = {
+        "REAL_TOPIC": f"{topic}-first",
+        "REAL_SUBSCRIPTION": "s1",
+        "ORIGIN_MESSAGE_ID": "1:2:3",
+    }
+    producer = client.create_producer(retry_topic(topic))
+    producer.send(b"x", properties={**names, "RECONSUMETIMES": "1"})
+
+    second.reconsume_later(second.receive(SOON), delay=0)
+    letter = second.receive(SOON).properties()
+    assert (topic, SUBSCRIPTION) == (letter["REAL_TOPIC"], letter["REAL_SUBSCRIPTION"])
+    assert ("2", False) == (letter["RECONSUMETIMES"], letter["ORIGIN_MESSAGE_ID"] == "1:2:3")
+
+
 def test_the_next_stage_rejects_at_once(subscribe, copies, client, topic) -> None:
     """The dead letter says nothing of the stage before, and no count."""
     second = subscribe()

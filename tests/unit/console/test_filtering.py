@@ -68,6 +68,10 @@ def test_a_bad_filter_is_refused(text) -> None:
             "pulsar-retry seek orders-billing-DLQ billing --to 'x; rm -r .'",
         ),
         (
+            {"topic": "orders", "subscription": "billing"},
+            "pulsar-retry redrive orders-billing-DLQ --topic orders --subscription billing",
+        ),
+        (
             {"dlq_subscription": "$(id)"},
             "pulsar-retry redrive orders-billing-DLQ --dlq-subscription '$(id)'",
         ),
