@@ -250,7 +250,7 @@ class Order:
             return _Moving(Discard(self.source, **options))
         if self.to not in {"", *_TO}:
             raise ConfigError.bad("to", self.to, " or ".join(_TO))
-        owner = {name: getattr(self, name) or None for name in self._owner}
+        owner: dict[str, Any] = {name: getattr(self, name) or None for name in self._owner}
         return _Moving(Redrive(self.source, self.to or "retry", **owner, **options))
 
     def _job_key(self) -> str:

@@ -15,8 +15,7 @@ from pulsar_retry.errors import shown
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
-from pulsar_retry.wire.envelope import fingerprint_of
-from pulsar_retry.wire.stack import own_frame
+from pulsar_retry.wire.stack import fingerprint_of, own_frame
 
 _log = logging.getLogger("pulsar_retry")
 

@@ -7,7 +7,6 @@ absent. The payload of a letter is always that of its message.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,7 @@ from pulsar_retry.errors import ConfigError, PulsarRetryError, shown
 from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.names import TopicName, logical
 from pulsar_retry.wire.properties import Origin
-from pulsar_retry.wire.stack import formatted, place_of
+from pulsar_retry.wire.stack import fingerprint_of, formatted
 
 #: A function of the name of a text (``reason``, ``message`` or ``traceback``) and the text. It
 #: returns the text that may leave the process, or None to leave the text out.
@@ -34,8 +33,6 @@ _MAX_HISTORY = 50
 _MAX_TEXT = 65_536
 
 _REDACTED = ("reason", "message", "traceback")
-
-_STATUSES = range(100, 600)
 
 #: The maximum size of an envelope's properties in bytes, including their names.
 MAX_ENVELOPE = 8192
@@ -267,50 +264,12 @@ def _message(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str | None:
-    if _kind(error) is not None:
+    if isinstance(error, PulsarRetryError) and error.kind is not None:
         return None
     try:
         return formatted(error)[-_MAX_TEXT:]
     except Exception:  # noqa: BLE001 - it is the error's own code that fails
         return None
-
-
-def fingerprint_of(error: BaseException | None, reason: str | None) -> str | None:
-    """Return a hash of an error's origin: its class, and the function of the application.
-
-    The hash stays the same as long as the function keeps its name, and reveals no data. Errors of
-    HTTP clients differ by their status, too. For an error with a kind (`PulsarRetryError`) it is a
-    hash of the class and the kind.
-    """
-    if error is None:
-        return None if reason is None else _hash(reason)
-    name = f"{type(error).__module__}.{type(error).__qualname__}"
-    if (kind := _kind(error)) is not None:
-        return _hash(name, kind)
-    return _hash(name, _status(error), place_of(error.__traceback__).function)
-
-
-def _status(error: BaseException) -> str:
-    """Return the HTTP status in an error of urllib, aiohttp, requests or httpx; else nothing."""
-    try:
-        response = getattr(error, "response", None)
-        known = (
-            getattr(error, "code", None),
-            getattr(error, "status", None),
-            getattr(response, "status_code", None),
-        )
-    except Exception:  # noqa: BLE001 - it is the error's own code that fails
-        return ""
-    return next((str(each) for each in known if isinstance(each, int) and each in _STATUSES), "")
-
-
-def _kind(error: BaseException) -> str | None:
-    return error.kind if isinstance(error, PulsarRetryError) else None
-
-
-@lru_cache(256)
-def _hash(*parts: str) -> str:
-    return hashlib.blake2b("\n".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 # -- writing --------------------------------------------------------------------------------------

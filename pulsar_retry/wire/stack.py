@@ -1,4 +1,4 @@
-"""What a traceback says, read once for each place that raises.
+"""What an error's traceback says, read once for each place that raises, and its fingerprint.
 
 Formatting the frames costs more than everything else about a dead letter, and most errors of a
 program are raised in few places. Pure, apart from the cache and from reading source lines.
@@ -6,11 +6,15 @@ program are raised in few places. Pure, apart from the cache and from reading so
 
 from __future__ import annotations
 
+import hashlib
 import sysconfig
 import traceback
+from functools import lru_cache
 from types import CodeType, FrameType, TracebackType
 
 import attrs
+
+from pulsar_retry.errors import PulsarRetryError
 
 #: How many places are remembered.
 _MOST = 256
@@ -21,6 +25,9 @@ MAX_FRAMES = 30
 #: Where installed packages are, and Python's own.
 _INSTALLED = ("site-packages", "dist-packages")
 _STANDARD = ("<frozen ", *(sysconfig.get_paths()[each] for each in ("stdlib", "platstdlib")))
+
+#: What an HTTP client's error has as its status.
+_STATUSES = range(100, 600)
 
 #: Their texts depend on more than their own frames.
 _OTHERS = (SyntaxError, NameError, AttributeError, ImportError, BaseExceptionGroup)
@@ -94,6 +101,44 @@ def _is_installed(frame: FrameType) -> bool:
 
 def _is_standard(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_STANDARD)
+
+
+def fingerprint_of(error: BaseException | None, reason: str | None) -> str | None:
+    """Return a hash of an error's origin: its class, and the function of the application.
+
+    The hash stays the same as long as the function keeps its name, and reveals no data. Errors of
+    HTTP clients differ by their status, too. For an error with a kind (`PulsarRetryError`) it is a
+    hash of the class and the kind.
+    """
+    if error is None:
+        return None if reason is None else _hash(reason)
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    if (kind := _kind(error)) is not None:
+        return _hash(name, kind)
+    return _hash(name, _status(error), place_of(error.__traceback__).function)
+
+
+def _status(error: BaseException) -> str:
+    """Return the HTTP status in an error of urllib, aiohttp, requests or httpx; else nothing."""
+    try:
+        response = getattr(error, "response", None)
+        known = (
+            getattr(error, "code", None),
+            getattr(error, "status", None),
+            getattr(response, "status_code", None),
+        )
+    except Exception:  # noqa: BLE001 - it is the error's own code that fails
+        return ""
+    return next((str(each) for each in known if isinstance(each, int) and each in _STATUSES), "")
+
+
+def _kind(error: BaseException) -> str | None:
+    return error.kind if isinstance(error, PulsarRetryError) else None
+
+
+@lru_cache(256)
+def _hash(*parts: str) -> str:
+    return hashlib.blake2b("\n".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def formatted(error: BaseException) -> str:

@@ -15,8 +15,9 @@ from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.excerpt import MOST, excerpt, secrets_of
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.poster import Answer, Poster
-from pulsar_retry.wire.envelope import Envelope, fingerprint_of
+from pulsar_retry.wire.envelope import Envelope
 from pulsar_retry.wire.properties import Origin
+from pulsar_retry.wire.stack import fingerprint_of
 from support.push.receiving import Receiver, Request, Say
 
 ENDPOINT = PushEndpoint.of("https://example.com/hooks/T012345678?token=s3cr3t-value")
