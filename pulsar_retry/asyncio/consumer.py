@@ -63,7 +63,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
     # -- receiving ------------------------------------------------------------------------------
 
     async def receive(self, timeout_millis: int | None = None) -> pulsar.Message:
-        """Return the next message, a plain `pulsar.Message`.
+        """Return the next message, a `pulsar.Message`.
 
         A call that is cancelled or times out leaves the message for the next call. Messages that
         are available are returned without waiting. About once in a millisecond, the call lets the

@@ -107,7 +107,7 @@ class Consumer(pulsar.Consumer):
     # -- receiving ------------------------------------------------------------------------------
 
     def receive(self, timeout_millis: int | None = None) -> pulsar.Message:
-        """Return the next message of the topic or its retry topic, a plain `pulsar.Message`.
+        """Return the next message of the topic or its retry topic, a `pulsar.Message`.
 
         With a dead-letter policy of N retries on a Shared or Key_Shared subscription, a message
         that was delivered N + 1 times already is dead-lettered and not returned. A call that is

@@ -166,9 +166,8 @@ class Receiving:
             self._in_hand.letter_came(raw)
         if not self.is_surplus(raw):
             self._in_hand.took((raw,))
-            if self._in_hand.letters is not None:
-                message._letter = letter  # noqa: SLF001 - as `message_of` does it
-            call(message)
+            has_letters = self._in_hand.letters is not None
+            call(message_of(raw, self._schema, letter=letter if has_letters else None))
 
     # -- messages that the application need not handle --------------------------------------------
 

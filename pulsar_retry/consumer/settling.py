@@ -9,11 +9,12 @@ from typing import Any
 import _pulsar
 
 from pulsar_retry.consumer.in_hand import InHand
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.counting import SUPERSEDED
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.runtime.raw import id_of, raw_of
-from pulsar_retry.runtime.upstream import Message
+from pulsar_retry.runtime.upstream import Message, is_whole_batch
 from pulsar_retry.wire.properties import reconsume_times
 
 
@@ -30,6 +31,7 @@ class MessageSettler:
 
     def acknowledge(self, message: Any) -> None:
         """Acknowledge a message or an id, and count it."""
+        _check_id(message)
         letter = getattr(message, "_letter", None)  # see `message_of`
         if letter is None:
             letter = self._in_hand.is_letter(message)
@@ -67,6 +69,7 @@ class MessageSettler:
 
     def up_to(self, message: Any) -> Callable[[], None]:
         """Return a function that acknowledges everything up to *message*, as of now."""
+        _check_id(message)
         in_hand, letters = self._in_hand, self._in_hand.letters
         if letters is None or not letters.have_order or not in_hand.is_letter(message):
             return partial(self._acknowledge_up_to, message)
@@ -74,7 +77,8 @@ class MessageSettler:
 
         def acknowledge() -> None:
             for message_id in earlier:
-                self.acknowledge(message_id)
+                self._acknowledge_uncounted(message_id, letter=True)
+                self._count(message_id, letter=True)
 
         return acknowledge
 
@@ -145,6 +149,21 @@ class MessageSettler:
         """Drop pending nacks: the broker redelivers these messages at once."""
         for source in self._in_hand.sources:
             source.nacks.close()
+
+
+def _check_id(message: Any) -> None:
+    """Check that the rest of a batch is not acknowledged with an id.
+
+    Raises:
+        ConfigError: it would be.
+    """
+    raw = raw_of(message)
+    if isinstance(raw, _pulsar.MessageId) and is_whole_batch(raw):
+        accepted = (
+            "a message, or what its message_id() returned: pulsar-client takes any other id of a "
+            "message in a batch, such as one made from bytes, for the whole batch"
+        )
+        raise ConfigError.bad("message", raw, accepted)
 
 
 def _retries(raw: Any) -> int:

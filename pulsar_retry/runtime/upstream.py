@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from operator import methodcaller
 from types import ModuleType
@@ -26,22 +27,41 @@ __all__ = [
     "ask_partitions",
     "check",
     "has_null_value",
+    "is_whole_batch",
     "missing",
 ]
 
 #: What a consumer accepts where it acknowledges: its messages, and their ids.
 MessageOrId = pulsar.Message | pulsar.MessageId | _pulsar.Message | _pulsar.MessageId
 
-if TYPE_CHECKING:
+#: The ids of messages in batches that applications have got from their messages, by address.
+_of_batches: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-    class Message(pulsar.Message):
-        """A message with the marks of this package. At run time it is `pulsar.Message` itself."""
 
+class Message(pulsar.Message):
+    """A received message, with the marks of this package."""
+
+    if TYPE_CHECKING:
         _facts: Any
         _letter: bool
         _settled: Any
-else:
-    Message = pulsar.Message
+
+    def message_id(self) -> Any:
+        """Return the id; if the message is in a batch, `is_whole_batch` recognizes it."""
+        message_id = self._message.message_id()
+        if message_id.batch_index() >= 0:
+            _of_batches[id(message_id)] = message_id
+        return message_id
+
+
+def is_whole_batch(message_id: Any) -> bool:
+    """Tell whether pulsar-client takes the raw id of a message in a batch for its whole batch.
+
+    It does so unless it has made the id itself, for a received message. An id that was made from
+    bytes has the same values.
+    """
+    return message_id.batch_index() >= 0 and _of_batches.get(id(message_id)) is not message_id
+
 
 #: Names by class. What is no function is an attribute that the methods of the class use.
 Names = Mapping[str, tuple[str, ...]]

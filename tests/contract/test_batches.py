@@ -8,6 +8,7 @@ from typing import Any
 import pulsar
 import pytest
 
+import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
 from support.brokers.contract import Place, publish_batch, rest, take
 
@@ -47,6 +48,49 @@ def test_a_nack_brings_back_the_batch(
     again = take(consumer, len(back))
     assert back == [(each.data().decode(), each.redelivery_count()) for each in again]
     assert [] == rest(place, consumer)
+
+
+@pytest.mark.parametrize("by_index", [False, True])
+def test_a_stored_id_of_a_batch_is_refused(place: Place, by_index: bool) -> None:
+    """pulsar-client would acknowledge the whole batch; an id of the message itself is accepted."""
+    with place.subscribe("Exclusive", batch_index_ack_enabled=by_index) as consumer:
+        publish_batch(place, "a", "b", "c")
+        messages = take(consumer, 3)
+        stored = pulsar.MessageId.deserialize(messages[1].message_id().serialize())
+        for acknowledge in (consumer.acknowledge, consumer.acknowledge_cumulative):
+            with pytest.raises(pr.ConfigError, match="the whole batch"):
+                acknowledge(stored)
+        if by_index:
+            consumer.acknowledge(messages[0].message_id())
+    back = ["b", "c"] if by_index else ["a", "b", "c"]
+    consumer = place.subscribe("Exclusive", batch_index_ack_enabled=by_index)
+    assert back == rest(place, consumer, least=len(back))
+    consumer.redeliver_unacknowledged_messages()
+    for message in take(consumer, len(back)):
+        consumer.acknowledge(message.message_id())
+    consumer.close()
+    assert [] == rest(place, place.subscribe("Exclusive"))
+
+
+def test_a_listener_acknowledges_messages_of_a_batch_by_id(place: Place) -> None:
+    """The ids are those of its messages."""
+    heard: list[str] = []
+
+    def listen(consumer: Any, message: Any) -> None:
+        consumer.acknowledge(message.message_id())
+        heard.append(message.data().decode())
+
+    consumer = place.subscribe(message_listener=listen)
+    publish_batch(place, "a", "b")
+    other = place.subscribe(topic=f"{place.topic}-other")
+    for _ in range(600):
+        if len(heard) == 2:
+            break
+        with pytest.raises(pulsar.Timeout):  # virtual time passes only in a wait
+            other.receive(100)
+    consumer.close()
+    assert ["a", "b"] == heard
+    assert [] == rest(place, place.subscribe())
 
 
 def test_an_unfinished_batch_is_not_sent_at_the_end(place: Place) -> None:
