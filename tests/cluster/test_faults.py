@@ -63,24 +63,14 @@ def endure(stage, fault, strike):
     return stage.account()
 
 
-def test_the_broker_of_the_retry_topic_is_killed(cluster, stage, fault):
-    """The other broker takes the retry topic over, with every letter."""
+@pytest.mark.parametrize("which", ["main", "retry"])
+def test_the_broker_of_a_topic_is_killed(cluster, stage, fault, which):
+    """The other broker takes the topic over, with every letter, and publishing goes on."""
     assert cluster.owner(stage.topic) is not cluster.owner(retry_topic(stage.topic))
-    account = endure(stage, fault, lambda: cluster.owner(retry_topic(stage.topic)).kill())
+    topic = stage.topic if which == "main" else retry_topic(stage.topic)
+    account = endure(stage, fault, lambda: cluster.owner(topic).kill())
     fault.survived(
-        "cluster: broker of the retry topic killed",
-        "The other broker takes the retry topic over",
-        account,
-        bound=account.sent,
-        why=NOT_STORED,
-    )
-
-
-def test_the_broker_of_the_main_topic_is_killed(cluster, stage, fault):
-    """The other broker takes the topic over, and publishing goes on."""
-    account = endure(stage, fault, lambda: cluster.owner(stage.topic).kill())
-    fault.survived(
-        "cluster: broker of the main topic killed",
+        f"cluster: broker of the {which} topic killed",
         "The other broker takes the topic over",
         account,
         bound=account.sent,

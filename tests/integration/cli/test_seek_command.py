@@ -49,6 +49,17 @@ sys.exit(main())
 """
 
 
+def killed(where: str, count: int, *arguments: str) -> None:
+    """Run the command until it dies."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, where, str(count), *arguments],
+        env=os.environ,
+        capture_output=True,
+        check=False,
+    )
+    assert -signal.SIGKILL == done.returncode, done.stderr
+
+
 @pytest.fixture
 def run(broker: Any, monkeypatch: Any, capsys: Any) -> Callable[..., tuple[int, str, str]]:
     """Return a function that runs the command here: exit code, output, errors."""
@@ -174,13 +185,7 @@ def test_killed(run, admin, topic, subscription, subscribe, publish, where, coun
     consumer.close()
     arguments = ["seek", topic, SUBSCRIPTION, "--to", "earliest", "--yes"]
 
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, where, str(count), *arguments],
-        env=os.environ,
-        capture_output=True,
-        check=False,
-    )
-    assert -signal.SIGKILL == killed.returncode, killed.stderr
+    killed(where, count, *arguments)
     assert 0 == run(*arguments)[0]
 
     again = subscribe()
@@ -200,13 +205,7 @@ def test_a_killed_restore(run, admin, topic, subscription, consumer, publish, su
     consumer.close()
     arguments = ["snapshot", "restore", topic, SUBSCRIPTION, snapshot.name, "--yes"]
 
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, "publish", "1", *arguments],
-        env=os.environ,
-        capture_output=True,
-        check=False,
-    )
-    assert -signal.SIGKILL == killed.returncode, killed.stderr
+    killed("publish", 1, *arguments)
     assert 0 == run(*arguments)[0]
 
     assert firsts(*"0123") == delivered(subscribe())

@@ -312,34 +312,27 @@ def test_one_consumer_does_not_sit_on_everything(start, publish):
     release.set()
 
 
-def test_flow_control(start, publish):
-    """No more is received than may be in hand."""
+@pytest.mark.parametrize(
+    ("limits", "size", "concurrency", "begun", "most"),
+    [
+        (pr.FlowControl(max_messages=7), 1, 3, 3, (7, 7_000)),
+        (pr.FlowControl(max_bytes=1_000_000), 100_000, 20, 10, (11, 1_100_000)),
+    ],
+    ids=["messages", "bytes"],
+)
+def test_flow_control(start, publish, limits, size, concurrency, begun, most):
+    """No more is received than may be in hand; of big messages one more."""
     release = threading.Event()
     notes = Notes(lambda _message: release.wait(SOON))
-    limits = pr.FlowControl(max_messages=7)
-    subscriber = start(notes, flow_control=limits, concurrency=3)
-    for number in range(30):
-        publish(b"%d" % number)
-    notes.wait_for(3)
-    eventually(lambda: subscriber.in_hand[0] >= 3)
-    assert subscriber.in_hand[0] <= 7
+    subscriber = start(notes, flow_control=limits, concurrency=concurrency)
+    for _ in range(30):
+        publish(bytes(size))
+    notes.wait_for(begun)
+    eventually(lambda: subscriber.in_hand[0] >= begun)
+    assert all(held <= limit for held, limit in zip(subscriber.in_hand, most, strict=True))
     release.set()
     notes.wait_for(30)
     assert 30 == subscriber.stop().acknowledged
-
-
-def test_memory_is_bounded_in_bytes(start, publish):
-    """Big messages: the limit, and at most one message more."""
-    release = threading.Event()
-    notes = Notes(lambda _message: release.wait(SOON))
-    limits = pr.FlowControl(max_bytes=1_000_000)
-    subscriber = start(notes, flow_control=limits, concurrency=20)
-    for _ in range(30):
-        publish(bytes(100_000))
-    notes.wait_for(10)
-    assert subscriber.in_hand[1] <= 1_100_000
-    release.set()
-    notes.wait_for(30)
 
 
 def test_an_existing_subscription_keeps_its_type(client, start, publish, topic):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -220,26 +221,20 @@ def message_of() -> Any:
 facts = partial(facts_of, recipient=Recipient.of(["orders"], "billing", None))
 
 
-def test_a_kill_that_comes_too_late() -> None:
-    """It ends a child that was through with its message; the next one gets a new child."""
+def end_by_the_system(worker: ProcessWorker) -> None:
+    """Kill a child behind its parent's back."""
+    worker._process.kill()
+    worker._process.join()
+
+
+@pytest.mark.parametrize("end", [ProcessWorker.kill, end_by_the_system])
+def test_a_child_that_dies_between_messages(end: Callable[[ProcessWorker], None]) -> None:
+    """By a kill that comes too late, say: a new one comes, and no attempt is used up."""
     worker = ProcessWorker(workers.decide, pulsar.schema.BytesSchema(), facts)
     message = message_of()
     try:
         assert isinstance(worker(message), pr.Drop)
-        worker.kill()
-        assert isinstance(worker(message), pr.Drop)
-    finally:
-        worker.close()
-
-
-def test_a_child_that_dies_between_messages() -> None:
-    """The system has killed it, say: no message was in hand, so none has used up an attempt."""
-    worker = ProcessWorker(workers.decide, pulsar.schema.BytesSchema(), facts)
-    message = message_of()
-    try:
-        assert isinstance(worker(message), pr.Drop)
-        worker._process.kill()
-        worker._process.join()
+        end(worker)
         assert isinstance(worker(message), pr.Drop)
     finally:
         worker.close()
