@@ -9,13 +9,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pulsar
 import pytest
 from pyarrow import parquet
 
+from pulsar_retry.admin import AdminClient
 from pulsar_retry.admin.transport import Transport
 from support.reading import SUBSCRIPTION
 from support.replay.redriving import received
@@ -396,6 +398,30 @@ def test_doctor_knows_an_exclusive_subscription(dead, run_json, client) -> None:
         if each["check"] == "subscription"
     ]
     assert ("ok", "Exclusive, 1 consumers") == (found["verdict"], found["text"])
+
+
+def test_doctor_warns_of_many_letters_of_one_delay(dead, run_json, client, monkeypatch) -> None:
+    """The broker stops reading behind them; not behind as many of different delays."""
+    asked, few = AdminClient.broker_configuration, "delayedDeliveryFixedDelayDetectionLookahead"
+    monkeypatch.setattr(
+        AdminClient, "broker_configuration", lambda self: asked(self) | {few: "100"}
+    )
+    dead.subscribe().close()
+    producer = client.create_producer(dead.retry)
+
+    def finding(delays: Iterable[int]) -> dict[str, str]:
+        dead.cluster.admin().subscriptions.skip_all(dead.retry, SUBSCRIPTION)
+        for delay in delays:
+            producer.send_async(b"", None, deliver_after=timedelta(seconds=delay))
+        producer.flush()
+        found = run_json("doctor", dead.topic, SUBSCRIPTION)
+        return next(each for each in found if each["check"] == "waiting letters")
+
+    assert "ok" == finding([3600])["verdict"]
+    assert "ok" == finding(range(4_600, 3_600, -10))["verdict"]
+    many = finding([3600] * 100)
+    assert "warning" == many["verdict"]
+    assert "100 have the same delay" in many["text"]
 
 
 def test_doctor_where_nothing_is(dead, run, broker) -> None:

@@ -219,6 +219,21 @@ def test_a_cancelled_redrive_goes_on(dead) -> None:
     assert {} == dead.cluster.admin().subscriptions.properties(dead.dlq, "keep")
 
 
+def test_what_dies_meanwhile_is_no_part_of_it(dead) -> None:
+    """Also not of the redrive that goes on after a cancellation."""
+    consumer, count = dead.subscribe(), 200  # more than come at once after a pause of seconds
+    dead.fill(count)
+    redrive = dead.redrive(rate=10)
+    redrive.run(lambda so_far: so_far.redriven > 2 and redrive.cancel())
+    dead.send(b"late", dead.properties(count))
+
+    done = dead.redrive().run()
+
+    assert (True, count) == (done.resumed, done.redriven)
+    received(consumer, count)
+    eventually(lambda: dead.backlog() == 1)
+
+
 def test_a_letter_stays_what_it_is(dead, client) -> None:
     """Payload of any size or none, key, ordering key and event time."""
     consumer = dead.subscribe()

@@ -13,12 +13,13 @@ from pulsar_retry.ops.audit import operator_name
 TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "console.example"])  # noqa: S104
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "localhost.example", ""])  # noqa: S104
 def test_beyond_loopback_there_has_to_be_a_token(host) -> None:
     """Before anything listens."""
     with pytest.raises(ConfigError, match="access_token_file"):
         Access(host)
     assert Access(host, token=TOKEN).needs_login
+    assert not any(Access(each).needs_login for each in ("127.9.9.9", "::1", "LOCALHOST"))
 
 
 def test_a_proxy_is_beyond_loopback() -> None:
@@ -32,6 +33,17 @@ def test_a_token_cannot_be_guessed(token) -> None:
     """An empty file is none."""
     with pytest.raises(ConfigError, match="16 characters"):
         Access("127.0.0.1", token=token)
+
+
+def test_a_session_ends_with_the_logout() -> None:
+    """And others do not."""
+    access = Access("127.0.0.1", token=TOKEN)
+    one, two = access.log_in(TOKEN), access.log_in(f" {TOKEN}\n")
+    assert one is not None
+    assert one != two
+    access.log_out(one)
+    assert not access.user(one, None)
+    assert access.user(two, None)
 
 
 @pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN.upper(), "\udcff", "ë"])

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,16 @@ def test_a_user_without_a_home_needs_no_store(monkeypatch) -> None:
     monkeypatch.setattr(Path, "home", home)
     with pytest.raises(ConfigError, match="home"):
         default_path("pulsar://h", {})
+
+
+def test_actions_are_kept_in_order_and_are_bounded(database) -> None:
+    """The oldest go first."""
+    records = Records(database)
+    before = time.time()
+    for number in range(3):
+        records.add("ada", f"act {number}")
+    assert ["act 2", "act 1"] == [each.verb for each in records.actions(2)]
+    assert records.actions(1)[0].at >= before
 
 
 def test_threads_that_have_ended_keep_no_file_open(tmp_path) -> None:

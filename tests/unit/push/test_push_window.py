@@ -89,6 +89,15 @@ def test_a_failure_takes_away_half_and_99_at_most():
     assert 50 == window.size
 
 
+def test_failures_alone_leave_one():
+    """One request at a time finds out when the endpoint is back; it takes less than a round."""
+    window = Window()
+    rounds(window, 10)
+    for _ in range(60):
+        window.failed(0)
+    assert 1 == window.size
+
+
 @pytest.mark.parametrize("latency", [1.5, 3.0, 8.0])
 def test_slow_answers_do_not_shrink_it(latency):
     """It doubles with each round, to 3000 and no further: latency pulls it back *to* 3000."""
@@ -159,6 +168,7 @@ def test_where_it_settles(failing, least, most, latency):
 def test_up_on_success_and_down_on_failure(events, earlier, maximum, size):
     """By one and by 99 up to 3000; above, a round adds one, while the endpoint keeps up."""
     window = Window(maximum=maximum)
+    assert min(INITIAL, maximum) == window.size
     for _ in range(earlier):
         window.succeeded(0.0)
     window.size = float(min(size, maximum))
