@@ -17,8 +17,10 @@ from pulsar_retry._version import __version__
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.envelope import PUBSUB_ATTRIBUTES, read_envelope
+from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.owner import Recipient
 from pulsar_retry.wire.properties import (
+    DELAY,
     FAILURE,
     FAILURE_PUBLISH_TIME,
     REDRIVE_COUNT,
@@ -31,7 +33,9 @@ from pulsar_retry.wire.properties import (
 )
 
 #: A message with one of these properties, or with one about a failure, has been a letter.
-_OF_LETTERS = SYSTEM_PROPERTIES | {REDRIVE_COUNT}
+_MARKS = SYSTEM_PROPERTIES | {REDRIVE_COUNT}
+#: The names of properties that only letters have, in every dialect.
+OF_LETTERS = RESERVED_PROPERTIES - {DELAY}
 
 #: Pub/Sub's limits for attributes, which keep headers within the limits of servers.
 _MOST_ATTRIBUTES, _LONGEST_NAME, _LONGEST_VALUE = 100, 256, 1024
@@ -116,13 +120,15 @@ class Pushed:
     attempt: int = 1
 
     @classmethod
-    def of(cls, message: Any, recipient: Recipient, *, has_pubsub: bool = False) -> Pushed:
+    def of(
+        cls, message: Any, recipient: Recipient, of_letters: AbstractSet[str] = OF_LETTERS
+    ) -> Pushed:
         """Read a `pulsar.Message`.
 
         Args:
             message: The message.
             recipient: The subscription that it is delivered to.
-            has_pubsub: Whether the subscription's own letters have Pub/Sub's attributes.
+            of_letters: The names of properties that only its letters have; see `names_of_letters`.
 
         Raises:
             UnicodeDecodeError: its properties are not valid UTF-8.
@@ -139,12 +145,14 @@ class Pushed:
             1 + raw.redelivery_count(),
         )
         # Most messages are not letters, so the properties of letters need not be read.
-        if _OF_LETTERS.isdisjoint(properties) and FAILURE not in "\n".join(properties):
+        if _MARKS.isdisjoint(properties) and FAILURE not in "\n".join(properties):
             return pushed
         own = recipient.own(properties, raw.topic_name())
-        return pushed._as_first_published(own, has_pubsub=has_pubsub)
+        return pushed._as_first_published(own, of_letters)
 
-    def _as_first_published(self, properties: Mapping[str, str], *, has_pubsub: bool) -> Pushed:
+    def _as_first_published(
+        self, properties: Mapping[str, str], of_letters: AbstractSet[str]
+    ) -> Pushed:
         """Return the message as it was first published, according to its own *properties*."""
         first = read_envelope(properties).published if FAILURE_PUBLISH_TIME in properties else None
         return attrs.evolve(
@@ -152,9 +160,7 @@ class Pushed:
             attributes={
                 name: value
                 for name, value in properties.items()
-                if name not in RESERVED_PROPERTIES
-                and not name.startswith(FAILURE)
-                and not (has_pubsub and name in PUBSUB_ATTRIBUTES)
+                if name not in of_letters and not name.startswith(FAILURE)
             },
             message_id=origin_message_id(properties) or self.message_id,
             published_ms=(
@@ -176,6 +182,17 @@ class Pushed:
     def key(self) -> str:
         """A key that stays the same at each attempt of the same delivery."""
         return f"{self.message_id}-{self.redrives}" if self.redrives else self.message_id
+
+
+def names_of_letters(naming: Naming, *, pubsub_attributes: bool) -> frozenset[str]:
+    """Return the names of properties, without `FAILURE_…`, that only a subscription's letters have.
+
+    Args:
+        naming: The dialect. TDMQ's clients write a level as ``DELAY``; elsewhere it is anybody's.
+        pubsub_attributes: Whether its letters have Pub/Sub's attributes.
+    """
+    names = OF_LETTERS | {DELAY} if naming.is_tdmq else OF_LETTERS
+    return names | PUBSUB_ATTRIBUTES if pubsub_attributes else names
 
 
 def subscription_name(topic: object, subscription: str) -> str:

@@ -40,6 +40,7 @@ from pulsar_retry.push.arguments import (
     policy_of,
 )
 from pulsar_retry.push.auth.tokens import ServiceAccount
+from pulsar_retry.push.body import names_of_letters
 from pulsar_retry.push.body import subscription_name as default_name
 from pulsar_retry.push.http.descriptors import room_for
 from pulsar_retry.push.http.endpoint import PushEndpoint
@@ -245,7 +246,7 @@ class Dispatcher:
             tells_attempt=dead_letter_policy is not None,
             audience=audience,
             account=account,
-            pubsub_attributes=pubsub_attributes,
+            of_letters=names_of_letters(Naming.of(naming), pubsub_attributes=pubsub_attributes),
         )
         self._pacer = Pacer(window)
         self._tally = PushMetrics(Watch.of(topic, subscription).counters)

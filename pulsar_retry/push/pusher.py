@@ -14,6 +14,7 @@ import attrs
 from pulsar_retry.observe.tracing import outgoing
 from pulsar_retry.push.auth.tokens import ServiceAccount
 from pulsar_retry.push.body import (
+    OF_LETTERS,
     Header,
     Pushed,
     common_headers,
@@ -42,7 +43,7 @@ class Form:
         tells_attempt: Whether ``deliveryAttempt`` is sent.
         audience: The audience of tokens; None means the URL of the endpoint.
         account: The account that signs requests, if any.
-        pubsub_attributes: Whether letters have the attributes of Pub/Sub's dead letters.
+        of_letters: The names of properties that only letters have, and that are not sent.
     """
 
     subscription: str
@@ -52,7 +53,7 @@ class Form:
     tells_attempt: bool = False
     audience: str | None = None
     account: ServiceAccount | None = None
-    pubsub_attributes: bool = False
+    of_letters: frozenset[str] = OF_LETTERS
 
 
 class Pusher:
@@ -144,7 +145,7 @@ class Pusher:
     def _request(self, message: Any) -> tuple[bytes, list[Header]]:
         """Return the body, and the headers without the token."""
         form = self._form
-        pushed = Pushed.of(message, self._recipient(), has_pubsub=form.pubsub_attributes)
+        pushed = Pushed.of(message, self._recipient(), form.of_letters)
         attempt = pushed.attempt + self._retries_in_place()
         headers = common_headers(pushed, attempt)
         if form.wrapped:

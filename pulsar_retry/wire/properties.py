@@ -367,6 +367,9 @@ def attempt_of(message: WireMessage) -> int:
     when the topic is unloaded, the broker restarts, or the subscription's last consumer leaves. On
     Exclusive and Failover subscriptions it is always 0.
 
+    It is what the message says. An application can have copied its properties from a message of
+    another subscription; consumers do not believe such a count, but this function does.
+
     Raises:
         ConfigError: *message* is not a message.
     """
