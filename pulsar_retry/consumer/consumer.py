@@ -64,6 +64,7 @@ class Consumer(pulsar.Consumer):
             in_hand, settling, outbox, plan=plan, schema=schema, clock=clock
         )
         self._has_one_topic = in_hand.retry is None
+        self._is_usual = not plan.ack_timeout  # otherwise each settled message is remembered
         # Each acknowledgement checks this dictionary, which costs nothing while it is empty.
         self._nacked = in_hand.main.nacks.pending
         watch.counters.attach(in_hand)
@@ -176,8 +177,9 @@ class Consumer(pulsar.Consumer):
     def acknowledge(self, message: MessageOrId) -> None:
         """Acknowledge a message of either topic; its id is accepted too."""
         # Written out for speed: this code runs for every message.
-        if isinstance(message, Message) and (
-            self._has_one_topic or getattr(message, "_letter", None) is False
+        if self._is_usual and (
+            isinstance(message, Message)
+            and (self._has_one_topic or getattr(message, "_letter", None) is False)
         ):
             raw = message._message  # noqa: SLF001
             self._consumer.acknowledge(raw)
@@ -405,7 +407,7 @@ class Consumer(pulsar.Consumer):
         """
         super().seek(messageid)
         self._receiving.drop(letters=False)
-        self._settling.moved()
+        self._in_hand.moved()
         self._in_hand.all_redelivered()
 
     def pause_message_listener(self) -> None:

@@ -168,6 +168,52 @@ class LetterWindow:
         self._in_hand.clear()
 
 
+class Copies:
+    """Recognizes copies of messages that were settled meanwhile. Thread-safe.
+
+    An acknowledgement time-out has a message delivered again while its handler is still at work. If
+    the handler then settles the message, the copy is under way already. It is not needed, and a
+    second letter of it would be one too many. The broker counts redeliveries of copies, but starts
+    at 0 when a subscription is moved: so no message is taken for a copy that is wanted again.
+    """
+
+    def __init__(self, most: int = DEFAULT_MOST) -> None:
+        """Make it; *most* messages are remembered, and the oldest are forgotten."""
+        self._most = most
+        self._lock = threading.Lock()
+        # Whether each is acknowledged; otherwise its letter is on its way.
+        self._settled: OrderedDict[LetterId, bool] = OrderedDict()
+
+    def settled(self, place: LetterId, *, is_acknowledged: bool) -> None:
+        """Record a message that is acknowledged, or handed on."""
+        with self._lock:
+            self._settled[place] = is_acknowledged
+            if len(self._settled) > self._most:
+                self._settled.popitem(last=False)
+
+    def comes_again(self, place: LetterId) -> None:
+        """Record a message that was nacked, or whose letter has failed: its next copy is needed."""
+        with self._lock:
+            self._settled.pop(place, None)
+
+    def clear(self) -> None:
+        """Forget everything, because settled messages will be delivered again."""
+        with self._lock:
+            self._settled.clear()
+
+    def find(self, place: LetterId, redeliveries: int) -> bool | None:
+        """Return whether a received message is an acknowledged copy; None if it is no copy.
+
+        Args:
+            place: Its id.
+            redeliveries: How often the broker has redelivered it.
+        """
+        with self._lock:
+            if not redeliveries:
+                self._settled.pop(place, None)
+            return self._settled.get(place)
+
+
 class Deduper:
     """The letters that a consumer remembers. Thread-safe."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from pulsar_retry.consumer.duplicates import Copies, LetterId
 from pulsar_retry.consumer.nacks import Nacks, chunk_ids
 from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.consumer.returns import COME_BACK, Returns, Rounds
@@ -16,7 +17,7 @@ from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.observe.watch import topic_label
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.raw import id_of, raw_of
+from pulsar_retry.runtime.raw import id_of, position_of, raw_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.wire.names import logical
 
@@ -81,6 +82,8 @@ class InHand:
             self.retry = TopicSource(timer, self.returns, redelivers_all=False)
             self.letters = ReceivedLetters(plan, clock)
             self.sources = (self.main, self.retry)
+        #: What can have copies: not where the broker does not count redeliveries.
+        self._copies = Copies() if plan.ack_timeout and plan.shared else None
         self.received = 0
         self.settled = 0
         self.looks_at = 0
@@ -151,6 +154,66 @@ class InHand:
         self._looked = now
         self._samples_at = self.received + self._step
 
+    def is_copy(self, raw: Any) -> bool:
+        """Tell whether a received message is a copy of a settled one; then it is done with."""
+        if self._copies is None:
+            return False
+        found = self._copies.find(position_of(raw.message_id()), raw.redelivery_count())
+        if found:  # perhaps the acknowledgement was lost
+            self.source(letter=self.is_letter(raw)).raw.acknowledge(raw)
+        self.received += found is not None
+        return found is not None
+
+    # -- settling -------------------------------------------------------------------------------
+
+    def acknowledged(self, message: Any, source: TopicSource) -> None:
+        """Count a message, or that of an id, that was acknowledged at *source*."""
+        self.settled += 1
+        if source.nacks.pending:
+            source.nacks.cancel(id_of(message))
+        if self._copies is not None:
+            self._copies.settled(position_of(id_of(message)), is_acknowledged=True)
+
+    def leaves(self, message: Any) -> tuple[Any, bool, Callable[[], None] | None]:
+        """Count a message that is handed on.
+
+        Returns:
+            Its raw consumer; whether it is a letter; and what to call when the hand-off has
+            succeeded.
+        """
+        letter, message_id = self.is_letter(message), id_of(message)
+        source = self.source(letter=letter)
+        if source.nacks.pending:
+            source.nacks.cancel(message_id)
+        self.settled += 1  # undone if the hand-off fails
+        if self._copies is None and not letter:
+            return source.raw, False, None
+        place = position_of(message_id)
+        if self._copies is not None:
+            self._copies.settled(place, is_acknowledged=False)
+        if letter and self.letters is not None:
+            self.letters.comes_again(message_id)
+        return source.raw, letter, partial(self._has_left, place, letter=letter)
+
+    def _has_left(self, place: LetterId, *, letter: bool) -> None:
+        if self._copies is not None:
+            self._copies.settled(place, is_acknowledged=True)
+        if letter and self.letters is not None:
+            self.letters.settled(place)
+
+    def stays(self, message: Any) -> None:
+        """Record that a message, or that of an id, is delivered again, and needed then."""
+        if self._copies is not None:
+            self._copies.comes_again(position_of(id_of(message)))
+
+    def moved(self) -> None:
+        """Drop what was known of messages of the topic: its subscription was moved."""
+        self.main.nacks.clear()
+        if self._copies is not None:
+            self._copies.clear()
+        if self.letters is not None:
+            self.letters.moved()
+
     # -- redeliveries ---------------------------------------------------------------------------
 
     def nack(self, message: Any, *, letter: bool) -> Callable[[float], None]:
@@ -161,6 +224,7 @@ class InHand:
         Raises:
             ConfigError: it is the id of a chunked message that can be from any topic of a pattern.
         """
+        self.stays(message)
         chunks = self._chunks(message, letter=letter)
         return partial(self._nack, self.source(letter=letter).nacks, id_of(message), chunks)
 
@@ -170,6 +234,7 @@ class InHand:
 
     def come_back(self, raw: Any, *, letter: bool) -> None:
         """Have a message redelivered that could not be handed on: later each time."""
+        self.stays(raw)
         failures, source = self.returns.failed(raw), self.source(letter=letter)
         source.come_back(raw.message_id(), failures, self._chunks(raw, letter=letter))
         self.looks_at = 0

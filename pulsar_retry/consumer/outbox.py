@@ -176,7 +176,7 @@ class Outbox:
             ConsumerClosedError: the consumer is closed.
         """
         hand_off, raw = self._open(), raw_of(message)
-        source, was_letter, when_done = self._leaves(message, raw)
+        source, was_letter, when_done = self._in_hand.leaves(message)
         return hand_off.hand_on(
             raw, source, letter, was_letter=was_letter, when_done=when_done, keeps=keeps
         )
@@ -186,7 +186,7 @@ class Outbox:
     ) -> Future[None] | None:
         """Do what `hand_on` does if that does not block; otherwise return None."""
         hand_off, raw = self._open(), raw_of(message)
-        source, was_letter, when_done = self._leaves(message, raw)
+        source, was_letter, when_done = self._in_hand.leaves(message)
         future = hand_off.hand_on_now(
             raw, source, letter, was_letter=was_letter, when_done=when_done, keeps=keeps
         )
@@ -198,22 +198,6 @@ class Outbox:
         if self.closed or self._hand_off is None:
             raise ConsumerClosedError("the consumer is closed")
         return self._hand_off
-
-    def _leaves(self, message: Any, raw: Any) -> tuple[Any, bool, Callable[[], None] | None]:
-        """Record that a message is handed on.
-
-        Returns:
-            Its raw consumer; whether it is a letter; and what to call when the hand-off has
-            succeeded.
-        """
-        in_hand, letters = self._in_hand, self._in_hand.letters
-        was_letter = letters is not None and letters.includes(message)
-        when_done = letters.handing_on(raw) if was_letter and letters is not None else None
-        source = in_hand.source(letter=was_letter)
-        if source.nacks.pending:
-            source.nacks.cancel(raw.message_id())
-        in_hand.settled += 1  # undone if the hand-off fails
-        return source.raw, was_letter, when_done
 
     def dead_letter_redelivered(self, raw: Any) -> None:
         """Dead-letter a message whose redeliveries are used up, without blocking the caller.

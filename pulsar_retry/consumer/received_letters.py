@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import _pulsar
 from pulsar import Message
 
-from pulsar_retry.consumer.duplicates import Deduper
+from pulsar_retry.consumer.duplicates import Deduper, LetterId
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.identity import is_published_here
 from pulsar_retry.letters.plan import Plan
@@ -224,26 +222,22 @@ class ReceivedLetters:
         """Record a letter that was acknowledged."""
         if self._in_hand is not None:
             self._in_hand.remove(id_of(message))
+        self.settled(position_of(id_of(message)))
+
+    def settled(self, letter: LetterId) -> None:
+        """Record a letter that was acknowledged or handed on, by its position."""
         if self._deduper is not None:
-            self._deduper.settled(position_of(id_of(message)))
+            self._deduper.settled(letter)
 
     def passed_over(self, message: Any) -> None:
         """Record a letter that is acknowledged, unhandled, because there is a newer one."""
         if self._deduper is not None:
             self._deduper.passed_over(position_of(id_of(message)))
 
-    def handing_on(self, raw: Any) -> Callable[[], None] | None:
-        """Record that a letter is being handed on; return what to call when that is done."""
-        message_id = raw.message_id()
-        self.comes_again(raw)
-        if self._deduper is None:
-            return None
-        return partial(self._deduper.settled, position_of(message_id))
-
-    def comes_again(self, raw: Any) -> None:
+    def comes_again(self, message_id: Any) -> None:
         """Record that a letter is no longer in hand; it is redelivered or handed on."""
         if self._in_hand is not None:
-            self._in_hand.remove(raw.message_id())
+            self._in_hand.remove(message_id)
 
     def all_come_again(self) -> None:
         """Record that no letter is in hand any more."""

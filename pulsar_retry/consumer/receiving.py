@@ -59,7 +59,8 @@ class Receiving:
         self.is_plain = plan.policy is None
         self._batch_limits = DEFAULT_BATCH_LIMITS
         self._fetchers: list[Fetcher] = []
-        self.limit = sys.maxsize if plan.limit is None else plan.limit
+        self._most = sys.maxsize if plan.limit is None else plan.limit
+        self.limit = -1 if plan.ack_timeout else self._most
         self.now = clock.monotonic
 
     def open(self, batch_limits: tuple[int, int, int], *, polls: bool) -> None:
@@ -173,7 +174,9 @@ class Receiving:
 
     def is_surplus(self, raw: Any) -> bool:
         """Tell whether *raw* must not be handled; then it is settled, or will be."""
-        return not self.is_plain and (self._is_needless(raw) or self._is_used_up(raw))
+        if self.is_plain:
+            return False
+        return self._in_hand.is_copy(raw) or self._is_needless(raw) or self._is_used_up(raw)
 
     def _is_needless(self, raw: Any) -> bool:
         """Tell whether *raw* is a letter that is not needed here; then it is settled."""
@@ -190,7 +193,7 @@ class Receiving:
         """Tell whether *raw* was delivered N + 1 times already; if so, it is dead-lettered."""
         attempts = self._in_hand.returns.attempts_before
         # The first condition is the usual case, and costs less.
-        if raw.redelivery_count() <= self.limit or not surplus_delivery(attempts(raw), self.limit):
+        if raw.redelivery_count() <= self._most or not surplus_delivery(attempts(raw), self._most):
             return False
         self._outbox.dead_letter_redelivered(raw)
         self._in_hand.took((raw,))

@@ -56,9 +56,7 @@ class MessageSettler:
             letters.acknowledged(message)
         else:
             source.raw.acknowledge(raw_of(message))
-        in_hand.settled += 1
-        if source.nacks.pending:
-            source.nacks.cancel(id_of(message))
+        in_hand.acknowledged(message, source)
 
     def _count(self, raw: Any, *, letter: bool = False) -> None:
         """Count one acknowledgement, and report it if that is due."""
@@ -138,12 +136,6 @@ class MessageSettler:
         for source in in_hand.sources:
             source.nacks.ask_for_all()
         in_hand.all_redelivered()
-
-    def moved(self) -> None:
-        """Drop what was known of messages of the topic: its subscription was moved."""
-        self._in_hand.main.nacks.clear()
-        if self._in_hand.letters is not None:
-            self._in_hand.letters.moved()
 
     def close(self) -> None:
         """Drop pending nacks: the broker redelivers these messages at once."""

@@ -10,6 +10,7 @@ import pytest
 import pulsar_retry as pr
 from support.brokers.contract import (
     EARLIEST,
+    MARK,
     SOON,
     SUBSCRIPTION,
     Place,
@@ -160,6 +161,35 @@ def test_an_acknowledgement_time_out(place: Place) -> None:
     take(consumer, 1)
     (message,) = take(consumer, 1)
     assert 1 == message.redelivery_count()
+
+
+def test_a_handler_that_is_slower_than_the_time_out(place: Place) -> None:
+    """What it settles at last is settled once, although a copy has been delivered meanwhile."""
+    policy = pr.DeadLetterPolicy(0, dead_letter_topic=f"{place.topic}-dead")
+    dead = place.subscribe(topic=policy.dead_letter_topic)
+    other = place.subscribe(topic=f"{place.topic}-other")
+    consumer = place.subscribe(
+        unacked_messages_timeout_ms=10_000, dead_letter_policy=policy, enable_retry=True
+    )
+    place.publish("nacked", "reconsumed", "rejected", "acknowledged")
+    for message, settle in zip(
+        take(consumer, 4),
+        (
+            consumer.negative_acknowledge,
+            consumer.reconsume_later,
+            consumer.dead_letter,
+            consumer.acknowledge,
+        ),
+        strict=True,
+    ):
+        if settle == consumer.negative_acknowledge:
+            with pytest.raises(pulsar.Timeout):
+                other.receive(12_000)
+        settle(message)
+    assert [] == rest(place, consumer)
+    place.publish(MARK, topic=policy.dead_letter_topic)
+    assert ["nacked", "reconsumed", "rejected"] == sorted(texts(take(dead, 3)))
+    assert [MARK] == texts(take(dead, 1))
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
