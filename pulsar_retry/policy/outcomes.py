@@ -90,7 +90,7 @@ class Defer(Outcome):
     def __init__(self, until: datetime | Duration) -> None:
         super().__init__(until)
         if not isinstance(until, datetime):
-            seconds("until", until, maximum=MAX_DELAY)
+            until = seconds("until", until, maximum=MAX_DELAY)
         elif until.utcoffset() is None:
             raise ConfigError.bad("until", until, "a datetime with a time zone")
         self.until = until
@@ -99,7 +99,7 @@ class Defer(Outcome):
         """Return the delay from *now*, in seconds."""
         if isinstance(self.until, datetime):
             return min(max(0.0, (self.until - now).total_seconds()), MAX_DELAY)
-        return seconds("until", self.until)
+        return self.until
 
 
 def _text(reason: str) -> str:

@@ -150,7 +150,7 @@ def _without_logical_types(schema: Any) -> Any:
         return [_without_logical_types(each) for each in schema]
     if isinstance(schema, dict):
         return {
-            name: each if name in {"default", "doc", "symbols"} else _without_logical_types(each)
+            name: _without_logical_types(each)
             for name, each in schema.items()
             if name != "logicalType"
         }

@@ -17,15 +17,15 @@ from pulsar_retry.policy.outcomes import outcome_of
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 OUTCOMES = {
-    "a retry": pr.Retry,
-    "a retry later": lambda: pr.Retry(5),
-    "a level": lambda: pr.Retry(level=3),
-    "a rejection": pr.Reject,
-    "a reason": lambda: pr.Reject("invalid"),
-    "a drop": lambda: pr.Drop("stale"),
-    "a deferral": lambda: pr.Defer(60),
-    "a timedelta": lambda: pr.Defer(timedelta(hours=1)),
-    "a datetime": lambda: pr.Defer(NOW),
+    "Retry(None, None)": pr.Retry,
+    "Retry(5, None)": lambda: pr.Retry(5),
+    "Retry(None, 3)": lambda: pr.Retry(level=3),
+    "Reject('rejected')": pr.Reject,
+    "Reject('invalid')": lambda: pr.Reject("invalid"),
+    "Drop('stale')": lambda: pr.Drop("stale"),
+    "Defer(60)": lambda: pr.Defer(60),
+    "Defer(datetime.timedelta(seconds=3600))": lambda: pr.Defer(timedelta(hours=1)),
+    f"Defer({NOW!r})": lambda: pr.Defer(NOW),
 }
 
 
@@ -38,6 +38,12 @@ def test_outcomes_travel_between_processes(
     outcome = make()
     twin = copied(outcome)
     assert (type(outcome), vars(outcome)) == (type(twin), vars(twin))
+
+
+@pytest.mark.parametrize(("shown", "make"), OUTCOMES.items(), ids=OUTCOMES)
+def test_an_outcome_shows_what_it_says(shown: str, make: Callable[[], pr.Outcome]) -> None:
+    """In a log or a debugger."""
+    assert shown == repr(make())
 
 
 @pytest.mark.parametrize("make", OUTCOMES.values(), ids=OUTCOMES)

@@ -166,10 +166,12 @@ def test_what_is_the_messages_own_stays(properties, to, naming, keep_failure, ke
     """Wherever it goes, and whatever else is kept; DELAY is a level only in TDMQ's dialects."""
     own = {f"own {name}": text for name, text in properties.items()}
     written = RedriveProperties("job", to, naming, keep_failure, keep_attempts)
+    sent = {**own, **SYSTEM, **LETTER}
 
-    found = redriven(written, {**own, **SYSTEM, **LETTER})
+    found = redriven(written, sent)
 
     assert own.items() <= found.items()
+    assert dedupe_id(sent, "dlq 1:2:-1", 2) == found["DEDUPE_ID"]
     assert ("dlq 1:2:-1", "2", "job") == (
         found["REDRIVEN_FROM"],
         found["REDRIVE_COUNT"],
@@ -243,8 +245,8 @@ def test_letter_topics_are_known_by_their_names(topic, kind) -> None:
     ("name", "owners"),
     [
         (
-            "orders-eu-billing",
-            [("orders-eu", "billing"), ("orders", "eu-billing"), (None, "orders-eu-billing")],
+            "orders-eu-1-billing",
+            [("orders-eu", "1-billing"), ("orders", "eu-1-billing"), (None, "orders-eu-1-billing")],
         ),
         ("orders-us-billing", [("orders", "us-billing"), (None, "orders-us-billing")]),
         (

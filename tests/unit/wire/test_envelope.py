@@ -244,3 +244,16 @@ def test_what_cannot_be_redacted_is_left_out(broken: Callable[[str, str], str]) 
 def test_there_may_be_nothing_to_redact() -> None:
     """An absent text is not asked about."""
     assert pr.Envelope() == pr.Envelope().redacted(lambda _name, _text: "told")
+
+
+def test_an_error_with_a_kind_has_no_traceback() -> None:
+    """This package has raised it: its kind says more."""
+
+    class NoAnswerError(pr.PulsarRetryError):
+        kind = "timeout"
+
+    def no_answer() -> None:
+        raise NoAnswerError("no answer")
+
+    envelope = after(pr.Envelope(), caught(no_answer), reason="invalid")
+    assert ("no answer", None) == (envelope.message, envelope.traceback)

@@ -11,7 +11,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from google.protobuf import descriptor_pb2, json_format, message_factory, timestamp_pb2
+from google.protobuf import any_pb2, descriptor_pb2, json_format, message_factory, timestamp_pb2
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -126,6 +126,7 @@ NOON = datetime(2026, 1, 31, 12, 0, 0, 5000, UTC)
             ["a", {"B": 5}, {"A": NOON}, None],
             ["a", {"B": 5}, {"A": "2026-01-31T12:00:00.005Z"}, None],
         ),
+        ({"type": "map", "values": B}, {"a": {"B": 5}}, {"a": {"B": 5}}),
         (["bytes", {"type": "long", "logicalType": "timestamp-millis"}], b"a", "0x61"),
     ],
 )
@@ -175,7 +176,7 @@ def test_what_is_no_avro(payload) -> None:
 def protobuf_schema() -> tuple[str, Any]:
     """Return a schema as Pulsar's clients register it, with a dependency, and its older class."""
     file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
-    file.dependency.append("google/protobuf/timestamp.proto")
+    file.dependency.extend(f"google/protobuf/{name}.proto" for name in ("timestamp", "any"))
     message = file.message_type.add(name="Order")
     for number, (name, kind) in enumerate(
         [("order_id", "TYPE_INT64"), ("city", "TYPE_STRING"), ("seal", "TYPE_BYTES")], 1
@@ -186,16 +187,19 @@ def protobuf_schema() -> tuple[str, Any]:
             label="LABEL_OPTIONAL",
             type=getattr(descriptor_pb2.FieldDescriptorProto, kind),
         )
-    message.field.add(
-        name="at",
-        number=9,
-        label="LABEL_OPTIONAL",
-        type_name=".google.protobuf.Timestamp",
-        type=descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
-    )
-    stamp = descriptor_pb2.FileDescriptorProto()
-    timestamp_pb2.DESCRIPTOR.CopyToProto(stamp)
-    files = descriptor_pb2.FileDescriptorSet(file=[stamp, file])
+    files = descriptor_pb2.FileDescriptorSet()
+    for number, (name, kind, module) in enumerate(
+        [("at", "Timestamp", timestamp_pb2), ("more", "Any", any_pb2)], 9
+    ):
+        message.field.add(
+            name=name,
+            number=number,
+            label="LABEL_OPTIONAL",
+            type_name=f".google.protobuf.{kind}",
+            type=descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
+        )
+        module.DESCRIPTOR.CopyToProto(files.file.add())
+    files.file.append(file)
     facts = {
         "fileDescriptorSet": base64.b64encode(files.SerializeToString()).decode(),
         "rootMessageTypeName": "shop.Order",
@@ -214,6 +218,9 @@ def test_a_protobuf_message() -> None:
     assert value == codec.decode(payload)
     newer = payload + b"\xf8\x01\x05"  # field 31, which the schema does not have
     assert value == codec.decode(newer)
+    outer = order()
+    outer.more.type_url, outer.more.value = "a/shop.Order", payload
+    assert {"more": {"@type": "a/shop.Order", **value}} == codec.decode(outer.SerializeToString())
     with pytest.raises(pr.PayloadError, match=r"shop\.Order"):
         codec.decode(b"\xff\xff")
 
@@ -253,6 +260,7 @@ def test_a_value_as_json_is_laid_out() -> None:
 def test_schemas_that_are_not_read(schema, definition, why) -> None:
     """The error says why; nothing is guessed."""
     codec = codec_of(schema, definition)
+    assert schema == codec.schema
     with pytest.raises(pr.PayloadError, match=why):
         codec.decode(b"x")
 
@@ -260,8 +268,10 @@ def test_schemas_that_are_not_read(schema, definition, why) -> None:
 def test_a_package_that_is_missing(monkeypatch) -> None:
     """The error names the extra to install."""
     monkeypatch.setitem(__import__("sys").modules, "fastavro", None)
+    codec = codec_of("AVRO", json.dumps(ORDER))
+    assert "AVRO" == codec.schema
     with pytest.raises(pr.PayloadError, match=r"pulsar-retry\[avro\]"):
-        codec_of("AVRO", json.dumps(ORDER)).decode(b"x")
+        codec.decode(b"x")
 
 
 def test_without_its_reader_in_python_a_record_in_itself_is_refused(monkeypatch) -> None:

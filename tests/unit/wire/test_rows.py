@@ -39,7 +39,7 @@ def test_values_are_json_in_their_cells() -> None:
     """They stay readable, and each letter is one row."""
     letters = [{"key": str(each), "value": {"city": "Zoë"}} for each in range(2)]
     rows = [*csv.DictReader(as_csv(letters))]
-    assert [("0", '{"city": "Zoë"}'), ("1", '{"city": "Zoë"}')] == [
-        (row["key"], row["value"]) for row in rows
+    assert [("", "0", '{"city": "Zoë"}'), ("", "1", '{"city": "Zoë"}')] == [
+        (row["published"], row["key"], row["value"]) for row in rows
     ]
     assert [] == [*csv.DictReader(as_csv([]))]

@@ -86,7 +86,27 @@ def of_a_module(number):
     raise OfAModuleError(number)
 
 
-CASES = [of_a_module, simple, with_cause, in_context, without_context, with_note, misspelled]
+class OfMainError(Exception):
+    """A class of error that Python shows without its module."""
+
+    __module__ = "__main__"
+
+
+def of_main(number):
+    """Raise one."""
+    raise OfMainError(number)
+
+
+CASES = [
+    of_a_module,
+    of_main,
+    simple,
+    with_cause,
+    in_context,
+    without_context,
+    with_note,
+    misspelled,
+]
 CASES += [recursive, group, not_code, empty]
 
 
