@@ -15,6 +15,7 @@ import pulsar
 
 from pulsar_retry.consumer.handoff.lists import settle_each
 from pulsar_retry.consumer.handoff.making import handed_on
+from pulsar_retry.consumer.handoff.writer_schemas import letters_schema
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.outbox import Outbox
 from pulsar_retry.consumer.receiving import Receiving
@@ -45,7 +46,7 @@ class Consumer(pulsar.Consumer):
     def __init__(self, client: Any, schema: Any, plan: Plan, timer: Timer) -> None:
         clock = client._clock  # noqa: SLF001
         watch = plan.watch(clock.time)
-        self._client, self._consumer, self._schema = client, None, schema
+        self._client, self._consumer, self._schema = client, None, letters_schema(schema)
         self._plan, self._timer, self._watch = plan, timer, watch
         self._events = watch.counters.messages
         self._in_hand = in_hand = InHand(plan, timer, clock)
@@ -61,7 +62,7 @@ class Consumer(pulsar.Consumer):
             settling=settling,
         )
         self._receiving = Receiving(
-            in_hand, settling, outbox, plan=plan, schema=schema, clock=clock
+            in_hand, settling, outbox, plan=plan, schema=self._schema, clock=clock
         )
         self._has_one_topic = in_hand.retry is None
         self._is_usual = not plan.ack_timeout  # otherwise each settled message is remembered

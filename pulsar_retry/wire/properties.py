@@ -58,6 +58,9 @@ FAILURE_TRACEPARENT = "FAILURE_TRACEPARENT"
 FAILURE_TRUNCATED = "FAILURE_TRUNCATED"
 #: The same for messages that describe one failure, so that duplicates can be recognized.
 DEDUPE_ID = "DEDUPE_ID"
+#: The topic, an @, and the version of the schema that a letter was written with, if its own topic
+#: refuses that schema.
+WRITER_SCHEMA = "WRITER_SCHEMA"
 #: How often a message was redriven from a dead-letter topic.
 REDRIVE_COUNT = "REDRIVE_COUNT"
 #: The id of the last redrive.
@@ -80,7 +83,7 @@ SYSTEM_PROPERTIES = frozenset(
 
 #: Names that a user's property cannot have, in addition to names that start with `FAILURE`.
 RESERVED_PROPERTIES = SYSTEM_PROPERTIES | {
-    *(DELAY, DEDUPE_ID, REDRIVE_COUNT, REDRIVE_ID, REDRIVEN_FROM)
+    *(DELAY, DEDUPE_ID, WRITER_SCHEMA, REDRIVE_COUNT, REDRIVE_ID, REDRIVEN_FROM)
 }
 
 #: The text form of a message id in pulsar-client.

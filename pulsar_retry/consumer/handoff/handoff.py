@@ -33,7 +33,12 @@ from pulsar_retry.consumer.handoff.sender import (
     NativeSender,
     native_outcomes,
 )
-from pulsar_retry.consumer.handoff.writer_schemas import WriterSchemas
+from pulsar_retry.consumer.handoff.writer_schemas import (
+    WireSchema,
+    WriterSchemas,
+    has_named_schema,
+    name_writer_schema,
+)
 from pulsar_retry.errors import (
     AcknowledgeError,
     ConsumerClosedError,
@@ -50,6 +55,9 @@ from pulsar_retry.runtime.results import PRODUCER_GONE, error_of
 from pulsar_retry.runtime.timer import Timer
 
 _log = logging.getLogger("pulsar_retry")
+
+#: The schema of letters whose own schema is only named: one object, so that they share a producer.
+_BYTES = pulsar.schema.BytesSchema()
 
 #: Seconds that pulsar-client has to report its own time-out, before this package gives up.
 _GRACE = 1.0
@@ -253,8 +261,11 @@ class HandOff:
             if not self._check_is_scheduled:
                 self._schedule_check(self._check_interval)
             check_readable(flight.raw)
-            flight.outlet = outlet = self._outlet_of(flight.raw, flight.letter)
-            sender = outlet.ready() or self.producers.open(outlet)
+            outlet = self._outlet_of(flight.raw, flight.letter)
+            sender = outlet.ready()
+            if sender is None:
+                outlet, sender = self._open(flight, outlet)
+            flight.outlet = outlet
             flight.deadline = self.clock.monotonic() + self.patience
             flight.state = SENT
             if outlet.refusal is not None and outlet.is_suspect(flight):
@@ -268,17 +279,42 @@ class HandOff:
             self.finish([flight], error)
             raise
 
+    def _open(self, flight: Flight, outlet: Outlet) -> tuple[Outlet, CallbackSender]:
+        """Open the producer of a letter. Blocks.
+
+        A topic can refuse the schema of an older message, which differs too much from the newest
+        one. Such a letter has no schema, but a property that names it.
+
+        Raises:
+            LetterPublishError: the producer could not be opened.
+        """
+        try:
+            return outlet, self.producers.open(outlet)
+        except LetterPublishError as error:
+            is_older = isinstance(outlet.schema, WireSchema)
+            if not is_older or not isinstance(error.__cause__, pulsar.IncompatibleSchema):
+                raise
+        name_writer_schema(flight.letter.properties, flight.raw)
+        outlet = self._outlet(flight.raw, flight.letter, _BYTES)
+        return outlet, self.producers.open(outlet)
+
     def _outlet_of(self, raw: Any, letter: Letter) -> Outlet:
         """Return the outlet of a letter; it may ask the broker for the schema of *raw*.
 
-        With the reader's schema, evolved Avro data would be decoded wrongly from the letter. Dead
-        letters need no identity.
+        With the reader's schema, evolved Avro data would be decoded wrongly from the letter.
         """
-        schema = None if self._writer_schemas is None else self._writer_schemas.of(raw)
+        schema = self._schema
+        if self._writer_schemas is not None:
+            if has_named_schema(letter.properties, raw):
+                schema = _BYTES
+            else:
+                schema = self._writer_schemas.of(raw) or schema
+        return self._outlet(raw, letter, schema)
+
+    def _outlet(self, raw: Any, letter: Letter, schema: Any) -> Outlet:
+        """Return the outlet of a letter with *schema*. Dead letters need no identity."""
         named = not letter.dead and gives_identity(raw, letter.properties, letter.origin)
-        return self.producers.outlet(
-            letter.topic, schema or self._schema, dead=letter.dead, named=named
-        )
+        return self.producers.outlet(letter.topic, schema, dead=letter.dead, named=named)
 
     def _send_alone(self, outlet: Outlet, flights: list[Flight]) -> None:
         single_file = self._single_files.get(outlet)

@@ -18,6 +18,7 @@ from pulsar import Client as BareClient
 from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.initial_subscription import Attempts, Keeper, letter_client_of
 from pulsar_retry.consumer.handoff.sender import CallbackSender
+from pulsar_retry.consumer.handoff.writer_schemas import WireSchema
 from pulsar_retry.errors import ConfigError, LetterPublishError
 from pulsar_retry.letters.identity import new_producer_name
 from pulsar_retry.policy.letter_producers import LetterProducerOptions, ProducerOptions
@@ -233,7 +234,8 @@ class LetterProducers:
                     raise
                 producer = BareClient.create_producer(self.client, topic, **options)
         except pulsar.IncompatibleSchema:
-            if not outlet.dead or schema is not outlet.schema:
+            is_named = isinstance(outlet.schema, WireSchema)  # see `HandOff`
+            if not outlet.dead or is_named or schema is not outlet.schema:
                 raise
             _log.warning(
                 "%s refuses the schema of its dead letters; they are published as bytes", topic

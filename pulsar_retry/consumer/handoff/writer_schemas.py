@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pulsar
+
+from pulsar_retry.wire.properties import WRITER_SCHEMA
 
 
 class WireSchema(pulsar.schema.Schema):
@@ -56,3 +59,47 @@ class WriterSchemas:
             what = (info.schema_type(), info.schema())
             schema = self._known[place] = self._equal.setdefault(what, WireSchema(info))
         return schema
+
+
+def name_writer_schema(properties: dict[str, str], raw: Any) -> None:
+    """Write into a letter's *properties* which schema *raw* has, which the letter cannot have."""
+    properties[WRITER_SCHEMA] = f"{raw.topic_name()}@{raw.int_schema_version()}"
+
+
+def has_named_schema(properties: Mapping[str, str], raw: Any) -> bool:
+    """Tell whether the schema of *raw*, and of its letters, is only named."""
+    return WRITER_SCHEMA in properties and raw.int_schema_version() < 0
+
+
+class LettersSchema(pulsar.schema.Schema):
+    """A consumer's Avro schema, which also decodes letters whose schema is only named."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._schema_info = schema.schema_info()
+
+    def encode(self, obj: Any) -> bytes:
+        """Encode as the schema does."""
+        data: bytes = self._schema.encode(obj)
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        """Decode as the schema does."""
+        return self._schema.decode(data)
+
+    def decode_message(self, raw: Any) -> Any:
+        """Decode a raw message, with the schema that it was written with."""
+        named = None
+        if raw.int_schema_version() < 0:
+            named = raw.properties().get(WRITER_SCHEMA)
+        if named is None:
+            return self._schema.decode_message(raw)
+        topic, _, version = named.rpartition("@")
+        written = self._schema._get_writer_schema(topic, int(version))  # noqa: SLF001
+        return self._schema._decode_bytes(raw.data(), written)  # noqa: SLF001
+
+
+def letters_schema(schema: Any) -> Any:
+    """Return the schema that decodes the messages and letters of a consumer with *schema*."""
+    decodes = ("_get_writer_schema", "_decode_bytes")  # of pulsar-client's Avro schema
+    return LettersSchema(schema) if all(hasattr(schema, each) for each in decodes) else schema

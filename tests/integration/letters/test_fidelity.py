@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from http import HTTPMethod
 
@@ -11,8 +12,10 @@ from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, Strin
 
 import pulsar_retry as pr
 from support.consumer.filling import send_batch
-from support.reading import SOON, read_all, receive_all
+from support.reading import FROM_START, SOON, read_all, receive_all
 from support.waiting import eventually
+
+EARLIEST = pulsar.InitialPosition.Earliest
 
 
 class Order(Record):
@@ -20,6 +23,16 @@ class Order(Record):
 
     item = String()
     amount = Integer()
+
+
+def _avro_order(first_fields):
+    """Return the Avro definition of an order with more fields in front."""
+    fields = [{"name": "item", "type": "string"}, {"name": "amount", "type": "int"}]
+    return {"type": "record", "name": "Order", "fields": [*first_fields, *fields]}
+
+
+#: The schema of an order without its note.
+SHORT = AvroSchema(None, schema_definition=_avro_order([]))
 
 
 def test_keys_and_event_time_are_kept(subscribe, publish, dead_letters):
@@ -110,6 +123,91 @@ def test_avro_letters_keep_the_schema_they_were_written_with(subscribe, client, 
     assert {"a_note": "-", "item": "tea", "amount": 3} == consumer.receive(SOON).value()
 
 
+def retried_by_receive(_url, subscribe, handled):
+    """Retry a message twice in a loop."""
+    consumer = subscribe(schema=SHORT, initial_position=EARLIEST, delay_levels="1s")
+    while len(handled) < 3:
+        message = consumer.receive(SOON)
+        handled.append(message.value())
+        consumer.reconsume_later(message)
+    consumer.close()
+
+
+def retried_by_a_listener(_url, subscribe, handled):
+    """The same in a listener."""
+
+    def listen(consumer, message):
+        handled.append(message.value())
+        consumer.reconsume_later_async(message)
+
+    with subscribe(
+        schema=SHORT, initial_position=EARLIEST, delay_levels="1s", message_listener=listen
+    ):
+        eventually(lambda: len(handled) == 3)
+
+
+def retried_by_asyncio(url, subscribe, handled):
+    """The same on an event loop."""
+
+    async def work():
+        async with pr.asyncio.Client(url) as client:
+            consumer = await client.subscribe(
+                subscribe.topic, "billing", **FROM_START, schema=SHORT, enable_retry=True,
+                dead_letter_policy=pr.DeadLetterPolicy(2), delay_levels="1s",
+            )  # fmt: skip
+            while len(handled) < 3:
+                message = await consumer.receive(SOON)
+                handled.append(message.value())
+                await consumer.reconsume_later(message)
+
+    asyncio.run(work())
+
+
+def retried_by_a_subscriber(url, subscribe, handled):
+    """The same by the policy of a subscriber."""
+
+    def handle(message):
+        handled.append(message.value())
+        raise ValueError("no")
+
+    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(1))
+    with pr.Client(url) as client:
+        options = {"retry_policy": policy, "schema": SHORT}
+        with client.subscriber(subscribe.topic, "billing", handle, **options):
+            eventually(lambda: len(handled) == 3)
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [retried_by_receive, retried_by_a_listener, retried_by_asyncio, retried_by_a_subscriber],
+)
+def test_an_older_schema_that_the_retry_topic_refuses(
+    shell, broker, client, subscribe, topic, namespace, admin
+):
+    """Its letters name it instead, and are decoded with it, also after a redrive."""
+    admin.call(HTTPMethod.PUT, f"namespaces/{namespace}/schemaCompatibilityStrategy", "BACKWARD")
+    long = AvroSchema(None, schema_definition=_avro_order([{"name": "note", "type": "string"}]))
+    client.create_producer(topic, schema=long).send({"note": "n", "item": "tea", "amount": 3})
+    handled = []
+
+    def subscribed(**options):
+        return subscribe(dead_letter_policy=pr.DeadLetterPolicy(2), **options)
+
+    subscribed.topic = topic
+    shell(broker.service_url, subscribed, handled)
+
+    assert [{"item": "tea", "amount": 3}] * 3 == handled
+    (dead,) = read_all(client, f"{topic}-billing-DLQ", 1)
+    assert f"persistent://{namespace}/" in dead.properties()["WRITER_SCHEMA"]
+    redriven = pr.replay.Redrive(
+        f"{topic}-billing-DLQ",
+        cluster=pr.replay.Cluster(broker.service_url, admin_url=broker.admin_url),
+    )
+    assert 1 == redriven.run().redriven
+    again = subscribe(schema=SHORT)
+    assert {"item": "tea", "amount": 3} == again.receive(SOON).value()
+
+
 def test_partitions_share_the_producer_of_avro_letters(subscribe, client, topic, admin):
     """Each had one of its own, with a thread, though all messages have one schema."""
     admin.create_partitioned_topic(topic, 4)
@@ -123,12 +221,6 @@ def test_partitions_share_the_producer_of_avro_letters(subscribe, client, topic,
     assert {0, 1, 2, 3} == {consumer.receive(SOON).value()["amount"] for _ in range(4)}
 
     assert 1 == len(admin.stats(f"{topic}-billing-RETRY")["publishers"])
-
-
-def _avro_order(first_fields):
-    """Return the Avro definition of an order with more fields in front."""
-    fields = [{"name": "item", "type": "string"}, {"name": "amount", "type": "int"}]
-    return {"type": "record", "name": "Order", "fields": [*first_fields, *fields]}
 
 
 def test_a_large_message_is_chunked_through_retry_and_dlq(subscribe, client, topic):
