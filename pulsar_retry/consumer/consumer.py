@@ -230,8 +230,9 @@ class Consumer(pulsar.Consumer):
             TypeError: *message* is neither a message nor a message id.
         """
         wait = None if delay is None else seconds("delay", delay, maximum=MAX_DELAY)
-        if not self._receiving.dead_letters_last(raw_of(message)):
-            self._settling.nack(message, wait)
+        raw = raw_of(message)
+        if not self._receiving.dead_letters_last(raw):
+            self._settling.nack(message, raw, wait)
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages of both topics redelivered, also nacked ones.

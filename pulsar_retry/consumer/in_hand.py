@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import _pulsar
+
 from pulsar_retry.consumer.duplicates import Copies, LetterId
-from pulsar_retry.consumer.nacks import Nacks, chunk_ids
+from pulsar_retry.consumer.nacks import Nacks, chunk_ids, chunks_of
 from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.consumer.returns import COME_BACK, Returns, Rounds
 from pulsar_retry.errors import ConfigError
@@ -134,7 +136,8 @@ class InHand:
         nacks.came(message_id)
         if time_out:
             with contextlib.suppress(RuntimeError):  # no thread can be started: the next one tries
-                nacks.time_out(message_id, time_out, self._chunks(raw, letter=letter))
+                chunks = self._chunks(raw, message_id, nacks, letter=letter)
+                nacks.time_out(message_id, time_out, chunks)
 
     def _look_for_chunked(self, messages: Sequence[Any]) -> None:
         """Look at each message, or at high rates at some of them."""
@@ -225,8 +228,10 @@ class InHand:
             ConfigError: it is the id of a chunked message that can be from any topic of a pattern.
         """
         self.stays(message)
-        chunks = self._chunks(message, letter=letter)
-        return partial(self._nack, self.source(letter=letter).nacks, id_of(message), chunks)
+        raw, nacks = raw_of(message), self.source(letter=letter).nacks
+        message_id = raw.message_id() if isinstance(raw, _pulsar.Message) else raw
+        chunks = self._chunks(raw, message_id, nacks, letter=letter)
+        return partial(self._nack, nacks, message_id, chunks)
 
     def _nack(self, nacks: Nacks, message_id: Any, chunks: Sequence[Any], delay: float) -> None:
         nacks.add(message_id, delay, chunks)
@@ -236,16 +241,18 @@ class InHand:
         """Have a message redelivered that could not be handed on: later each time."""
         self.stays(raw)
         failures, source = self.returns.failed(raw), self.source(letter=letter)
-        source.come_back(raw.message_id(), failures, self._chunks(raw, letter=letter))
+        message_id = raw.message_id()
+        chunks = self._chunks(raw, message_id, source.nacks, letter=letter)
+        source.come_back(message_id, failures, chunks)
         self.looks_at = 0
 
-    def _chunks(self, message: Any, *, letter: bool) -> Sequence[Any]:
-        """Return the ids of the chunks of a message, or that of an id, if a nack needs them."""
-        message_id, nacks = id_of(message), self.source(letter=letter).nacks
-        if nacks.redelivers_all or not nacks.saw(message_id):
+    def _chunks(self, raw: Any, message_id: Any, nacks: Nacks, *, letter: bool) -> Sequence[Any]:
+        """Return the ids of the chunks of a raw message, or that of an id, if a nack needs them."""
+        if nacks.redelivers_all or chunks_of(message_id) is None:
             return ()
+        nacks.saw(message_id)
         self._has_chunked = True
-        if (raw := raw_of(message)) is not message_id:
+        if raw is not message_id:
             return chunk_ids(message_id, [raw.topic_name()])
         topics = self._plan.topics.retry if letter and self._plan.topics else self._plan.topic
         if isinstance(topics, re.Pattern):

@@ -220,7 +220,9 @@ class Nacks:
     def came(self, message_id: Any) -> None:
         """Record a received message. If it was nacked, it has come early: the nack is cancelled."""
         if self.pending:
-            self.redelivered += self.cancel(message_id)
+            with self._lock:
+                count = self.cancel(message_id)
+                self.redelivered += count
 
     def saw(self, message_id: Any) -> bool:
         """Tell whether a message is chunked, and remember where it begins."""

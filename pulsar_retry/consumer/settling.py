@@ -91,18 +91,19 @@ class MessageSettler:
 
     # -- nacks ----------------------------------------------------------------------------------
 
-    def nack(self, message: Any, wait: float | None) -> None:
+    def nack(self, message: Any, raw: Any, wait: float | None) -> None:
         """Have a message, or the message of an id, redelivered in *wait* seconds.
 
         If *wait* is None, the delay of the plan is used; it depends on the number of deliveries.
+        *raw* is the raw *message*.
 
         Raises:
             TypeError: *message* is neither a message nor an id.
         """
-        in_hand, raw = self._in_hand, raw_of(message)
+        in_hand = self._in_hand
         if not isinstance(raw, _pulsar.Message | _pulsar.MessageId):
             raise TypeError(f"expected a message or a message id, not {message!r}")
-        letter = in_hand.is_letter(raw)
+        letter = in_hand.is_letter(message)
         if wait is None:
             wait = self._plan.nack_backoff.delay(self._deliveries(raw, letter=letter))
         in_hand.nack(raw, letter=letter)(wait)

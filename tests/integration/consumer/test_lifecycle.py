@@ -338,7 +338,7 @@ def test_the_main_topics_surface_is_the_bare_clients(subscribe, client, publish,
         assert ask(twin) == ask(consumer)
     assert "billing" == consumer.subscription_name()
     assert isinstance(consumer, pulsar.Consumer)
-    assert type(consumer.receive(SOON)) is pulsar.Message
+    assert isinstance(consumer.receive(SOON), pulsar.Message)
     bare.close()
 
 
