@@ -26,7 +26,7 @@ from pulsar_retry.testing.broker import (
     find_broker,
     running_broker,
 )
-from support.brokers.admin import Admin
+from support.brokers.admin import ADMINS, Admin
 from support.brokers.hostile import HOSTILE
 from support.waiting import eventually
 
@@ -154,16 +154,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def broker(pytestconfig: pytest.Config) -> RunningBroker:
     """Return the session's broker, which all tests share: use `namespace` and `topic` in it."""
     try:
-        return _start_broker(pytestconfig)
+        broker = _start_broker(pytestconfig)
+        ADMINS[broker.service_url] = Admin(broker.admin_url)
     except StandaloneError as error:
         # Once, not for each test: nothing that needs a broker can pass now.
         pytest.exit(f"no broker: {error}", returncode=1)
+    return broker
 
 
 @pytest.fixture(scope="module")
 def own_broker() -> Iterator[Standalone]:
     """Give a broker that no other module uses, to be killed and restarted."""
     with Standalone(fast_start=True, settings=HOSTILE) as standalone:
+        ADMINS[standalone.service_url] = Admin(standalone.admin_url)
         yield standalone
 
 
@@ -179,6 +182,7 @@ def index_ack_broker() -> Iterator[Standalone]:
     """Give a broker that acknowledges messages within batches, for tests of just that."""
     settings = {**HOSTILE, "acknowledgmentAtBatchIndexLevelEnabled": True}
     with Standalone(fast_start=True, settings=settings) as standalone:
+        ADMINS[standalone.service_url] = Admin(standalone.admin_url)
         yield standalone
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
 import pulsar
 import pytest
 
 import pulsar_retry as pr
 from support.reading import SOON, SUBSCRIPTION
 from support.stored import stored
+from support.waiting import eventually
 
-#: Seconds to wait for a condition, on a loaded machine.
-PATIENCE = 120.0
 ROLE = "billing"
 
 
@@ -24,16 +20,16 @@ def letters(topic):
 
 
 def until_settled(consumer, settle):
-    """Receive the message until *settle* has handed it on; return the earlier errors."""
-    errors, deadline = [], time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+    """Receive the message until *settle* has handed it on."""
+
+    def is_handed_on():
         try:
             settle(consumer.receive(SOON))
-        except pr.LetterPublishError as error:
-            errors.append(error)
-        else:
-            return errors
-    raise AssertionError(errors)
+        except pr.LetterPublishError:
+            return False
+        return True
+
+    eventually(is_handed_on)
 
 
 def subscribe(client, topic):
@@ -101,32 +97,22 @@ def test_a_subscriber_without_the_right_to_dead_letter(
     grant(topic, ROLE, "consume")
     grant(retry, ROLE, "consume", "produce")
     grant(dlq, ROLE, "produce")
-    handled = threading.Semaphore(0)
 
     def handle(_message):
-        handled.release()
         raise pr.Reject("invalid")
 
     with cluster.client(ROLE) as client:
         subscriber = client.subscriber(topic, SUBSCRIPTION, handle).start()
         send()
-        assert handled.acquire(timeout=PATIENCE)
-        deadline = time.monotonic() + PATIENCE
-        while "may not consume" not in caplog.text and time.monotonic() < deadline:
-            handled.acquire(timeout=1)
+        eventually(lambda: "may not consume" in caplog.text)
         assert [] == stored(cluster.it.service_url, dlq)
-        assert "may not consume" in caplog.text
         grant(dlq, ROLE, "consume")
-        deadline = time.monotonic() + PATIENCE
-        while "may not produce there" not in caplog.text and time.monotonic() < deadline:
-            handled.acquire(timeout=1)
+        eventually(lambda: "may not produce there" in caplog.text)
         assert [] == stored(cluster.it.service_url, dlq)
         grant(dlq, ROLE, "consume", "produce")
-        deadline = time.monotonic() + PATIENCE
-        while not (found := stored(cluster.it.service_url, dlq)) and time.monotonic() < deadline:
-            handled.acquire(timeout=1)
+        eventually(lambda: stored(cluster.it.service_url, dlq))
         subscriber.stop()
-    assert [b"order"] == [each.data() for each in found]
+    assert [b"order"] == [each.data() for each in stored(cluster.it.service_url, dlq)]
 
 
 def test_a_right_that_is_taken_away_while_letters_are_sent(cluster, topic, letters, grant, send):

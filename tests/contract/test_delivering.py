@@ -359,13 +359,16 @@ def test_seeking_to_a_time(place: Place) -> None:
 def test_two_subscriptions_have_a_cursor_each(place: Place) -> None:
     """An acknowledgement in one subscription has no effect on the other."""
     client = place.client()
-    consumers = [
-        client.subscribe(place.topic, name, initial_position=EARLIEST) for name in ("one", "two")
-    ]
-    place.publish("x")
-    for consumer in consumers:
-        (message,) = take(consumer, 1)
-        consumer.acknowledge(message)
+
+    def subscribe(name: str) -> Any:
+        return client.subscribe(place.topic, name, initial_position=EARLIEST)
+
+    with subscribe("one") as one, subscribe("two") as two:
+        place.publish("x")
+        take(two, 1)
+        one.acknowledge(take(one, 1)[0])
+    assert ["x"] == rest(place, subscribe("two"))
+    assert [] == rest(place, subscribe("one"))
 
 
 def test_a_list_of_topics_is_read_as_one(place: Place) -> None:

@@ -197,7 +197,7 @@ def test_a_nack_ends_the_acknowledgement_time_out(place: Place, kind: str) -> No
     """Nothing comes before the delay of the nack, which is longer; and then it comes once."""
     consumer = place.subscribe(kind, unacked_messages_timeout_ms=10_000)
     place.publish("a")
-    consumer.negative_acknowledge(take(consumer, 1)[0], delay=13)
+    consumer.negative_acknowledge(take(consumer, 1)[0], delay=20)
     with pytest.raises(pulsar.Timeout):
         consumer.receive(12_500)
     consumer.acknowledge(take(consumer, 1)[0])

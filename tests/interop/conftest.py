@@ -9,25 +9,30 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from support.brokers.admin import Admin
 from support.interop.ours import PythonSide
 from support.interop.peers import PeerSide
 from support.interop.programs import go_program, java_program, running
 
 
 @pytest.fixture(scope="module")
-def java_side(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PeerSide]:
+def java_side(
+    broker: Any, admin: Admin, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PeerSide]:
     """Give the module's JVM with the Java client in it, connected to the session's broker."""
     folder = tmp_path_factory.mktemp("java")
     with running(java_program("Interop.java", broker.service_url, folder), folder) as program:
-        yield PeerSide("java", program)
+        yield PeerSide("java", program, admin)
 
 
 @pytest.fixture(scope="module")
-def go_side(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PeerSide]:
+def go_side(
+    broker: Any, admin: Admin, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PeerSide]:
     """Give the module's process with the Go client in it, connected to the session's broker."""
     folder = tmp_path_factory.mktemp("go")
     with running(go_program("interop", broker.service_url, folder), folder) as program:
-        yield PeerSide("go", program)
+        yield PeerSide("go", program, admin)
 
 
 @pytest.fixture
@@ -45,11 +50,11 @@ def go(go_side: PeerSide, namespace: str) -> Iterator[PeerSide]:
 
 
 @pytest.fixture
-def python(broker: Any, namespace: str) -> Iterator[PythonSide]:
+def python(broker: Any, admin: Admin, namespace: str) -> Iterator[PythonSide]:
     """Give this package's client."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     with pr.Client(broker.service_url, operation_timeout_seconds=90, logger=logger) as client:
-        yield PythonSide(client)
+        yield PythonSide(client, admin)
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def test_both_at_once_on_a_shared_subscription(sides, admin, topic):
     sides["peer"].send(topic, *({"data": text.encode()} for text in texts))
     poison = {text for text in texts if text.startswith("poison")}
     dead = sides["python"].read(dead_letter_topic(topic), len(poison))
-    eventually(lambda: is_settled(admin, topic), within=120)
+    eventually(lambda: is_settled(admin, topic))
     handled = {name: consumer.rest() for name, consumer in consumers.items()}
 
     assert Counter((text, count) for text in texts for count in range(3)) == (

@@ -56,7 +56,7 @@ class Served:
 
     def shows(self, text: str, path: str, **parameters: Any) -> str:
         """Return a page as soon as it contains a pattern; the console follows topics by itself."""
-        eventually(lambda: re.search(text, self.get(path, **parameters)) is not None, 120)
+        eventually(lambda: re.search(text, self.get(path, **parameters)) is not None)
         return self.get(path, **parameters)
 
     def post(self, path: str, **form: Any) -> httpx2.Response:
@@ -70,7 +70,7 @@ class Served:
         """Return the page of the job that a form has begun, when it has ended."""
         assert 303 == answer.status_code, answer.text
         path = answer.headers["location"]
-        eventually(lambda: not re.search('kind (running|cancelling)"', self.get(path)), 120)
+        eventually(lambda: not re.search('kind (running|cancelling)"', self.get(path)))
         return self.get(path)
 
     def look(self, **form: Any) -> tuple[str, str]:
@@ -89,5 +89,5 @@ class Served:
     def done(self, **form: Any) -> str:
         """Do a dry run, confirm it, and return the job's page when it has ended."""
         path = self.act(**form)
-        eventually(lambda: not re.search('kind (running|cancelling)"', self.get(path)), 120)
+        eventually(lambda: not re.search('kind (running|cancelling)"', self.get(path)))
         return self.get(path)

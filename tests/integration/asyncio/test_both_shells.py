@@ -12,12 +12,14 @@ import pytest
 
 import pulsar_retry as pr
 from support.consumer.shells import on_both_shells
+from support.reading import is_settled
+from support.waiting import eventually
 
 SHARED = pulsar.ConsumerType.Shared
 EARLIEST = pulsar.InitialPosition.Earliest
 
 #: Milliseconds for what has to come, and for what must not.
-SOON, NEVER = 60_000, 500
+SOON = 60_000
 
 RETRIES = {
     "consumer_type": SHARED,
@@ -48,29 +50,28 @@ async def receive_all(consumer, count, wait=SOON):
     return sorted(payloads)
 
 
-async def nothing_comes(consumer):
-    """See that there is no message."""
-    with pytest.raises(pulsar.Timeout):
-        await consumer.receive(NEVER)
+async def nothing_is_left(admin, topic):
+    """See that every message and every letter gets its acknowledgement."""
+    await asyncio.to_thread(eventually, lambda: is_settled(admin, topic))
 
 
 @on_both_shells
-async def test_receive_and_acknowledge(client, topic):
+async def test_receive_and_acknowledge(client, topic, admin):
     """A message; acknowledged by message or by id it is gone; nothing is a time-out."""
     consumer = await client.subscribe(topic, "billing", **RETRIES)
-    await nothing_comes(consumer)
+    with pytest.raises(pulsar.Timeout):
+        await consumer.receive(10)
     await send(client, topic, b"a", b"b", properties={"shop": "7"})
     message = await consumer.receive(SOON)
     assert isinstance(message, pulsar.Message)
     assert ({"shop": "7"}, 1) == (message.properties(), pr.attempt_of(message))
     await consumer.acknowledge(message)
     await consumer.acknowledge((await consumer.receive()).message_id())
-    await consumer.close()
-    await nothing_comes(await client.subscribe(topic, "billing", **RETRIES))
+    await nothing_is_left(admin, topic)
 
 
 @on_both_shells
-async def test_two_retries_then_the_dead_letter_topic(client, topic):
+async def test_two_retries_then_the_dead_letter_topic(client, topic, admin):
     """By level, by delay, and the third time to the dead-letter topic, with the count."""
     consumer = await client.subscribe(topic, "billing", **RETRIES)
     await send(client, topic, b"order", partition_key="alice")
@@ -92,11 +93,11 @@ async def test_two_retries_then_the_dead_letter_topic(client, topic):
         dead.partition_key(),
         dead.data(),
     )
-    await nothing_comes(consumer)
+    await nothing_is_left(admin, topic)
 
 
 @on_both_shells
-async def test_dead_letters_say_why(client, topic):
+async def test_dead_letters_say_why(client, topic, admin):
     """The reason and the error travel; the future of the other form ends without a value."""
     consumer = await client.subscribe(topic, "billing", **RETRIES)
     await send(client, topic, b"a", b"b")
@@ -107,7 +108,7 @@ async def test_dead_letters_say_why(client, topic):
     dead = [await graveyard.receive(SOON) for _ in range(2)]
     assert ["odd", "odd"] == [each.properties()["FAILURE_REASON"] for each in dead]
     assert "ValueError" in dead[0].properties()["FAILURE_ERROR"]
-    await nothing_comes(consumer)
+    await nothing_is_left(admin, topic)
 
 
 @on_both_shells
@@ -127,7 +128,7 @@ async def test_a_list_of_messages(client, topic):
 
 
 @on_both_shells
-async def test_what_is_not_accepted(client, topic):
+async def test_what_is_not_accepted(client, topic, admin):
     """The same errors, with the same words, before anything is opened or sent."""
     for options, words in (
         ({"enable_retry": 1}, "enable_retry=1: expected a bool"),
@@ -175,7 +176,7 @@ async def test_what_is_not_accepted(client, topic):
     await consumer.reconsume_later([message])
     await refuses_letters(consumer, message)
     await consumer.acknowledge(await consumer.receive(SOON))
-    await nothing_comes(consumer)
+    await nothing_is_left(admin, topic)
 
 
 async def refuses_letters(consumer, message):
@@ -201,7 +202,7 @@ async def test_without_retries(client, topic):
 
 
 @on_both_shells
-async def test_nacks(client, topic):
+async def test_nacks(client, topic, admin):
     """Come back when they say, counted; the last one goes to the dead-letter topic."""
     consumer = await client.subscribe(
         topic,
@@ -218,11 +219,11 @@ async def test_nacks(client, topic):
         await consumer.negative_acknowledge(message, delay=delay)
     graveyard = await client.subscribe(f"{topic}-billing-DLQ", "x", initial_position=EARLIEST)
     assert [b"a"] == await receive_all(graveyard, 1)
-    await nothing_comes(consumer)
+    await nothing_is_left(admin, topic)
 
 
 @on_both_shells
-async def test_up_to_a_message(client, topic):
+async def test_up_to_a_message(client, topic, admin):
     """Cumulatively acknowledged and reconsumed on an Exclusive subscription, refused on Shared."""
     consumer = await client.subscribe(
         topic, "billing", **{**RETRIES, "consumer_type": pulsar.ConsumerType.Exclusive}
@@ -234,7 +235,7 @@ async def test_up_to_a_message(client, topic):
     letter = await consumer.receive(SOON)
     assert (b"d", 2) == (letter.data(), pr.attempt_of(letter))
     await consumer.acknowledge_cumulative(letter)
-    await nothing_comes(consumer)
+    await nothing_is_left(admin, topic)
     shared = await client.subscribe(topic, "other", **RETRIES)
     message = await shared.receive(SOON)
     with pytest.raises(pulsar.CumulativeAcknowledgementNotAllowedError):
@@ -325,7 +326,7 @@ async def test_close_ends_what_waits(client, topic):
     ended = await asyncio.gather(*waiting, return_exceptions=True)
     assert [True] * 3 == [isinstance(each, pulsar.AlreadyClosed) for each in ended]
     for refused in (
-        consumer.receive(NEVER),
+        consumer.receive(SOON),
         consumer.acknowledge(message),
         consumer.reconsume_later(message),
         consumer.dead_letter(message),
@@ -382,7 +383,7 @@ async def test_partitions(client, topic, admin):
 
 
 @on_both_shells
-async def test_pulls(client, topic):
+async def test_pulls(client, topic, admin):
     """Deliveries are acknowledged, retried and dead-lettered, and settled once."""
     await send(client, topic, b"a", b"b", b"c")
     policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Immediate())
@@ -418,7 +419,7 @@ async def test_pulls(client, topic):
     (again,) = await client.pull(topic, "billing", max_messages=1, timeout=60)
     assert (b"b", 2) == (again.message.data(), again.attempt)
     await again.ack()
-    assert [] == await client.pull(topic, "billing", timeout=0.3)
+    await nothing_is_left(admin, topic)
     graveyard = await client.subscribe(f"{topic}-billing-DLQ", "x", initial_position=EARLIEST)
     assert [b"c"] == await receive_all(graveyard, 1)
 
@@ -510,7 +511,7 @@ async def test_a_client_that_is_closed(client, topic):
     await client.close()
     assert [None] * 50 == await asyncio.gather(*futures)
     with pytest.raises(pulsar.AlreadyClosed):
-        await consumer.receive(NEVER)
+        await consumer.receive(SOON)
     with pytest.raises(pulsar.AlreadyClosed):
         await client.close()
     await consumer.close()

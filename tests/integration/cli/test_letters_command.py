@@ -160,7 +160,7 @@ def test_killed_and_run_again(dead, environment, run_json) -> None:
     command = [*RUN, "discard", dead.dlq, "--reason", "odd", "--yes"]
     for left in (2_700, 2_100):
         process = subprocess.Popen([*command, "--rate", "500"], stdout=subprocess.DEVNULL)
-        eventually(lambda left=left: dead.backlog() < left, 120)
+        eventually(lambda left=left: dead.backlog() < left)
         process.send_signal(signal.SIGKILL)
         process.wait(60)
 

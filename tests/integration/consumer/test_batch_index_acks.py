@@ -62,7 +62,7 @@ def test_nacks_of_one_batch(client, topic, by_index):
     assert 3 == consumer.pending_nacks
 
     expected = [b"1", b"2", b"3"] if by_index else [b"0", b"1", b"2", b"3", b"4"]
-    again = receive_all(consumer, 3_000, count=len(expected))
+    again = receive_all(consumer, count=len(expected))
     assert expected == sorted(again)
     assert 0 == consumer.pending_nacks
 

@@ -143,7 +143,7 @@ def test_dead_letters_that_wait_for_their_topic(subscribe, publish, admin, topic
         consumer.negative_acknowledge(consumer.receive(SOON))
     eventually(lambda: metrics("letters_inflight") == 3)
     admin.delete_topic(dead)
-    eventually(lambda: metrics("letters_inflight") == 0, 120)
+    eventually(lambda: metrics("letters_inflight") == 0)
     assert 3 == metrics("deliveries_total", outcome="dead_lettered")
 
 

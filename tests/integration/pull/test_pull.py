@@ -202,15 +202,6 @@ def test_what_is_out_keeps_the_consumer_open(pull, publish, admin, topic, monkey
     delivery.ack()
 
 
-def test_a_nack_that_the_policy_would_stop_for(pull, publish):
-    """There is nothing to stop: the message comes back, without an attempt used up."""
-    publish(b"order")
-    policy = pr.RetryPolicy(stop_on=PermissionError, max_attempts=1)
-    (delivery,) = pull(retry_policy=policy)
-    delivery.nack(error=PermissionError())
-    assert [] == pull(timeout=0.5)
-
-
 #: What `pulsar.Producer.send` takes for text, and what other clients can write.
 NO_TEXT = {"text": b"\xff"}
 

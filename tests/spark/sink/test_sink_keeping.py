@@ -13,7 +13,7 @@ from pulsar_retry_spark import clients
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.sink import send_batches
 from pulsar_retry_spark.sink.task import Task
-from support.reading import NEVER, SOON, SUBSCRIPTION
+from support.reading import SOON, SUBSCRIPTION, receive_all
 from support.stored import payloads, stored
 
 pytestmark = pytest.mark.usefixtures("closed_clients")
@@ -80,10 +80,7 @@ def test_tasks_that_run_at_once_make_it_together(admin, client, topic, send):
     for partition in range(3):
         assert [KEEPING_SUBSCRIPTION] == subscriptions(admin, f"{dead}-partition-{partition}")
     consumer = client.subscribe(dead, KEEPING_SUBSCRIPTION, pulsar.ConsumerType.Shared)
-    for _ in range(200):
-        consumer.acknowledge(consumer.receive(SOON))
-    with pytest.raises(pulsar.Timeout):
-        consumer.receive(NEVER)
+    assert 200 == len(receive_all(consumer, count=200))
 
 
 def test_a_consumer_that_is_there_is_not_disturbed(admin, client, topic, send):

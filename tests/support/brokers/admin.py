@@ -146,6 +146,10 @@ class Admin:
         self.call(HTTPMethod.DELETE, f"{_path(topic)}?force=true")
 
 
+#: The REST APIs of the brokers that a test uses, by their service URLs.
+ADMINS: dict[str, Admin] = {}
+
+
 def _path(topic: str) -> str:
     domain, _, name = topic.partition("://")
     return f"{domain}/{name}"

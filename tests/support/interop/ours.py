@@ -9,6 +9,7 @@ import pulsar
 from pulsar.schema import AvroSchema, BytesSchema, Integer, JsonSchema, Record, String
 
 import pulsar_retry as pr
+from support.brokers.admin import Admin
 from support.interop.sides import Consumer, Options, Seen, Side
 from support.reading import SOON
 
@@ -33,8 +34,9 @@ class PythonSide(Side):
 
     name = "python"
 
-    def __init__(self, client: pr.Client) -> None:
+    def __init__(self, client: pr.Client, admin: Admin) -> None:
         self.client = client
+        self.admin = admin
 
     def _subscribe(self, topic: str | list[str], subscription: str, options: Options) -> Consumer:
         schemas = {"json": JsonSchema(Order), "avro": AvroSchema(Order), "bytes": BytesSchema()}

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import attrs
 
+from support.brokers.admin import Admin
 from support.interop.sides import Consumer, Options, Seen, Side
 from support.reading import SOON
 
@@ -90,9 +91,13 @@ class Program:
 class PeerSide(Side):
     """A client in another language."""
 
-    def __init__(self, name: str, program: Program) -> None:
+    def __init__(self, name: str, program: Program, admin: Admin) -> None:
         self.name = name
+        self.admin = admin
         self._program = program
+        # Answered when the program has started, which can take longer than the broker keeps a topic
+        # that nobody uses: Java's compiler runs first.
+        self.close_all()
 
     def _subscribe(self, topic: str | list[str], subscription: str, options: Options) -> Consumer:
         topics = [topic] if isinstance(topic, str) else topic

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from support.brokers.admin import Admin
 from support.reading import SOON, SUBSCRIPTION
 
 
@@ -97,6 +98,7 @@ class Side:
     """One of the clients."""
 
     name: str
+    admin: Admin
 
     def subscribe(
         self, topic: str | list[str], subscription: str = SUBSCRIPTION, **options: Any
@@ -136,5 +138,5 @@ class Side:
         with self.consuming(topic, f"{self.name}-reads", retry=False, n=None, **options) as reader:
             messages = [reader.receive() for _ in range(count)]
             assert None not in messages, f"{self.name} read too few of {topic}: {messages}"
-            assert reader.receive(500) is None
+        assert count == self.admin.published(topic)
         return messages  # type: ignore[return-value]  # asserted above

@@ -13,7 +13,7 @@ import pulsar
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Redrive
-from support.reading import SOON, SUBSCRIPTION
+from support.reading import SUBSCRIPTION, drain
 
 #: The program of a separate process, which a test can kill or interrupt.
 PROGRAM = """
@@ -151,15 +151,8 @@ class Dead:
         )
 
 
-def received(consumer: pr.Consumer, count: int, wait: int = SOON) -> list[pulsar.Message]:
+def received(consumer: pr.Consumer, count: int) -> list[pulsar.Message]:
     """Receive and acknowledge *count* messages, and check that no more come."""
-    messages = []
-    while True:
-        try:
-            message = consumer.receive(wait if len(messages) < count else 500)
-        except pulsar.Timeout:
-            break
-        consumer.acknowledge(message)
-        messages.append(message)
+    messages = drain(consumer, count=count, but_delayed=True)
     assert count == len(messages)
     return messages

@@ -10,7 +10,7 @@ import pulsar
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Subscription
-from support.reading import NEVER, SOON, SUBSCRIPTION
+from support.reading import SOON, SUBSCRIPTION, drain
 from support.waiting import eventually
 
 
@@ -39,15 +39,17 @@ def received(consumer: pr.Consumer, *awaited: str | bytes) -> list[tuple[bytes, 
     """
     found = []
     missing = {payload for payload, _ in firsts(*awaited)}
-    while True:
-        try:
-            message = consumer.receive(SOON if missing else NEVER)
-        except pulsar.Timeout:
-            return sorted(found)
-        consumer.acknowledge(message)
-        missing.discard(message.data())
-        given_back = message.redelivery_count()
-        found.append((message.data(), pr.attempt_of(message) - given_back * (given_back <= 2)))
+    while missing:
+        found.append(consumer.receive(SOON))
+        consumer.acknowledge(found[-1])
+        missing.discard(found[-1].data())
+    found += drain(consumer, but_delayed=True)
+    return sorted((each.data(), _attempt_of(each)) for each in found)
+
+
+def _attempt_of(message: pulsar.Message) -> int:
+    given_back = message.redelivery_count()
+    return pr.attempt_of(message) - given_back * (given_back <= 2)
 
 
 def firsts(*payloads: str | bytes) -> list[tuple[bytes, int]]:

@@ -187,3 +187,16 @@ def test_a_deadline_that_ends_while_no_thread_can_be_started(
         memory.clock.advance(15)
     (again,) = client.pull("orders", "billing", timeout=60)
     assert 2 == again.attempt
+
+
+def test_a_nack_that_the_policy_would_stop_for(memory: MemoryBroker) -> None:
+    """There is nothing to stop: the message comes back later, without an attempt used up."""
+    client = memory.client()
+    memory.send("orders", b"order")
+    policy = pr.RetryPolicy(stop_on=PermissionError, max_attempts=1)
+    began = memory.clock.time()
+    (delivery,) = client.pull("orders", "billing", retry_policy=policy)
+    delivery.nack(error=PermissionError())
+    (again,) = client.pull("orders", "billing", retry_policy=policy, timeout=600)
+    assert 1 == again.attempt
+    assert memory.clock.time() - began >= 60

@@ -13,7 +13,15 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.native.loading import native
 from pulsar_retry.observe.counting import BOOK
-from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, read_all, receive_all
+from support.reading import (
+    FROM_START,
+    RETRYING,
+    SOON,
+    SUBSCRIPTION,
+    read_all,
+    receive_all,
+    receive_different,
+)
 from support.waiting import eventually
 
 COUNT = 500
@@ -154,7 +162,7 @@ def test_shut_down_with_letters_in_flight(broker, client, topic):
     own.shutdown()
     eventually(lambda: all(each.done() for each in futures))
     again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
-    assert {b"%d" % number for number in range(COUNT)} == set(receive_all(again, different=COUNT))
+    assert {b"%d" % number for number in range(COUNT)} == receive_different(again, COUNT)
 
 
 PROGRAM = """
@@ -188,7 +196,7 @@ def test_the_process_ends_with_letters_in_flight(broker, client, topic, end):
     )
     assert (0, "sent\n", "") == (done.returncode, done.stdout, done.stderr)
     again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
-    assert {b"%d" % number for number in range(COUNT)} == set(receive_all(again, different=COUNT))
+    assert {b"%d" % number for number in range(COUNT)} == receive_different(again, COUNT)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="skipped, because there is no fork")

@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.reading import SOON, receive_all
+from support.reading import SOON, receive_different
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -71,9 +71,7 @@ def test_letters_in_flight_survive_a_kill_of_the_broker(own_broker, own_client):
     done, waiting = wait(futures, 240)
 
     assert (500, set()) == (len(done), waiting)
-    assert {b"%d" % number for number in range(500)} == set(
-        receive_all(consumer, wait=3_000, different=500)
-    )
+    assert {b"%d" % number for number in range(500)} == receive_different(consumer, 500)
 
 
 def test_pending_nacks_survive_a_kill_of_the_broker(own_broker, own_client):
@@ -92,6 +90,6 @@ def test_pending_nacks_survive_a_kill_of_the_broker(own_broker, own_client):
     # Each within the time that a broker takes to come back, not after the nack's ten minutes.
     first = consumer.receive(AGAIN)
     consumer.acknowledge(first)
-    back = {first.data(), *receive_all(consumer, wait=5_000, different=9)}
+    back = receive_different(consumer, 9) | {first.data()}
     assert {b"%d" % number for number in range(10)} == back
     assert 0 == consumer.pending_nacks

@@ -15,7 +15,7 @@ import pytest
 
 import pulsar_retry as pr
 from support.brokers.redelivering import RedeliveryProxy
-from support.reading import NEVER, SOON, receive_all
+from support.reading import A_LOOK, SOON, receive_all, stats_of
 from support.waiting import eventually
 
 SHARED = pulsar.ConsumerType.Shared
@@ -94,6 +94,7 @@ def test_a_hundred_thousand_nacks(broker, topic, capsys):
     assert cuts[98] < 30_000
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("unlimited")
 def test_mixed_delays_under_a_stream_of_nacks(broker, topic, capsys):
     """Nobody starves, and a long delay keeps no short one from its time."""
@@ -122,7 +123,7 @@ def test_mixed_delays_under_a_stream_of_nacks(broker, topic, capsys):
     assert max(errors) < 60_000
 
 
-def test_settling_takes_a_nack_back(nacking, publish, topic, admin):
+def test_settling_takes_a_nack_back(nacking, publish):
     """By message, by id, up to a message; and the last hand-off counts."""
     consumer = nacking(dead_letter_policy=pr.DeadLetterPolicy(5))
     for number in range(4):
@@ -137,8 +138,7 @@ def test_settling_takes_a_nack_back(nacking, publish, topic, admin):
     consumer.dead_letter(third)
 
     assert (1, 1) == (consumer.pending_nacks, consumer.unsettled)
-    assert [b"3"] == receive_all(consumer, 3_000, count=1)
-    eventually(lambda: admin.backlog(topic, "billing") == 0)
+    assert [b"3"] == receive_all(consumer, count=1)
 
 
 def test_reconsuming_takes_a_nack_back(subscribe, publish):
@@ -154,7 +154,7 @@ def test_reconsuming_takes_a_nack_back(subscribe, publish):
     consumer.acknowledge(letter)
 
     assert 0 == consumer.pending_nacks
-    assert [] == receive_all(consumer, round(1000 * WHILE) + 2_000)
+    assert [] == receive_all(consumer)
 
 
 def test_a_cumulative_ack_takes_nacks_back(nacking, publish):
@@ -168,22 +168,21 @@ def test_a_cumulative_ack_takes_nacks_back(nacking, publish):
     consumer.acknowledge_cumulative(second)
 
     assert 1 == consumer.pending_nacks
-    assert [b"2"] == receive_all(consumer, 3_000, count=1)
+    assert [b"2"] == receive_all(consumer, count=1)
 
 
 def test_pending_nacks_are_forgotten(nacking, publish):
     """By a seek and by redelivering all: nothing comes twice."""
     consumer = nacking()
-    message_id = publish()
+    publish()
     consumer.negative_acknowledge(consumer.receive(SOON), delay=WHILE)
     consumer.redeliver_unacknowledged_messages()
     consumer.negative_acknowledge(consumer.receive(SOON), delay=WHILE)
-    consumer.seek(message_id)
+    consumer.seek(pulsar.MessageId.earliest)
     publish(b"next")
 
     assert 0 == consumer.pending_nacks
-    came = receive_all(consumer, round(1000 * WHILE) + 2_000, count=1)
-    assert sorted(came) in ([b"next"], [b"next", b"order"])
+    assert [b"next", b"order"] == sorted(receive_all(consumer, count=2))
 
 
 def test_a_letters_nack_backs_off_by_its_count(subscribe, publish):
@@ -246,7 +245,7 @@ def test_an_unload_with_pending_nacks(nacking, publish, topic, admin):
 
     admin.unload(topic)
 
-    back = receive_all(consumer, 5_000, different=5)
+    back = receive_all(consumer, count=5)
     assert {b"%d" % number for number in range(5)} == set(back)
     assert len(back) <= 10
 
@@ -272,7 +271,7 @@ def test_key_shared_keeps_keys_together(client, publish, topic):
                     consumer.negative_acknowledge(message, delay=1)
         return len(back) == 20
 
-    eventually(all_are_back, within=120)
+    eventually(all_are_back)
 
 
 def test_what_the_broker_counts_towards_its_limit_is_told(nacking, publish, admin, namespace):
@@ -287,10 +286,15 @@ def test_what_the_broker_counts_towards_its_limit_is_told(nacking, publish, admi
     held += [consumer.receive(SOON) for _ in range(3)]
     assert (18, 15) == (consumer.unsettled, consumer.pending_nacks)
 
-    with pytest.raises(pulsar.Timeout):  # and there the broker stops
-        for _ in range(10):
-            held.append(consumer.receive(NEVER))
+    def has_stopped():
+        """Take what still comes; return whether the broker says that it delivers no more."""
+        with suppress(pulsar.Timeout):
+            held.append(consumer.receive(A_LOOK))
+        [stats] = stats_of(consumer).values()
+        return stats["consumers"][0]["blockedConsumerOnUnackedMsgs"]
 
+    eventually(has_stopped)
+    assert len(held) < 40
     for message in held:
         consumer.acknowledge(message)
     while len(held) < 40:
