@@ -148,9 +148,8 @@ class Owner:
 
     def fits(self, given: Owner) -> bool:
         """Tell whether it is the topic and the subscription of *given*, as far as it has them."""
-        return given.topic in {None, self.topic} and given.subscription in {
-            *(None, self.subscription)
-        }
+        is_topic = given.topic in {None, self.topic}
+        return is_topic and given.subscription in {None, self.subscription}
 
     def has(self, letter_topic: str, naming: Naming) -> bool:
         """Tell whether *naming* makes the name of *letter_topic* of it."""

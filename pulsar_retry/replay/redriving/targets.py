@@ -88,9 +88,8 @@ class RedriveTargets:
 
     def _find(self, named: Owner) -> RedriveTarget | NoTarget:
         """Return the target for a letter that names this owner."""
-        is_elsewhere = self._to not in {RETRY, ORIGIN}
         owner: Owner | None = named
-        if not is_elsewhere or self._given != Owner():
+        if self._to in {RETRY, ORIGIN} or self._given != Owner():
             owner = owner_of(
                 self._source, named, self._naming, given=self._given, exists=self._exists
             )
@@ -129,10 +128,12 @@ class RedriveTargets:
         if self._given.retry is not None:
             return [self._given.retry]
         topic, subscription = str(owner.topic), str(owner.subscription)
-        names = [owner.retry, self._naming.topics(topic, subscription).retry]
+        names = [owner.retry]
+        if owner.has(self._source, self._naming):  # it may have the name of a partition
+            names.append(retry_beside(self._source))
+        names.append(self._naming.topics(topic, subscription).retry)
         if self._naming is Naming.PULSAR:
             names.append(Naming.TDMQ_2_7_2.topics(topic, subscription).retry)
-        names.append(retry_beside(self._source))
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def _find_subscription(self, topic: str, subscription: str) -> bool:
