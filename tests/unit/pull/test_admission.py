@@ -53,10 +53,13 @@ class Counted:
 
 async def run(work_queue: WorkQueue, admission: Counted) -> None:
     """Run eight workers until nothing is ready."""
-    settler: Any = SimpleNamespace(consumer=SimpleNamespace(acknowledge=lambda _: None))
+    settler: Any = SimpleNamespace(
+        consumer=SimpleNamespace(acknowledge=lambda _: None),
+        access=SimpleNamespace(recipient=None),
+    )
     workers = LoopWorkers(work_queue, settler, admission.handle, 8, admission=admission)  # type: ignore[arg-type]
     working = asyncio.create_task(workers._work())
-    while work_queue.ready or admission.out:  # noqa: ASYNC110 - nothing tells
+    while (work_queue.ready or admission.out) and not working.done():  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0)
     work_queue.close()
     await working
