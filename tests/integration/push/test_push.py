@@ -616,6 +616,10 @@ def test_metrics(push, publish, receiver, admin, topic):
         ({"redelivery": "both"}, "redelivery='both'"),
         ({"sign": "pw"}, "sign='str': expected a ServiceAccount"),
         ({"flow_control": 5}, "flow_control=5"),
+        *(
+            ({name: 1}, f"^{name}=1: expected")
+            for name in ("wrapped", "write_metadata", "allow_http", "paused")
+        ),
     ],
 )
 def test_bad_arguments(client, topic, options, told):
