@@ -63,7 +63,6 @@ def programs(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "Java": java_program("Race.java", url, java, heap="512m", fast_start=False),
         "Go": go_program("race", url, go),
         "pulsar.Client": [sys.executable, race, "bare", url],
-        "pulsar.Client, as many properties": [sys.executable, race, "same", url],
         "pr.Client": [sys.executable, race, "ours", url],
         "pr.Client, hand-off in Python": [sys.executable, race, "python", url],
     }

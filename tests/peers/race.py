@@ -1,8 +1,8 @@
 """Python in a race: what a message costs, from the first one received to the last one settled.
 
-``python race.py bare|same|ours|python URL``; ``same`` is bare with the properties of our letters,
-and ``python`` is ours with the hand-off in Python. A line of JSON in is a race,
-``{"do": …, "topic": …}``; a line of JSON out is its time, ``{"is": seconds}`` or ``{"error": …}``.
+``python race.py bare|ours|python URL``; ``python`` is ours with the hand-off in Python. A line of
+JSON in is a race, ``{"do": …, "topic": …}``; a line of JSON out is its time, ``{"is": seconds}``,
+or ``{"error": …}``.
 The topic is filled before, and each race subscribes.
 """
 
@@ -83,13 +83,9 @@ class OurLetters:
 
 
 class Bare:
-    """`pulsar.Client`, with what an application would write by hand.
+    """`pulsar.Client`, with what an application would write by hand."""
 
-    With *same*, its letters have as many properties as ours, though always the same ones.
-    """
-
-    def __init__(self, url: str, *, same: bool = False) -> None:
-        self._same = same
+    def __init__(self, url: str) -> None:
         self._client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
 
     @contextmanager
@@ -108,17 +104,7 @@ class Bare:
             block_if_queue_full=True,
             max_pending_messages=order["in_flight"],
         )
-        properties = {"RECONSUMETIMES": "1"}
-        if self._same:
-            properties |= {
-                "DELAY_TIME": str(order["delay_ms"]),
-                "ORIGIN_MESSAGE_ID": "12:34567",
-                "ORIGIN_MESSAGE_IDY_TIME": "12:34567",
-                "REAL_SUBSCRIPTION": "race",
-                "REAL_TOPIC": topic,
-                "RETRY_TOPIC": f"{topic}-RETRY",
-            }
-        yield consumer, BareLetters(consumer, producer, order["delay_ms"], properties)
+        yield consumer, BareLetters(consumer, producer, order["delay_ms"])
         producer.close()
         consumer.close()
 
@@ -126,17 +112,11 @@ class Bare:
 class BareLetters:
     """By a producer."""
 
-    def __init__(
-        self,
-        consumer: pulsar.Consumer,
-        producer: pulsar.Producer,
-        delay: int,
-        properties: dict[str, str],
-    ) -> None:
+    def __init__(self, consumer: pulsar.Consumer, producer: pulsar.Producer, delay: int) -> None:
         self._consumer = consumer
         self._producer = producer
         self._options = {
-            "properties": properties,
+            "properties": {"RECONSUMETIMES": "1"},
             "deliver_after": timedelta(milliseconds=delay),
         }
 
@@ -201,7 +181,7 @@ def main(kind: str, url: str) -> None:
     """Take orders from the standard input until it ends."""
     if kind == "python":
         os.environ["PULSAR_RETRY_NATIVE"] = "0"
-    side = Bare(url, same=kind == "same") if kind in {"bare", "same"} else Ours(url)
+    side = Bare(url) if kind == "bare" else Ours(url)
     for line in sys.stdin:
         try:
             answer: dict[str, Any] = {"is": run(side, json.loads(line))}

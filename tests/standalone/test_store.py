@@ -79,14 +79,24 @@ def test_second_time_asks_for_nothing(repository: Repository, cache: Path) -> No
     assert repository.asked == []
 
 
-def test_resumes_what_an_earlier_process_left(repository: Repository, cache: Path) -> None:
-    """Only the missing bytes are asked for."""
+@pytest.mark.parametrize(
+    ("left", "asked"),
+    [
+        pytest.param(CONTENT[:100_000], ["bytes=100000-"], id="the beginning"),
+        pytest.param(CONTENT, [], id="all"),
+        pytest.param(b"x" * 5000, ["bytes=5000-", None], id="something else"),
+    ],
+)
+def test_resumes_what_an_earlier_process_left(
+    repository: Repository, cache: Path, left: bytes, asked: list[str | None]
+) -> None:
+    """Only what is missing is asked for; what does not fit is dropped, and fetched from scratch."""
     jar = repository.add(CONTENT)
     store = store_of(repository, cache)
-    part_of(store, jar).write_bytes(CONTENT[:100_000])
+    part_of(store, jar).write_bytes(left)
     (path,) = store.ensure([jar])
     assert path.read_bytes() == CONTENT
-    assert repository.asked == [(f"/{jar.path}", "bytes=100000-")]
+    assert repository.asked == [(f"/{jar.path}", each) for each in asked]
     assert not part_of(store, jar).exists()
 
 
@@ -100,27 +110,6 @@ def test_resumes_without_ranges(repository: Repository, cache: Path) -> None:
     (path,) = store_of(repository, cache, progress).ensure([jar])
     assert path.read_bytes() == CONTENT
     assert progress.position == jar.size
-
-
-def test_complete_part_needs_no_request(repository: Repository, cache: Path) -> None:
-    """A process that died between the last byte and the renaming left all that is needed."""
-    jar = repository.add(CONTENT)
-    store = store_of(repository, cache)
-    part_of(store, jar).write_bytes(CONTENT)
-    store.ensure([jar])
-    assert repository.asked == []
-
-
-def test_wrong_bytes_from_an_earlier_process_are_dropped(
-    repository: Repository, cache: Path
-) -> None:
-    """A part that does not fit is no reason to fail: the file is fetched from scratch."""
-    jar = repository.add(CONTENT)
-    store = store_of(repository, cache)
-    part_of(store, jar).write_bytes(b"x" * 5000)
-    (path,) = store.ensure([jar])
-    assert path.read_bytes() == CONTENT
-    assert [wanted for _, wanted in repository.asked] == ["bytes=5000-", None]
 
 
 def test_truncated_body_is_resumed(repository: Repository, cache: Path) -> None:

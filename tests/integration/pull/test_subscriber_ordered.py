@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import defaultdict
@@ -14,7 +15,7 @@ import pytest
 
 import pulsar_retry as pr
 from support.pull.handling import Notes, fails
-from support.pull.ordered import Book, Crowd, key_of
+from support.pull.ordered import Crowd
 from support.pull.ordered import publish as publish_load
 from support.reading import SUBSCRIPTION
 from support.waiting import eventually
@@ -324,8 +325,8 @@ def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
     def unload() -> None:
         admin.unload(f"{topic}-partition-1")  # one connection alone
 
-    crowd, book = Crowd(broker.service_url, topic, tmp_path, (14, 20), unload), Book(tmp_path)
-    faults = crowd.faults()
+    crowd = Crowd(broker.service_url, topic, tmp_path)
+    faults = itertools.cycle([crowd.kill, unload, crowd.leave])
     client.subscribe(topic, SUBSCRIPTION, KEY_SHARED).close()  # from now on it keeps messages
     try:
         crowd.join()
@@ -333,14 +334,14 @@ def test_faults_invert_nothing(broker, client, topic, tmp_path, admin):
         load = threading.Thread(target=publish_load, args=(client, topic, messages, keys, 500))
         load.start()
         for at in range(1, 6):
-            eventually(lambda at=at: book.look() >= at * 900)
-            if not crowd.is_at_work(book, messages):
+            eventually(lambda at=at: len(crowd.successes()) >= at * 900)
+            if not crowd.is_at_work(messages):
                 break
             next(faults)()
         load.join()
-        eventually(lambda: book.look() >= messages)
+        eventually(lambda: len(crowd.successes()) >= messages)
     finally:
         crowd.end()
-    assert {key for key, _ in book.successes} == {key_of(number) for number in range(keys)}
-    assert not book.inversions()
-    assert book.failures > 0
+    assert {key for key, _ in crowd.successes()} == {f"key-{number}" for number in range(keys)}
+    assert not crowd.inversions()
+    assert not all(one.is_success for one in crowd.handled())

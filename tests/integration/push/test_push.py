@@ -50,6 +50,20 @@ def push(
         dispatcher.stop("abandon")
 
 
+@pytest.fixture
+def release(receiver: Receiver) -> Iterator[threading.Event]:
+    """Give what the endpoint waits for before it answers."""
+    release = threading.Event()
+
+    def act(request: Request) -> Say:
+        release.wait(SOON)
+        return no_content(request)
+
+    receiver.act = act
+    yield release
+    release.set()
+
+
 def drained(admin: Any, topic: str) -> Callable[[], bool]:
     """Return a condition: everything is acknowledged."""
     return lambda: admin.backlog(topic, SUBSCRIPTION) == 0
@@ -369,15 +383,8 @@ def test_an_endpoint_that_is_down(push, publish, admin, topic):
     assert dispatcher.pace.window > 4
 
 
-def test_the_window_bounds_what_is_in_hand(push, publish, receiver, topic):
+def test_the_window_bounds_what_is_in_hand(push, publish, receiver, release, topic):
     """While nothing is answered, four requests are out and as many more in memory."""
-    release = threading.Event()
-
-    def act(request: Request) -> Say:
-        release.wait(SOON)
-        return no_content(request)
-
-    receiver.act = act
     for number in range(50):
         publish(b"%d" % number)
     dispatcher = push()
@@ -446,15 +453,8 @@ def test_the_endpoint_changes(push, publish, receiver, admin, topic):
         other.wait_for(2)
 
 
-def test_draining_waits_for_answers(push, publish, receiver, admin, topic):
+def test_draining_waits_for_answers(push, publish, receiver, release, admin, topic):
     """What was sent is settled by its answer."""
-    release = threading.Event()
-
-    def act(request: Request) -> Say:
-        release.wait(SOON)
-        return no_content(request)
-
-    receiver.act = act
     dispatcher = push()
     for number in range(3):
         publish(b"%d" % number)
@@ -522,15 +522,8 @@ def test_the_breaker(push, publish, receiver, admin, topic):
     assert 0 == admin.published(dead_letter_topic(topic))
 
 
-def test_running_it_twice(push, publish, receiver, admin, topic):
+def test_running_it_twice(push, publish, receiver, release, admin, topic):
     """The second call fails and the first goes on; its requests are answered."""
-    release = threading.Event()
-
-    def act(request: Request) -> Say:
-        release.wait(SOON)
-        return no_content(request)
-
-    receiver.act = act
     dispatcher = push(dead_letter_policy=pr.DeadLetterPolicy(0))
     publish(b"tea")
     receiver.wait_for(1)

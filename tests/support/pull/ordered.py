@@ -1,8 +1,8 @@
-"""Subscribers with lanes in processes of their own, and kills, joins and departures of them.
+"""Subscribers with lanes in processes of their own, which join, leave and are killed.
 
-As a program it is one of these processes: URL, topic, ledger, the seconds for which keys fail, and
-which key out of how many. The seconds begin when the first of the processes handles a message: a
-busy machine starts them late.
+As a program it is one of these processes: URL, topic, and the folder where each has a ledger. Some
+keys fail for some seconds, which begin when the first process handles a message: a busy machine
+starts them late.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,167 +21,98 @@ import attrs
 import pulsar
 
 import pulsar_retry as pr
+from support.appended import whole_lines
 from support.reading import SUBSCRIPTION
 from support.waiting import eventually
 
 #: Between two attempts, in seconds.
 PAUSE = 0.5
 
-
-def key_of(number: int) -> str:
-    """Return the name of a key."""
-    return f"key-{number}"
-
-
-class Process:
-    """A subscriber in a process of its own.
-
-    Attributes:
-        ledger: The file in which it notes what it handles.
-    """
-
-    def __init__(self, url: str, topic: str, ledger: Path, *facts: float) -> None:
-        """Start it; for *facts*, see `main`."""
-        self.ledger = ledger
-        tests = str(Path(__file__).parents[2])
-        arguments = [url, topic, str(ledger), *map(str, facts)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.pull.ordered", *arguments],
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{tests}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-            },
-        )
-
-    def kill(self) -> None:
-        """End it by SIGKILL."""
-        self._process.kill()
-        self._process.wait()
-
-    def end(self) -> int:
-        """End it by SIGTERM, and return its exit code."""
-        self._process.terminate()
-        return self._process.wait(120)
-
-    def has_begun(self) -> bool:
-        """Tell whether it has handled a message."""
-        return self.ledger.exists() and self.ledger.stat().st_size > 0
+#: For how many seconds keys fail, and which of them.
+FAILS, EVERY = 14, 20
 
 
 @attrs.frozen
 class Handled:
-    """One attempt at a message: its key, its number, when it began and ended, and the result."""
+    """One attempt at a message: whose, its key, its number, when it began and ended, its result."""
 
+    process: int = attrs.field(converter=int)
     key: str
-    number: int
-    began: float
-    ended: float
-    is_success: bool
-
-
-class Book:
-    """Reads the ledgers of all processes, which still grow.
-
-    Attributes:
-        successes: The first success of each message, by key and number.
-        failures: How many attempts have failed.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Read the ledgers in *folder*."""
-        self._folder = folder
-        self._read: dict[Path, int] = {}
-        self.successes: dict[tuple[str, int], Handled] = {}
-        self.failures = 0
-
-    def look(self) -> int:
-        """Read what is new; return how many messages have succeeded."""
-        for path in self._folder.glob("*.ledger"):
-            with path.open() as file:
-                file.seek(self._read.get(path, 0))
-                while (line := file.readline()).endswith("\n"):
-                    self._enter(line)
-                    self._read[path] = file.tell()
-        return len(self.successes)
-
-    def _enter(self, line: str) -> None:
-        key, number, began, ended, success = line.split()
-        one = Handled(key, int(number), float(began), float(ended), success == "1")
-        self.failures += not one.is_success
-        known = self.successes.get((one.key, one.number))
-        if one.is_success and (known is None or one.ended < known.ended):
-            self.successes[one.key, one.number] = one
-
-    def inversions(self) -> list[tuple[Handled, Handled]]:
-        """Return the pairs of a message and its successor that ended before, or began too early."""
-        by_key: dict[str, list[Handled]] = defaultdict(list)
-        for one in self.successes.values():
-            by_key[one.key].append(one)
-        found = []
-        for handled in by_key.values():
-            handled.sort(key=lambda one: one.number)
-            pairs = pairwise(handled)
-            found += [(one, other) for one, other in pairs if other.began < one.ended]
-        return found
+    number: int = attrs.field(converter=int)
+    began: float = attrs.field(converter=float)
+    ended: float = attrs.field(converter=float)
+    is_success: bool = attrs.field(converter=lambda text: text == "True")
 
 
 @attrs.define
 class Crowd:
-    """The processes of one subscription, and what is done to them.
-
-    Attributes:
-        url: The broker.
-        topic: The topic.
-        folder: Where the ledgers are.
-        facts: See `main`.
-        unload: Unloads the topic, or a part of it.
-    """
+    """The processes of one subscription."""
 
     url: str
     topic: str
     folder: Path
-    facts: tuple[float, ...]
-    unload: Callable[[], object]
-    processes: list[Process] = attrs.field(factory=list)
-    started: int = 0
+    processes: list[subprocess.Popen[bytes]] = attrs.field(factory=list)
 
     def join(self) -> None:
         """Start one more process."""
-        self.started += 1
-        ledger = self.folder / f"{self.started}.ledger"
-        self.processes.append(Process(self.url, self.topic, ledger, *self.facts))
+        path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+        command = [sys.executable, "-m", "support.pull.ordered", self.url, self.topic, self.folder]
+        self.processes.append(subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}))
 
     def kill(self) -> None:
         """Kill the oldest process, and start another one."""
-        self.processes.pop(0).kill()
+        oldest = self.processes.pop(0)
+        oldest.kill()
+        oldest.wait()
         self.join()
 
     def leave(self) -> None:
         """End the oldest process properly, and start another one before."""
         self.join()
-        assert self.processes.pop(0).end() == 0
-
-    def is_at_work(self, book: Book, messages: int) -> bool:
-        """Wait until the oldest process has begun; tell whether it has.
-
-        It may start so slowly that nothing is left for it. Until it has begun it does not end by
-        itself at a SIGTERM.
-        """
-        oldest = self.processes[0]
-        eventually(lambda: oldest.has_begun() or book.look() >= messages)
-        return oldest.has_begun()
-
-    def faults(self) -> Iterator[Callable[[], object]]:
-        """Yield faults of all kinds in turn, for ever."""
-        while True:
-            yield self.kill
-            yield self.unload
-            yield self.leave
+        oldest = self.processes.pop(0)
+        oldest.terminate()
+        assert oldest.wait(120) == 0
 
     def end(self) -> None:
         """Kill all processes."""
         for each in self.processes:
             each.kill()
+            each.wait()
+
+    def handled(self) -> list[Handled]:
+        """Return all attempts so far."""
+        ledgers = self.folder.glob("*.ledger")
+        return [Handled(*line.split()) for each in ledgers for line in whole_lines(each)]
+
+    def successes(self) -> dict[tuple[str, int], Handled]:
+        """Return the first success of each message so far, by key and number."""
+        found: dict[tuple[str, int], Handled] = {}
+        for one in sorted(self.handled(), key=lambda one: one.ended):
+            if one.is_success:
+                found.setdefault((one.key, one.number), one)
+        return found
+
+    def is_at_work(self, messages: int) -> bool:
+        """Wait until the oldest process has begun; tell whether it has.
+
+        It may start so slowly that nothing is left for it. Until it has begun it does not end by
+        itself at a SIGTERM.
+        """
+        oldest = self.processes[0].pid
+
+        def has_begun() -> bool:
+            return any(one.process == oldest for one in self.handled())
+
+        eventually(lambda: has_begun() or len(self.successes()) >= messages)
+        return has_begun()
+
+    def inversions(self) -> list[tuple[Handled, Handled]]:
+        """Return the pairs of a message and its successor that ended before, or began too early."""
+        by_key: dict[str, list[Handled]] = defaultdict(list)
+        for _, one in sorted(self.successes().items()):
+            by_key[one.key].append(one)
+        pairs = [pair for each in by_key.values() for pair in pairwise(each)]
+        return [(one, other) for one, other in pairs if other.began < one.ended]
 
 
 def publish(client: pr.Client, topic: str, messages: int, keys: int, rate: float) -> None:
@@ -200,7 +129,7 @@ def publish(client: pr.Client, topic: str, messages: int, keys: int, rate: float
         if number % 100 == 0:
             time.sleep(max(0.0, began + number / rate - time.monotonic()))
         text = f"{number // keys}".encode()
-        producer.send_async(text, lambda *_: None, partition_key=key_of(number % keys))
+        producer.send_async(text, lambda *_: None, partition_key=f"key-{number % keys}")
     producer.flush()
 
 
@@ -212,27 +141,20 @@ def first_in(folder: Path) -> float:
     return path.stat().st_mtime
 
 
-def main() -> None:
-    """Handle messages until SIGTERM; each *every*-th key fails for some seconds."""
-    url, topic, path, seconds, every = sys.argv[1:]
-    fails_until, fails_every = float(seconds), int(every)
-    lock = threading.Lock()
+def main(url: str, topic: str, folder: str) -> None:
+    """Handle messages until SIGTERM."""
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     with (
-        Path(path).open("a", buffering=1) as ledger,
+        Path(folder, f"{os.getpid()}.ledger").open("ab", buffering=0) as ledger,
         pr.Client(url, operation_timeout_seconds=90, logger=quiet) as client,
     ):
 
         def handle(message: Any) -> None:
-            began = time.time()
-            key, number = message.partition_key(), message.data().decode()
-            fails = (
-                int(key.partition("-")[2]) % fails_every == 0
-                and began - first_in(Path(path).parent) < fails_until
-            )
-            with lock:
-                facts = (key, number, f"{began:.6f}", f"{time.time():.6f}", int(not fails))
-                ledger.write(" ".join(map(str, facts)) + "\n")
+            began, key = time.time(), message.partition_key()
+            fails = int(key.partition("-")[2]) % EVERY == 0
+            fails = fails and began - first_in(Path(folder)) < FAILS
+            facts = (os.getpid(), key, message.data().decode(), began, time.time(), not fails)
+            ledger.write(" ".join(map(str, facts)).encode() + b"\n")
             if fails:
                 raise TimeoutError("no answer")
 
@@ -247,4 +169,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

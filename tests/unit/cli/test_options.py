@@ -42,15 +42,6 @@ def test_help_has_examples(verb, capsys) -> None:
     assert f"  pulsar-retry {' '.join(verb)}" in output.split("Examples:")[1]
 
 
-@pytest.mark.parametrize("verb", [each for each in VERBS if each != ("dlq",)], ids=" ".join)
-def test_every_verb_says_where_the_cluster_is(verb, capsys) -> None:
-    """By the same options."""
-    cli.main([*verb, "--help"])
-    output = capsys.readouterr().out
-    for option in ("--service-url", "--admin-url", "--token", "--token-file"):
-        assert option in output
-
-
 def cluster_of(*arguments: str, **environment: str) -> Cluster:
     """Return what the options make."""
     found: list[Any] = []
