@@ -50,8 +50,7 @@ class Handing:
         """
         try:
             await self._wait_for_permit()
-        except asyncio.CancelledError as error:
-            _end_span(letter, error)
+        except asyncio.CancelledError:
             self._access.ask_back(raw_of(message))
             raise
         ended: Ended = self._bridge.loop.create_future()
@@ -62,7 +61,6 @@ class Handing:
             else:
                 self._bridge.follow(future, partial(self._end, ended))
         except BaseException as error:
-            _end_span(letter, error)
             self._free_permits.release()
             if isinstance(error, pulsar.PulsarException):
                 raise failure(error) from None
@@ -124,9 +122,3 @@ class Handing:
     def _end(self, ended: Ended, future: Future[None]) -> None:
         self._free_permits.release()
         end(ended, future)
-
-
-def _end_span(letter: Letter, error: BaseException) -> None:
-    """End the span of a hand-off that has not started; a started hand-off ends its own span."""
-    if letter.span is not None:
-        letter.span.end(error)

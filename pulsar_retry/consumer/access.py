@@ -15,8 +15,7 @@ from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handoff.making import text_properties
 from pulsar_retry.letters.facts import Facts, facts_of
 from pulsar_retry.letters.letter import FailureDetails, dead_lettered, retried, used_up
-from pulsar_retry.observe.counting import LANE
-from pulsar_retry.observe.tracing import with_span
+from pulsar_retry.observe.tracing import traced
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
@@ -89,7 +88,7 @@ class SubscriberAccess:
 
     def parked(self, message: Any, delay: float, error: BaseException, attempt: int) -> None:
         """Record that a message is retried in its lane."""
-        self.watch.retried(raw_of(message), LANE, delay, error=error, attempt=attempt)
+        self.watch.retried(raw_of(message), "lane", delay, error=error, attempt=attempt)
 
     def cut(self) -> frozenset[bool]:
         """Return which raw consumers have no connection: True stands for the retry topic's."""
@@ -175,7 +174,7 @@ class SubscriberAccess:
             custom=custom,
             least_delay=least_delay,
         )
-        letter = with_span(letter, message, self._plan.subscription)
+        letter = traced(letter, message, self._plan.subscription)
         return self._outbox.hand_on(message, letter, keeps=keep)
 
     def dead(
@@ -197,7 +196,7 @@ class SubscriberAccess:
                 self._plan, carried, origin, reason=action.reason, details=details
             )
         letter.properties.update(custom)
-        letter = with_span(letter, message, self._plan.subscription)
+        letter = traced(letter, message, self._plan.subscription)
         return self._outbox.hand_on(message, letter, keeps=keep)
 
     def _letter_inputs(

@@ -22,6 +22,7 @@ from pulsar_retry.consumer.receiving import Receiving
 from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
+from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.exiting import closes
@@ -45,10 +46,10 @@ class Consumer(pulsar.Consumer):
 
     def __init__(self, client: Any, schema: Any, plan: Plan, timer: Timer) -> None:
         clock = client._clock  # noqa: SLF001
-        watch = plan.watch(clock.time)
+        watch = Watch.of(plan.topic, plan.subscription, plan.hooks, plan.recipient)
         self._client, self._consumer, self._schema = client, None, letters_schema(schema)
         self._plan, self._timer, self._watch = plan, timer, watch
-        self._events = watch.counters.messages
+        self._counters = watch.counters
         self._in_hand = in_hand = InHand(plan, timer, clock)
         self._settling = settling = MessageSettler(in_hand, plan, watch)
         self._outbox = outbox = Outbox(
@@ -65,7 +66,8 @@ class Consumer(pulsar.Consumer):
             in_hand, settling, outbox, plan=plan, schema=self._schema, clock=clock
         )
         self._has_one_topic = in_hand.retry is None
-        self._is_usual = not plan.ack_timeout  # otherwise each settled message is remembered
+        if plan.ack_timeout or watch.examines_all:  # each message is remembered, or looked at
+            self.acknowledge = settling.acknowledge  # type: ignore[method-assign]
         # Each acknowledgement checks this dictionary, which costs nothing while it is empty.
         self._nacked = in_hand.main.nacks.pending
         watch.counters.attach(in_hand)
@@ -178,9 +180,8 @@ class Consumer(pulsar.Consumer):
     def acknowledge(self, message: MessageOrId) -> None:
         """Acknowledge a message of either topic; its id is accepted too."""
         # Written out for speed: this code runs for every message.
-        if self._is_usual and (
-            isinstance(message, Message)
-            and (self._has_one_topic or getattr(message, "_letter", None) is False)
+        if isinstance(message, Message) and (
+            self._has_one_topic or getattr(message, "_letter", None) is False
         ):
             raw = message._message  # noqa: SLF001
             self._consumer.acknowledge(raw)
@@ -188,10 +189,7 @@ class Consumer(pulsar.Consumer):
             self._in_hand.settled += 1
             if self._nacked:
                 self._in_hand.main.nacks.cancel(raw.message_id())
-            events = self._events
-            events.count = count = events.count + 1
-            if count >= events.due:
-                self._watch.acknowledged(raw)
+            self._counters.acknowledged += 1
         else:
             self._settling.acknowledge(message)
 

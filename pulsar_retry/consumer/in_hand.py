@@ -16,7 +16,7 @@ from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.consumer.returns import COME_BACK, Returns, Rounds
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan, topic_list
-from pulsar_retry.observe.watch import topic_label
+from pulsar_retry.observe.counting import topic_label
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import id_of, position_of, raw_of

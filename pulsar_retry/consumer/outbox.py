@@ -25,7 +25,7 @@ from pulsar_retry.letters.letter import (
 )
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.failures import FailureLog
-from pulsar_retry.observe.tracing import with_span
+from pulsar_retry.observe.tracing import traced
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import UNREADABLE_PROPERTIES
 from pulsar_retry.policy.durations import Duration
@@ -64,7 +64,7 @@ class Outbox:
         self._plan = plan
         self._clock = clock
         self._in_hand = in_hand
-        self._log = FailureLog(watch, clock.monotonic)
+        self._log = FailureLog(watch.events, clock.monotonic)
         # Most callers use one of a few delays, so each is checked once.
         self._requests = lru_cache(64, typed=True)(partial(DelayRequest.of, plan))
         self._worker = Worker("pulsar-retry-dead-letters", clock)
@@ -123,7 +123,7 @@ class Outbox:
         except UnicodeDecodeError:
             return self.dead_letter(message, UNREADABLE_PROPERTIES, None, properties)
         letter = reconsumed(self._plan, request, carried, self._origin(raw), properties)
-        return self._with_span(letter, message)
+        return self._traced(letter, message)
 
     def dead_letter(
         self,
@@ -153,11 +153,11 @@ class Outbox:
             reason=reason,
             details=details,
         )
-        return self._with_span(letter, message)
+        return self._traced(letter, message)
 
-    def _with_span(self, letter: Letter, message: Any) -> Letter:
-        traced: Letter = with_span(letter, message, self._plan.subscription)
-        return traced
+    def _traced(self, letter: Letter, message: Any) -> Letter:
+        found: Letter = traced(letter, message, self._plan.subscription)
+        return found
 
     def _origin(self, raw: Any) -> Origin:
         """Return the topic, the id and the subscription that *raw* was delivered with."""

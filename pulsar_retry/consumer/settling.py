@@ -11,7 +11,7 @@ import _pulsar
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.observe.counting import SUPERSEDED
+from pulsar_retry.observe.instruments import ACKNOWLEDGED, SUPERSEDED
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.runtime.raw import id_of, raw_of
 from pulsar_retry.runtime.upstream import Message, is_whole_batch
@@ -25,18 +25,17 @@ class MessageSettler:
         self._in_hand = in_hand
         self._plan = plan
         self._watch = watch
-        self._counters = watch.counters
 
     # -- acknowledgements -----------------------------------------------------------------------
 
     def acknowledge(self, message: Any) -> None:
-        """Acknowledge a message or an id, and count it."""
+        """Acknowledge a message or an id."""
         _check_id(message)
         letter = getattr(message, "_letter", None)  # see `message_of`
         if letter is None:
             letter = self._in_hand.is_letter(message)
-        self._acknowledge_uncounted(message, letter=letter)
-        self._count(raw_of(message), letter=letter)
+        self._acknowledge(message, letter=letter)
+        self._watch.settled(raw_of(message), ACKNOWLEDGED)
         if isinstance(message, Message):
             message._settled = True  # noqa: SLF001 - see `LetterMaker`
 
@@ -45,10 +44,10 @@ class MessageSettler:
         letters, letter = self._in_hand.letters, self._in_hand.is_letter(message)
         if outcome == SUPERSEDED and letter and letters is not None:
             letters.passed_over(message)
-        self._acknowledge_uncounted(message, letter=letter)
+        self._acknowledge(message, letter=letter)
         self._watch.settled(raw_of(message), outcome)
 
-    def _acknowledge_uncounted(self, message: Any, *, letter: bool) -> None:
+    def _acknowledge(self, message: Any, *, letter: bool) -> None:
         in_hand, letters = self._in_hand, self._in_hand.letters
         source = in_hand.source(letter=letter)
         if letter and letters is not None:
@@ -57,13 +56,6 @@ class MessageSettler:
         else:
             source.raw.acknowledge(raw_of(message))
         in_hand.acknowledged(message, source)
-
-    def _count(self, raw: Any, *, letter: bool = False) -> None:
-        """Count one acknowledgement, and report it if that is due."""
-        events = self._counters.letters if letter else self._counters.messages
-        events.count = count = events.count + 1
-        if count >= events.due:
-            self._watch.acknowledged(raw, letter=letter)
 
     def up_to(self, message: Any) -> Callable[[], None]:
         """Return a function that acknowledges everything up to *message*, as of now."""
@@ -75,8 +67,8 @@ class MessageSettler:
 
         def acknowledge() -> None:
             for message_id in earlier:
-                self._acknowledge_uncounted(message_id, letter=True)
-                self._count(message_id, letter=True)
+                self._acknowledge(message_id, letter=True)
+                self._watch.settled(message_id, ACKNOWLEDGED)
 
         return acknowledge
 
@@ -87,7 +79,7 @@ class MessageSettler:
         if main.nacks.pending:
             is_one = isinstance(self._plan.topic, str)
             main.nacks.cancel_up_to(id_of(message), one_topic=is_one)
-        self._count(raw_of(message))
+        self._watch.settled(raw_of(message), ACKNOWLEDGED)
 
     # -- nacks ----------------------------------------------------------------------------------
 
@@ -109,7 +101,7 @@ class MessageSettler:
         in_hand.nack(raw, letter=letter)(wait)
         if not self._plan.shared and not letter:
             in_hand.returns.nacked(id_of(raw))  # the broker does not count it
-        self._watch.nacked(raw, wait)
+        self._watch.retried(raw, "nack", wait)
 
     def _deliveries(self, raw: Any, *, letter: bool) -> int:
         """Return how often a message was delivered, as a letter too; 1 for an id."""

@@ -10,7 +10,6 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.observe.watch import HandOffSpan
 from pulsar_retry.policy.actions import (
     RETRIES_EXHAUSTED,
     RetryLater,
@@ -46,7 +45,7 @@ class Letter:
             logs use this and the next two attributes.
         attempt: The number of the failed attempt; None: the message's properties have it.
         error: The exception that was raised; None if there is none, or it is not known.
-        span: The span of the hand-off; None without tracing.
+        trace: What makes the span of the hand-off; None without tracing.
         origin: Where the message was delivered from; None: it was not looked up.
         payload: The payload that replaces that of the message; None: it stays.
     """
@@ -58,7 +57,7 @@ class Letter:
     reason: str | None = attrs.field(default=None, eq=False)
     attempt: int | None = attrs.field(default=None, eq=False)
     error: BaseException | None = attrs.field(default=None, eq=False, repr=False)
-    span: HandOffSpan | None = attrs.field(default=None, eq=False, repr=False)
+    trace: Any = attrs.field(default=None, eq=False, repr=False)
     origin: Origin | None = attrs.field(default=None, eq=False, repr=False)
     payload: bytes | None = attrs.field(default=None, repr=False)
 

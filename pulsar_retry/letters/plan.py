@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import attrs
 
 from pulsar_retry.observe.hooks import Hooks
-from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.backoff import Backoff
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.letter_producers import LetterProducerOptions
@@ -70,10 +69,6 @@ class Plan:
         topics = topic_list(self.topic) if isinstance(self.topic, str | list | tuple) else ()
         retry = None if self.topics is None else self.topics.retry
         return Recipient.of(topics, self.subscription, retry)
-
-    def watch(self, now: Callable[[], float]) -> Watch:
-        """Return the watch for a consumer of this plan; *now* returns the seconds since 1970."""
-        return Watch.of(self.topic, self.subscription, self.hooks, now, self.recipient)
 
     def dead_letter_topic(self, delivered_from: str) -> str:
         """Return the dead-letter topic for the topic (or partition) *delivered_from*.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from pulsar_retry.errors import shown
-from pulsar_retry.observe.watch import Watch
+from pulsar_retry.observe.hooks import Events
 from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
 from pulsar_retry.wire.stack import fingerprint_of, own_frame
@@ -84,8 +84,8 @@ class FailureLog:
     ``raise Retry(60)``, is only logged at DEBUG, unless the message is dead-lettered.
     """
 
-    def __init__(self, watch: Watch, now: Callable[[], float] = time.monotonic) -> None:
-        self._watch = watch
+    def __init__(self, events: Events, now: Callable[[], float] = time.monotonic) -> None:
+        self._events = events
         self._limiter = LogLimiter(now=now)
 
     def failed(self, message: Any, action: Action, failure: Failure, attempt: int) -> None:
@@ -108,20 +108,20 @@ class FailureLog:
             level, turn = logging.DEBUG, Turn(is_first=False, held_back=0)
         if not _log.isEnabledFor(level):
             return
-        counters, place = self._watch.counters, _place(error)
+        events, place = self._events, _place(error)
         has_traceback = cause is not None and place and (turn.is_first or level == logging.DEBUG)
         _log.log(
             level,
             "a message failed and %s (%s, subscription %r, attempt %d): %s%s%s",
             what,
-            counters.topic,
-            counters.subscription,
+            events.topic,
+            events.subscription,
             attempt,
             _text(error),
             place,
             turn,
             exc_info=error if has_traceback and level != logging.WARNING else None,
-            extra=self._watch.facts(message, attempt=attempt, reason=reason),
+            extra=events.log_values(message, attempt=attempt, reason=reason),
         )
 
     def not_settled(self, message: Any, error: BaseException, then: str) -> None:
@@ -129,7 +129,8 @@ class FailureLog:
         turn = self._limiter.turn((then, type(error)))
         level = logging.DEBUG if turn is None else logging.WARNING
         text = "a message was not settled and will be %s: %s%s"
-        _log.log(level, text, then, shown(error), turn or "", extra=self._watch.facts(message))
+        values = self._events.log_values(message)
+        _log.log(level, text, then, shown(error), turn or "", extra=values)
 
 
 def _text(error: BaseException) -> str:

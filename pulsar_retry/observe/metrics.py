@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Literal
 
 import attrs
@@ -14,18 +15,8 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from pulsar_retry.observe.counting import (
-    ACKNOWLEDGED,
-    BOOK,
-    DEAD_LETTERED,
-    LANE,
-    LETTER,
-    NACK,
-    NACKED,
-    RETRIED,
-    Book,
-    Buckets,
-)
+from pulsar_retry.observe.counting import COUNTERS, AllCounters, Counters, Histogram
+from pulsar_retry.observe.instruments import ACKNOWLEDGED, DEAD_LETTERED, NACKED, RETRIED
 
 PREFIX = "pulsar_retry_"
 
@@ -81,7 +72,7 @@ METRICS = (
         "counter",
         "Retries of messages, by kind.",
         "kind",
-        (LETTER, NACK, LANE),
+        ("letter", "nack", "lane"),
     ),
     Spec("dead_letters", "counter", "Messages that went to the dead-letter topic.", "reason"),
     Spec(
@@ -90,16 +81,6 @@ METRICS = (
         "Messages that could not be handed on; they are redelivered.",
         "error_type",
         ("LetterPublishError", "AcknowledgeError"),
-    ),
-    Spec(
-        "attempts",
-        "histogram",
-        "The attempt at which a message was finished: acknowledged, dropped or dead-lettered.",
-    ),
-    Spec(
-        "critical_seconds",
-        "histogram",
-        "Time from the first publication of a message until it was finished.",
     ),
     Spec("inflight", "gauge", "Messages that a subscriber holds."),
     Spec("load_ratio", "gauge", "The used share of the limits of flow control.", together="max"),
@@ -166,8 +147,8 @@ LETTER_METRICS = (
 class CountersCollector(Collector):
     """Lets Prometheus read the counters of this process at each scrape. Thread-safe."""
 
-    def __init__(self, book: Book = BOOK) -> None:
-        self._book = book
+    def __init__(self, counters: AllCounters = COUNTERS) -> None:
+        self._counters = counters
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without values. A registry gets their names without a scrape."""
@@ -175,26 +156,11 @@ class CountersCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric with its present values."""
-        all_counters = self._book.all_counters()
-        gauges = {id(each): each.gauges() for each in all_counters}
+        found = [(counters, counters.gauges()) for counters in self._counters.all()]
         for spec in METRICS:
             family = family_of(spec)
-            for counters in all_counters:
-                own = [counters.topic, counters.subscription]
-                match family:
-                    case CounterMetricFamily():
-                        counts = dict.fromkeys(spec.values, 0) | counters.counts(spec.name)
-                        for value, count in sorted(counts.items()):
-                            labels = own if spec.label is None else [*own, value]
-                            family.add_metric(labels, count)
-                    case HistogramMetricFamily():
-                        _add(family, own, counters.buckets(spec.name))
-                    case GaugeMetricFamily():
-                        values = [
-                            each[spec.name] for each in gauges[id(counters)] if spec.name in each
-                        ]
-                        if values:
-                            family.add_metric(own, (max if spec.together == "max" else sum)(values))
+            for counters, gauges in found:
+                _add(family, spec, counters, gauges)
             yield family
 
 
@@ -209,16 +175,25 @@ def family_of(spec: Spec) -> Metric:
     return family
 
 
-def _add(family: HistogramMetricFamily, labels: list[str], buckets: Buckets | None) -> None:
-    if buckets is None:
-        return
-    total, rows = 0, []
-    for bound, count in zip((*buckets.bounds, float("inf")), buckets.counts, strict=True):
-        total += count
-        rows.append((_bound(bound), total))
-    family.add_metric(labels, rows, buckets.sum)
+def _add(
+    family: Metric, spec: Spec, counters: Counters, gauges: Sequence[Mapping[str, float]]
+) -> None:
+    """Add the values of a subscription to a metric."""
+    own = [counters.topic, counters.subscription]
+    match family:
+        case CounterMetricFamily():
+            counts = dict.fromkeys(spec.values, 0) | counters.counts(spec.name)
+            for value, count in sorted(counts.items()):
+                family.add_metric(own if spec.label is None else [*own, value], count)
+        case HistogramMetricFamily():
+            if (histogram := counters.histogram(spec.name)) is not None:
+                family.add_metric(own, _cumulated(histogram), histogram.sum)
+        case GaugeMetricFamily():
+            if values := [each[spec.name] for each in gauges if spec.name in each]:
+                family.add_metric(own, (max if spec.together == "max" else sum)(values))
 
 
-def _bound(value: float) -> str:
-    """Return a bound as text, as prometheus_client writes it."""
-    return "+Inf" if value == float("inf") else str(value)
+def _cumulated(histogram: Histogram) -> list[tuple[str, float]]:
+    """Return the bounds as prometheus_client writes them, each with the count up to it."""
+    bounds = [*map(str, histogram.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(histogram.counts), strict=True))

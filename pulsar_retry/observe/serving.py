@@ -1,24 +1,26 @@
-"""Serves the metrics to Prometheus, and the health to probes."""
+"""Serves the metrics to Prometheus, and the health to probes of Kubernetes and load balancers."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from prometheus_client import REGISTRY, CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.observe.metrics import CountersCollector
-from pulsar_retry.observe.probes import Page, Watched, checked, with_pages
 from pulsar_retry.policy.checks import whole
 
 _log = logging.getLogger("pulsar_retry")
@@ -28,99 +30,35 @@ MOST = 16
 #: The maximum number of seconds for a request and its answer together.
 PATIENCE = 10.0
 _LAST_PORT = 65_535
+_LIVE, _READY = "/livez", "/readyz"
 
 _COLLECTOR = CountersCollector()
 _registered: weakref.WeakSet[CollectorRegistry] = weakref.WeakSet()
-_guard = threading.Lock()
+_registering = threading.Lock()
 
 
-class _Server(ThreadingWSGIServer):
-    """prometheus_client's server, with at most `MOST` connections, each for `PATIENCE` seconds.
+class _Health(Protocol):
+    @property
+    def state(self) -> Any: ...
 
-    Beyond the limit, a new connection ends the oldest one. So many slow clients cannot keep out
-    clients that are quick, such as probes.
-    """
-
-    request_queue_size = 64
-
-    def __init__(self, *arguments: Any) -> None:
-        #: The open connections, the oldest one first, and when each has to end.
-        self._open: dict[socket.socket, float] = {}
-        super().__init__(*arguments)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._open[request] = time.monotonic() + PATIENCE
-        for each in list(self._open)[:-MOST]:
-            self._end(each)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """End connections that take too long; the server calls this twice a second."""
-        now = time.monotonic()
-        for each, latest in list(self._open.items()):
-            if latest < now:
-                self._end(each)
-
-    def server_close(self) -> None:
-        super().server_close()
-        for each in list(self._open):
-            self._end(each)
-
-    def _end(self, request: socket.socket) -> None:
-        """Shut a connection down, so that its thread ends."""
-        self._open.pop(request, None)
-        with contextlib.suppress(OSError):
-            request.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the server's
-        """Log an exception of a handler. The usual reason is that its client has disconnected."""
-        _log.debug("a request from %s has failed", client_address, exc_info=True)
+    @property
+    def reason(self) -> str: ...
 
 
-class _IPv6Server(_Server):
-    address_family = socket.AF_INET6
+@runtime_checkable
+class HasHealth(Protocol):
+    """A subscriber, an asyncio subscriber or a dispatcher."""
+
+    @property
+    def health(self) -> _Health:
+        """Its state, and in words what is wrong."""
 
 
-class _Handler(WSGIRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Do not log requests."""
+#: What is asked: one, or a collection, which may change later.
+Watched = HasHealth | Iterable[HasHealth]
 
-
-class MetricsServer:
-    """A small HTTP server for Prometheus' scrapes, with its own threads. Thread-safe.
-
-    Attributes:
-        port: The port on which it listens.
-        url: The URL of its pages, without a slash at the end.
-    """
-
-    def __init__(self, server: WSGIServer) -> None:
-        self._server = server
-        host, self.port = str(server.server_address[0]), server.server_port
-        self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
-        self._thread = threading.Thread(
-            target=server.serve_forever, name="pulsar-retry-metrics", daemon=True
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop listening. A second call does nothing; in a forked child, the parent goes on."""
-        if not self._thread.is_alive():
-            self._server.socket.close()
-            return
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+#: Returns the status and the JSON value of a page, for the query of the request.
+Page = Callable[[str], tuple[HTTPStatus, object]]
 
 
 def register_metrics(registry: CollectorRegistry = REGISTRY) -> CollectorRegistry:
@@ -139,7 +77,7 @@ def register_metrics(registry: CollectorRegistry = REGISTRY) -> CollectorRegistr
     if not isinstance(given, CollectorRegistry):
         accepted = "a prometheus_client.CollectorRegistry"
         raise ConfigError.bad("registry", given, accepted)
-    with _guard:
+    with _registering:
         if registry not in _registered:
             registry.register(_COLLECTOR)
             _registered.add(registry)
@@ -199,8 +137,8 @@ def serve_registry(
     Raises:
         PulsarRetryError: the server cannot listen on that address and port.
     """
-    watched = None if health is None else checked(health)
-    app = with_pages(make_wsgi_app(registry), watched, pages)
+    watched = None if health is None else _checked(health)
+    app = _with_pages(make_wsgi_app(registry), watched, pages)
     try:
         found = socket.getaddrinfo(addr, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]
@@ -209,3 +147,157 @@ def serve_registry(
     except OSError as error:
         raise PulsarRetryError(f"cannot listen on {addr}, port {port}: {error}") from None
     return MetricsServer(server)
+
+
+class MetricsServer:
+    """A small HTTP server for Prometheus' scrapes, with its own threads. Thread-safe.
+
+    Attributes:
+        port: The port on which it listens.
+        url: The URL of its pages, without a slash at the end.
+    """
+
+    def __init__(self, server: WSGIServer) -> None:
+        self._server = server
+        host, self.port = str(server.server_address[0]), server.server_port
+        self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        self._thread = threading.Thread(
+            target=server.serve_forever, name="pulsar-retry-metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening. A second call does nothing; in a forked child, the parent goes on."""
+        if not self._thread.is_alive():
+            self._server.socket.close()
+            return
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Server(ThreadingWSGIServer):
+    """prometheus_client's server, with at most `MOST` connections, each for `PATIENCE` seconds.
+
+    Beyond the limit, a new connection ends the oldest one. So many slow clients cannot keep out
+    clients that are quick, such as probes, nor use up the files that a dispatcher needs.
+    """
+
+    request_queue_size = 64
+
+    def __init__(self, *arguments: Any) -> None:
+        #: The open connections, the oldest one first, and when each has to end.
+        self._open: dict[socket.socket, float] = {}
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open[request] = time.monotonic() + PATIENCE
+        for each in list(self._open)[:-MOST]:
+            self._end(each)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End connections that take too long; the server calls this twice a second."""
+        now = time.monotonic()
+        for each, latest in list(self._open.items()):
+            if latest < now:
+                self._end(each)
+
+    def server_close(self) -> None:
+        super().server_close()
+        for each in list(self._open):
+            self._end(each)
+
+    def _end(self, request: socket.socket) -> None:
+        """Shut a connection down, so that its thread ends."""
+        self._open.pop(request, None)
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the server's
+        """Log an exception of a handler. The usual reason is that its client has disconnected."""
+        _log.debug("a request from %s has failed", client_address, exc_info=True)
+
+
+class _IPv6Server(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Do not log requests."""
+
+
+def _checked(watched: Watched) -> Callable[[], list[HasHealth]]:
+    """Return a function that returns what is in *watched* at the moment.
+
+    Raises:
+        ConfigError: something has no health.
+    """
+
+    def all_of() -> list[HasHealth]:
+        return [watched] if isinstance(watched, HasHealth) else list(watched)
+
+    accepted = "a subscriber, a dispatcher, or a collection of these"
+    if not isinstance(watched, HasHealth | Iterable) or isinstance(watched, str | bytes):
+        raise ConfigError.bad("health", watched, accepted)
+    for each in all_of():
+        if not isinstance(each, HasHealth):
+            raise ConfigError.bad("health", each, accepted)
+    return all_of
+
+
+def _with_pages(
+    app: WSGIApplication,
+    watched: Callable[[], list[HasHealth]] | None,
+    pages: Mapping[str, Page],
+) -> WSGIApplication:
+    """Return *app* with *pages*, by their paths, and with the pages ``/livez`` and ``/readyz``."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path in pages:
+            status, value = pages[path](environ.get("QUERY_STRING", ""))
+        elif path in {_LIVE, _READY}:
+            status, value = _probe(path, watched)
+        else:
+            return app(environ, start_response)
+        body = json.dumps(value).encode()
+        start_response(
+            f"{status.value} {status.phrase}",
+            [("Content-Type", "application/json"), ("Content-Length", str(len(body)))],
+        )
+        return [body]
+
+    return answer
+
+
+def _probe(
+    path: str, watched: Callable[[], list[HasHealth]] | None
+) -> tuple[HTTPStatus, dict[str, object]]:
+    """Return the status and the value of the page of a probe.
+
+    ``/livez`` is 503 if a subscription has failed: another process may do better. ``/readyz`` is
+    200 if there is a subscription and all of them are well; while one stops, it is 503.
+    """
+    if watched is None:
+        return HTTPStatus.NOT_FOUND, {"error": "no health was given"}
+    found = [each.health for each in watched()]
+    is_live = all(each.state != "failed" for each in found)
+    is_ready = bool(found) and all(each.state == "running" for each in found)
+    is_well = is_live if path == _LIVE else is_ready
+    states = [{"state": each.state, "reason": each.reason} for each in found]
+    return (
+        HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE,
+        {"live": is_live, "ready": is_ready, "subscriptions": states},
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pulsar_retry._version import __version__
+from pulsar_retry.observe.instruments import ATTEMPT, HandOver
 from pulsar_retry.policy.outcomes import Outcome, outcome_of, unwrapped
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import (
@@ -59,13 +61,13 @@ class Spans:
             f"process {logical(message.topic_name())}",
             context,
             SpanKind.CONSUMER,
-            self.attributes(message, "process", "process"),
+            self.attributes(message._message, "process", "process"),  # noqa: SLF001 - a raw one
             links,
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
             # The message carries the context to the code that makes its letter, on any thread.
-            message.__dict__[_OWN] = span.get_span_context()
+            message.__dict__[ATTEMPT] = span.get_span_context()
             try:
                 yield span
             except BaseException as error:
@@ -109,24 +111,24 @@ class Spans:
             start_time=began,
         ).end()
 
-    def attributes(self, message: Any, kind: str, name: str) -> dict[str, Any]:
+    def attributes(self, raw: Any, kind: str, name: str) -> dict[str, Any]:
         """Return the attributes of a span of one message.
 
         Args:
-            message: The message.
+            raw: The raw message.
             kind: The type of the operation, in OpenTelemetry's conventions.
             name: Its name.
         """
-        topic = message.topic_name()
+        topic = raw.topic_name()
         attributes = self._common(kind, name) | {
             "messaging.destination.name": logical(topic),
-            "messaging.message.id": message_id_text(message.message_id()),
-            "messaging.message.body.size": message._message.length(),  # noqa: SLF001 - it copies nothing
-            "pulsar_retry.attempt": _attempt(message),
+            "messaging.message.id": message_id_text(raw.message_id()),
+            "messaging.message.body.size": raw.length(),
+            "pulsar_retry.attempt": _attempt(raw),
         }
         if topic != logical(topic):
             attributes["messaging.destination.partition.id"] = topic.rpartition("-")[2]
-        if self._subscription is None and (name := _carried(message).get(REAL_SUBSCRIPTION, "")):
+        if self._subscription is None and (name := _carried(raw).get(REAL_SUBSCRIPTION, "")):
             attributes["messaging.destination.subscription.name"] = name
         return attributes
 
@@ -141,39 +143,47 @@ class Spans:
         return common
 
 
-class SettleSpan:
-    """The span of a hand-off, from the creation of a letter until its original is acknowledged."""
+class HandOffTrace:
+    """Makes the span of a hand-off at its end: it began when the letter was created."""
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
+    def __init__(self, attempt: SpanContext, tracer: trace.Tracer, subscription: str) -> None:
+        self._attempt = attempt
+        self._tracer = tracer
+        self._subscription = subscription
+        self._began = time.time_ns()
 
     @classmethod
-    def begin(cls, message: Any, letter: Any, subscription: str) -> SettleSpan | None:
-        """Start the span; None if the attempt was not traced."""
-        own, makes = message.__dict__.get(_OWN), tracer()
-        if own is None or makes is None:
-            return None
+    def of(cls, message: Any, subscription: str) -> HandOffTrace | None:
+        """Begin the hand-off of *message*; None if its attempt was not traced."""
+        attempt, makes = message.__dict__.get(ATTEMPT), tracer()
+        return None if attempt is None or makes is None else cls(attempt, makes, subscription)
+
+    def end(self, hand_over: HandOver, error: BaseException | None = None) -> None:
+        """Make the span."""
+        letter = hand_over.letter
         name = "dead_letter" if letter.dead else "retry"
-        attributes = Spans(makes, subscription).attributes(message, "settle", name)
+        spans = Spans(self._tracer, self._subscription)
+        attributes = spans.attributes(hand_over.raw, "settle", name)
         attributes["pulsar_retry.letter_topic"] = letter.topic
         if letter.dead:
             attributes["pulsar_retry.reason"] = letter.reason or ""
         else:
             attributes["pulsar_retry.delay"] = letter.delay
-        parent = trace.set_span_in_context(trace.NonRecordingSpan(own))
-        topic = attributes["messaging.destination.name"]
-        return cls(makes.start_span(f"{name} {topic}", parent, SpanKind.CLIENT, attributes))
-
-    def end(self, error: BaseException | None = None) -> None:
-        """End the span."""
+        span = self._tracer.start_span(
+            f"{name} {attributes['messaging.destination.name']}",
+            trace.set_span_in_context(trace.NonRecordingSpan(self._attempt)),
+            SpanKind.CLIENT,
+            attributes,
+            start_time=self._began,
+        )
         if error is not None:
-            _failed(self._span, error)
-        self._span.end()
+            _failed(span, error)
+        span.end()
 
 
 def link_to_first(message: Any) -> dict[str, str]:
     """Return the property that links later attempts to the first; empty if it is set already."""
-    own = message.__dict__.get(_OWN)
+    own = message.__dict__.get(ATTEMPT)
     if own is None or FAILURE_TRACEPARENT in _carried(message):
         return {}
     carrier: dict[str, str] = {}
@@ -225,7 +235,3 @@ def _failed(span: Span, error: BaseException) -> None:
             return
     span.set_attribute("error.type", type(error).__qualname__)
     span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
-
-
-#: The message's attribute for the context of the present attempt.
-_OWN = "_pulsar_retry_span"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pulsar
+
+from pulsar_retry.observe.instruments import ATTEMPT, HandOver, Instrument
 
 if TYPE_CHECKING:  # the module needs the packages of an extra
     from pulsar_retry.observe.spans import Spans
@@ -88,12 +90,27 @@ def process_span(message: pulsar.Message, subscription: str | None = None) -> It
         yield span
 
 
-def with_span(letter: Any, message: Any, subscription: str) -> Any:
-    """Return *letter* with its hand-off's span and the link to the first attempt, if any."""
-    if not getattr(message, "_pulsar_retry_span", None):
+def traced(letter: Any, message: Any, subscription: str) -> Any:
+    """Return *letter* with the trace of its hand-off and the link to the first attempt, if any."""
+    if not getattr(message, ATTEMPT, None):
         return letter
-    from pulsar_retry.observe.spans import SettleSpan, link_to_first  # noqa: PLC0415 - an extra
+    from pulsar_retry.observe.spans import HandOffTrace, link_to_first  # noqa: PLC0415 - an extra
 
     for name, value in link_to_first(message).items():
         letter.properties.setdefault(name, value)
-    return attrs.evolve(letter, span=SettleSpan.begin(message, letter, subscription))
+    return attrs.evolve(letter, trace=HandOffTrace.of(message, subscription))
+
+
+class HandOffSpans(Instrument):
+    """Makes the spans of hand-offs whose attempt was traced. Thread-safe."""
+
+    def handed_on(self, done: Sequence[HandOver]) -> None:
+        """Make a span for each hand-off."""
+        for each in done:
+            if each.letter.trace is not None:
+                each.letter.trace.end(each)
+
+    def failed(self, hand_over: HandOver, error: BaseException) -> None:
+        """Make the span of a hand-off that has failed."""
+        if hand_over.letter.trace is not None:
+            hand_over.letter.trace.end(hand_over, error)

@@ -16,7 +16,7 @@ from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import noted
-from pulsar_retry.observe.watch import Watch, topic_label
+from pulsar_retry.observe.counting import COUNTERS, topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.closing import close_in_time
@@ -306,7 +306,7 @@ class Subscriber:
             text = "the subscription %r has ended: %s"
             _log.error(text, name, _text_of(error), extra=self._facts())
             self._reason = error
-            counters = Watch.of(self._options.topic, name).counters
+            counters = COUNTERS.of(self._options.topic, name)
             counters.count("subscriptions_failed", type(error).__name__)
         finally:
             self._work_queue.close()

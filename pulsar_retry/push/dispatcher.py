@@ -13,8 +13,8 @@ import pulsar
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
+from pulsar_retry.observe.counting import COUNTERS
 from pulsar_retry.observe.hooks import Hooks
-from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
@@ -249,19 +249,18 @@ class Dispatcher:
             of_letters=names_of_letters(Naming.of(naming), pubsub_attributes=pubsub_attributes),
         )
         self._pacer = Pacer(window)
-        self._tally = PushMetrics(Watch.of(topic, subscription).counters)
+        self._metrics = PushMetrics(COUNTERS.of(topic, subscription), self._pacer.pace)
         self._pusher = Pusher(
             self._poster(endpoint),
             self._pacer,
             form,
-            self._tally,
+            self._metrics,
             recipient=RECIPIENT.get,
             retries_in_place=RETRIES_IN_PLACE.get,
         )
         if paused:
             self._pacer.pause()
         self._subscriber = Subscriber(client, _for_subscriber(options, self._pusher, self._pacer))
-        self._tally.watch(self._pacer.pace)
 
     def _poster(self, endpoint: str) -> Poster:
         return Poster(
@@ -318,7 +317,7 @@ class Dispatcher:
 
     def _close(self) -> None:
         self._pusher.give_up(_CLOSING)
-        self._tally.end()
+        self._metrics.end()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -384,7 +383,7 @@ class Dispatcher:
     @property
     def metrics(self) -> PushMetrics:
         """The metrics for Prometheus: those of the whole process, including this dispatcher's."""
-        return self._tally
+        return self._metrics
 
 
 def _for_subscriber(options: Options, pusher: Pusher, pacer: Pacer) -> Options:

@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from pulsar_retry.observe.counting import LATENCY_BOUNDS, OTHER, Counters
+from pulsar_retry.observe.counting import Counters
 from pulsar_retry.observe.serving import own_registry
 from pulsar_retry.push.http.poster import Answer
 from pulsar_retry.push.pacing.pacer import Pace
+
+#: The upper bounds of the histogram's buckets, in seconds.
+_LATENCY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
 
 
 class PushMetrics:
@@ -23,19 +26,12 @@ class PushMetrics:
             other metrics of this process.
     """
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, pace: Callable[[], Pace]) -> None:
+        """Count in *counters*; the gauges read *pace*."""
         self.registry: CollectorRegistry = own_registry()
         self._counters = counters
-        self._pace: Callable[[], Pace] | None = None
-        with counters.lock:
-            self._requests = counters.tally("push_requests")
-            self._acked, self._nacked = counters.tally("push_acked"), counters.tally("push_nacked")
-            self._latency = counters.histogram("push_latency_seconds", LATENCY_BOUNDS)
-        counters.attach(self)
-
-    def watch(self, pace: Callable[[], Pace]) -> None:
-        """Set the function that the gauges read."""
         self._pace = pace
+        counters.attach(self)
 
     def end(self) -> None:
         """Remove the gauges; counters stay."""
@@ -43,8 +39,6 @@ class PushMetrics:
 
     def gauges(self) -> dict[str, float]:
         """Return the current values."""
-        if self._pace is None:
-            return {}
         pace = self._pace()
         return {
             "push_window": float(pace.window),
@@ -55,14 +49,11 @@ class PushMetrics:
 
     def answered(self, answer: Answer, latency: float) -> None:
         """Count a request with its result."""
-        code, outcome = answer.code, self._acked if answer.is_ack else self._nacked
-        with self._counters.lock:
-            self._requests.add(code)
-            self._latency.add(latency)
-            outcome.add(OTHER)
+        self._counters.count("push_requests", answer.code)
+        self._counters.count("push_acked" if answer.is_ack else "push_nacked")
+        self._counters.observe("push_latency_seconds", _LATENCY_BOUNDS, latency)
 
     def unsent(self) -> None:
         """Count a message for which no request could be made."""
-        with self._counters.lock:
-            self._requests.add("unsent")
-            self._nacked.add(OTHER)
+        self._counters.count("push_requests", "unsent")
+        self._counters.count("push_nacked")

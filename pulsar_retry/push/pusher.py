@@ -71,7 +71,7 @@ class Pusher:
         poster: Poster,
         pacer: Pacer,
         form: Form,
-        tally: PushMetrics,
+        metrics: PushMetrics,
         *,
         recipient: Callable[[], Recipient],
         retries_in_place: Callable[[], int],
@@ -85,7 +85,7 @@ class Pusher:
         self._poster = poster
         self._pacer = pacer
         self._form = form
-        self._tally = tally
+        self._metrics = metrics
         self._retries_in_place = retries_in_place
         self._loop: asyncio.AbstractEventLoop | None = None
         self._at_work: set[asyncio.Task[Any]] = set()
@@ -130,7 +130,7 @@ class Pusher:
             answer = await poster.post(body, headers)
         except Exception:
             self._pacer.leave(ticket, acked=False)
-            self._tally.unsent()
+            self._metrics.unsent()
             raise
         except BaseException:
             self._pacer.forget()
@@ -138,7 +138,7 @@ class Pusher:
         finally:
             self._at_work.discard(task)
         latency = self._pacer.leave(ticket, acked=answer.is_ack)
-        self._tally.answered(answer, latency)
+        self._metrics.answered(answer, latency)
         if not answer.is_ack:
             raise PushNacked.of(poster.endpoint, answer, token)
 

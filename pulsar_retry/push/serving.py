@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from urllib.parse import parse_qsl
 
-from pulsar_retry.observe.probes import Page
+from pulsar_retry.observe.serving import Page
 from pulsar_retry.push.auth.tokens import ServiceAccount
 
 _PATHS = ("/.well-known/jwks.json", "/oauth2/v1/certs", "/tokeninfo")

@@ -347,7 +347,7 @@ class HandOff:
 
     def _succeed(self, flights: list[Flight]) -> None:
         if self._watch is not None:
-            _guarded(partial(self._watch.handed_on, [(each.raw, each.letter) for each in flights]))
+            _guarded(partial(self._watch.handed_on, flights))
         for flight in flights:
             flight.state = DONE
             if flight.when_done is not None:
@@ -371,7 +371,7 @@ class HandOff:
             _log.exception(
                 "the redelivery of a message could not be requested; it will be redelivered when "
                 "the consumer closes",
-                extra=None if self._watch is None else self._watch.facts(flight.raw),
+                extra=None if self._watch is None else self._watch.events.log_values(flight.raw),
             )
         self.report(flight, error)
 
@@ -379,7 +379,7 @@ class HandOff:
         """Tell the caller that a flight has failed. Never raises."""
         flight.state = DONE
         if self._watch is not None:
-            _guarded(partial(self._watch.failed, flight.raw, flight.letter, error))
+            _guarded(partial(self._watch.failed, flight, error))
         _guarded(partial(flight.future.set_exception, error))
 
     def not_published(self, flight: Flight, result: _pulsar.Result) -> None:

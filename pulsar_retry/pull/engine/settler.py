@@ -18,8 +18,8 @@ from pulsar_retry.errors import (
     UnfinishedError,
 )
 from pulsar_retry.letters.stamps import stamp_of
-from pulsar_retry.observe.counting import ACKNOWLEDGED, DROPPED, SUPERSEDED
 from pulsar_retry.observe.failures import FailureLog
+from pulsar_retry.observe.instruments import ACKNOWLEDGED, DROPPED, SUPERSEDED
 from pulsar_retry.policy.actions import (
     UNREADABLE_PROPERTIES,
     Action,
@@ -128,7 +128,7 @@ class Settler:
         self.consumer = consumer
         self.policy = policy
         self.access = access
-        self._log = FailureLog(access.watch, clock.monotonic)
+        self._log = FailureLog(access.watch.events, clock.monotonic)
         self._nacks = redelivery == NACK
         self._lanes = lanes
         self._safe_breaker = safe_breaker
@@ -158,7 +158,7 @@ class Settler:
         elif is_in_time:
             if isinstance(error, UnfinishedError) and not self._has_reported_unfinished:
                 self._has_reported_unfinished = True
-                _log.error("%s", error, extra=self.access.watch.facts(item[0]))
+                _log.error("%s", error, extra=self.access.watch.events.log_values(item[0]))
             self.settle_failure(Work.of(item), error)
         else:
             self._too_late(item)
@@ -450,7 +450,7 @@ class Settler:
     def _too_late(self, item: Item) -> None:
         if self._late == "refuse":
             error = LeaseExpired(f"a handler returned too late for {item[0].message_id()}")
-            _log.warning("%s", error, extra=self.access.watch.facts(item[0]))
+            _log.warning("%s", error, extra=self.access.watch.events.log_values(item[0]))
 
     def _count(self, name: str) -> None:
         with self._lock:

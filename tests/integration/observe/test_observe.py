@@ -71,17 +71,6 @@ def test_a_consumer_counts_what_becomes_of_messages(subscribe, publish, metrics)
     assert 0 == metrics("letters_inflight")
 
 
-def test_attempts_and_times(subscribe, publish, metrics):
-    """A message that was done with at its third attempt took as long as all three."""
-    consumer = subscribe()
-    publish()
-    consumer.reconsume_later(consumer.receive(SOON), delay=0.5)
-    consumer.reconsume_later(consumer.receive(SOON), delay=0.5)
-    consumer.acknowledge(consumer.receive(SOON))
-    assert [0, 1] == [metrics("attempts_bucket", le=each) for each in ("2.0", "3.0")]
-    assert 1 == metrics("critical_seconds_count")
-
-
 def test_hooks_are_told_after_the_receipt(client, subscribe, publish, hooks, told, admin, topic):
     """Of a letter that can be received, of a message that is acknowledged, and in this order."""
     client.hooks = hooks
@@ -182,8 +171,6 @@ def test_worker_processes_are_counted_by_their_parent(start, publish, metrics):
     assert 2 == metrics("deliveries_total", outcome="retried")
     assert 2 == metrics("retries_total", kind="letter")
     assert 1 == metrics("dead_letters_total", reason="retries-exhausted")
-    eventually(lambda: metrics("attempts_count") == 4)
-    assert 2 == metrics("attempts_bucket", le="1.0")
     eventually(lambda: metrics("inflight") == 0)
 
 

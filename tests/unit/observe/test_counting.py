@@ -1,163 +1,80 @@
-"""Plain counters: exact, bounded, and cheap by looking at few of many."""
+"""Plain counters: exact and bounded."""
 
 from __future__ import annotations
 
 import gc
 import os
+import re
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.observe.counting import (
-    BOOK,
-    MOST_APART,
-    MOST_LETTERS_APART,
+    COUNTERS,
+    MOST_SUBSCRIPTIONS,
     MOST_VALUES,
     OTHER,
-    Book,
-    Buckets,
+    AllCounters,
     Counters,
-    Tally,
+    Histogram,
+    topic_label,
 )
 
-
-def acknowledge(
-    counters: Counters, now: float, *, attempt: int | None = 1, letter: bool = False
-) -> bool:
-    """Do what a consumer does; tell whether it was looked at."""
-    events = counters.letters if letter else counters.messages
-    events.count += 1
-    if events.count < events.due:
-        return False
-    counters.sample(events, now, attempt, 0.2)
-    return True
-
-
-def test_few_acknowledgements_are_all_looked_at() -> None:
-    """One a second: each is in the histograms as it is."""
-    counters = Counters("orders", "billing")
-    assert all(acknowledge(counters, float(now), attempt=2) for now in range(1, 100))
-    attempts = counters.buckets("attempts")
-    assert attempts is not None
-    assert (99, 198.0) == (attempts.counts[1], attempts.sum)
-
-
-def test_of_many_some_stand_for_all() -> None:
-    """Of a hundred thousand in a second about a hundred are looked at, and nothing gets lost."""
-    counters = Counters("orders", "billing")
-    looks = sum(acknowledge(counters, 1000 + number * 1e-5) for number in range(100_000))
-    assert 50 < looks < 200
-    attempts = counters.buckets("attempts")
-    assert attempts is not None
-    assert 100_000 - MOST_APART < sum(attempts.counts) <= 100_000
-    assert {"acknowledged": 100_000} == counters.counts("deliveries")
-
-
-def test_all_are_looked_at_again_when_they_get_few() -> None:
-    """After a burst no more go by unseen than come in some hundredths of a second."""
-    counters = Counters("orders", "billing")
-    for number in range(10_000):
-        acknowledge(counters, 1000 + number * 1e-5)
-    unseen = 0
-    while not acknowledge(counters, 2000.0 + unseen):
-        unseen += 1
-    assert unseen < MOST_APART
-    assert all(acknowledge(counters, 3000.0 + now) for now in range(10))
-
-
-def test_a_hook_has_every_one_looked_at() -> None:
-    """However many there are, and whichever consumer of the subscription acknowledges."""
-    counters = Counters("orders", "billing")
-    for number in range(1000):
-        acknowledge(counters, 1000 + number * 1e-6)
-    counters.sample_all()
-    assert all(acknowledge(counters, 1001 + n * 1e-6) for n in range(1000))
-
-
-def test_letters_stand_for_letters_alone() -> None:
-    """Their attempts are not taken for those of the messages between them."""
-    counters = Counters("orders", "billing")
-    for number in range(10_000):
-        acknowledge(counters, 1000 + number * 1e-5)
-        acknowledge(counters, 1000 + number * 1e-5, attempt=5, letter=True)
-    attempts = counters.buckets("attempts")
-    assert attempts is not None
-    assert {"acknowledged": 20_000} == counters.counts("deliveries")
-    for bucket in (0, 4):
-        assert 10_000 - MOST_APART < attempts.counts[bucket] <= 10_000
-
-
-def test_letters_after_a_burst_are_sampled_soon() -> None:
-    """Bursts of letters are followed by hours with few."""
-    counters = Counters("orders", "billing")
-    for number in range(20_000):
-        acknowledge(counters, 1000 + number * 2e-5, attempt=2, letter=True)
-    later = [acknowledge(counters, 2000.0 + 60 * n, attempt=2, letter=True) for n in range(40)]
-    assert any(later[:MOST_LETTERS_APART])
-    assert all(later[MOST_LETTERS_APART:])
-
-
-def test_ids_are_counted_but_in_no_histogram() -> None:
-    """Of an id nothing can be seen. Looking at many costs no more than at messages."""
-    counters = Counters("orders", "billing")
-    looks = sum(acknowledge(counters, 1000 + n * 1e-5, attempt=None) for n in range(10_000))
-    assert looks < 200
-    assert counters.buckets("attempts") is None
-    assert {"acknowledged": 10_000} == counters.counts("deliveries")
+ORDERS = "persistent://public/default/orders"
 
 
 def test_threads_lose_no_count() -> None:
-    """Nor does the histogram."""
+    """Neither of acknowledgements, which take no lock, nor of the others."""
     counters = Counters("orders", "billing")
 
     def run() -> None:
         for _ in range(20_000):
-            acknowledge(counters, 1.0)
+            counters.acknowledged += 1
+            counters.count("deliveries", "acknowledged")
 
     threads = [threading.Thread(target=run) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    attempts = counters.buckets("attempts")
-    assert attempts is not None
-    assert 160_000 == counters.messages.count
-    assert 160_000 - MOST_APART <= sum(attempts.counts) <= 160_000
+    assert {"acknowledged": 320_000} == counters.counts("deliveries")
 
 
 @given(st.lists(st.text(max_size=80), max_size=200))
 def test_labels_are_bounded(values: list[str]) -> None:
     """Whatever a caller gives as a reason: no raw text, few values, and nothing lost."""
-    tally = Tally()
+    counters = Counters("orders", "billing")
     for value in values:
-        tally.add(value)
-    assert len(tally.counts) <= MOST_VALUES + 1
-    assert len(values) == sum(tally.counts.values())
-    assert all(len(each) <= 64 and each.isascii() and " " not in each for each in tally.counts)
+        counters.count("dead_letters", value)
+    counts = counters.counts("dead_letters")
+    assert len(counts) <= MOST_VALUES + 1
+    assert len(values) == sum(counts.values())
+    assert all(len(each) <= 64 and each.isascii() and " " not in each for each in counts)
 
 
 def test_what_is_no_name_counts_as_other() -> None:
     """An exception's text has spaces, for example."""
-    tally = Tally()
+    counters = Counters("orders", "billing")
     for value in ("retries-exhausted", "no such customer: 17", "", "x" * 65, OTHER):
-        tally.add(value)
-    assert {"retries-exhausted": 1, OTHER: 4} == tally.counts
+        counters.count("dead_letters", value)
+    assert {"retries-exhausted": 1, OTHER: 4} == counters.counts("dead_letters")
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1))
 def test_a_histogram_has_every_value(values: list[float]) -> None:
     """In the bucket whose bound is the first that is not below it."""
-    buckets = Buckets((1.0, 10.0))
+    histogram = Histogram((1.0, 10.0))
     for value in values:
-        buckets.add(value)
+        histogram.add(value)
     assert [
         sum(each <= 1 for each in values),
         sum(1 < each <= 10 for each in values),
         sum(each > 10 for each in values),
-    ] == buckets.counts
-    assert buckets.sum == pytest.approx(sum(values))
+    ] == histogram.counts
+    assert histogram.sum == pytest.approx(sum(values))
 
 
 class Source:
@@ -181,20 +98,56 @@ def test_a_source_is_asked_as_long_as_it_lives() -> None:
     assert [] == counters.gauges()
 
 
-def test_one_ledger_for_a_subscription() -> None:
-    """However many consumers it has: their counters are one."""
-    book = Book()
-    assert book.counters("orders", "billing") is book.counters("orders", "billing")
-    assert book.counters("orders", "billing") is not book.counters("orders", "audit")
-    assert 2 == len(book.all_counters())
+def test_all_consumers_of_a_subscription_are_counted_together() -> None:
+    """Also those that are opened after others were closed."""
+    counters = AllCounters()
+    assert counters.of("orders", "billing") is counters.of(ORDERS, "billing")
+    assert counters.of("orders", "billing") is not counters.of("orders", "audit")
+    assert 2 == len(counters.all())
+
+
+def test_very_many_subscriptions() -> None:
+    """Counts of those that are closed are dropped at last; of those that are open, never."""
+    counters, consumer = AllCounters(), Source()
+    is_open = counters.of("orders", "billing")
+    is_open.attach(consumer)
+    for number in range(2 * MOST_SUBSCRIPTIONS):
+        counters.of(f"orders-{number}", "billing")
+    assert len(counters.all()) <= MOST_SUBSCRIPTIONS
+    assert is_open in counters.all()
 
 
 def test_a_forked_child_begins_at_nothing() -> None:
     """What the parent has done would be counted twice where both are scraped."""
-    BOOK.counters("forked", "billing").count("retries", "nack")
+    COUNTERS.of("forked", "billing").count("retries", "nack")
     child = os.fork()
     if child == 0:
-        os._exit(len(BOOK.all_counters()))
+        os._exit(len(COUNTERS.all()))
     _, status = os.waitpid(child, 0)
     assert 0 == os.waitstatus_to_exitcode(status)
-    assert BOOK.all_counters()
+    assert COUNTERS.all()
+
+
+@pytest.mark.parametrize(
+    ("topic", "label"),
+    [
+        ("orders", ORDERS),
+        ("shop/eu/orders", "persistent://shop/eu/orders"),
+        ("non-persistent://a/b/c", "non-persistent://a/b/c"),
+        (f"{ORDERS}-partition-3", ORDERS),
+        (["b", "a"], "persistent://public/default/a,persistent://public/default/b"),
+        (re.compile("orders-.*"), "orders-.*"),
+        ("a/b", "a/b"),
+    ],
+)
+def test_the_label_of_a_topic(topic: Any, label: str) -> None:
+    """Its full name, without a partition: one value for one topic."""
+    assert label == topic_label(topic)
+
+
+@given(st.lists(st.text("abc", min_size=1), min_size=4, unique=True))
+def test_the_label_of_many_topics_is_short(topics: list[str]) -> None:
+    """Three are named, whatever their order."""
+    label = topic_label(topics)
+    assert label.endswith(f" and {len(topics) - 3} more")
+    assert label == topic_label(topics[::-1])

@@ -9,7 +9,7 @@ import prometheus_client
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.observe.counting import BOOK
+from pulsar_retry.observe.counting import COUNTERS
 
 
 class Source:
@@ -26,32 +26,32 @@ class Source:
 @pytest.fixture
 def names() -> dict[str, str]:
     """Give the labels of a subscription that no other test has."""
-    return {"topic": f"orders-{uuid.uuid4().hex}", "subscription": "billing"}
+    return {"topic": f"persistent://public/default/{uuid.uuid4().hex}", "subscription": "billing"}
 
 
 def test_a_scrape_reads_what_was_counted(names: dict[str, str]) -> None:
     """Counters, gauges and histograms, each with its labels."""
-    counters, registry = BOOK.counters(**names), prometheus_client.CollectorRegistry()
-    counters.messages.count += 3
+    counters, registry = COUNTERS.of(**names), prometheus_client.CollectorRegistry()
+    counters.acknowledged += 3
     counters.count("dead_letters", "invalid")
-    counters.all_done([(2, 0.7)])
+    counters.observe("push_latency_seconds", (1.0, 2.0), 1.5)
     sources = Source(inflight=2, load_ratio=0.5), Source(inflight=3, load_ratio=0.25)
     for source in sources:
         counters.attach(source)
     sample = pr.register_metrics(registry).get_sample_value
     assert 3 == sample("pulsar_retry_deliveries_total", {**names, "outcome": "acknowledged"})
     assert 1 == sample("pulsar_retry_dead_letters_total", {**names, "reason": "invalid"})
-    assert 0 == sample("pulsar_retry_attempts_bucket", {**names, "le": "1.0"})
-    assert 1 == sample("pulsar_retry_attempts_bucket", {**names, "le": "2.0"})
-    assert 1 == sample("pulsar_retry_attempts_bucket", {**names, "le": "+Inf"})
-    assert 0.7 == sample("pulsar_retry_critical_seconds_sum", names)
+    for bound, count in (("1.0", 0), ("2.0", 1), ("+Inf", 1)):
+        bucket = {**names, "le": bound}
+        assert count == sample("pulsar_retry_push_latency_seconds_bucket", bucket)
+    assert 1.5 == sample("pulsar_retry_push_latency_seconds_sum", names)
     assert 5 == sample("pulsar_retry_inflight", names)
     assert 0.5 == sample("pulsar_retry_load_ratio", names)
 
 
 def test_counters_begin_at_nothing(names: dict[str, str]) -> None:
     """What is 1 at the first scrape would show no increase, and no alert would see it."""
-    BOOK.counters(**names)
+    COUNTERS.of(**names)
     sample = pr.register_metrics(prometheus_client.CollectorRegistry()).get_sample_value
     assert 0 == sample("pulsar_retry_deliveries_total", {**names, "outcome": "dead_lettered"})
     assert 0 == sample("pulsar_retry_retries_total", {**names, "kind": "letter"})

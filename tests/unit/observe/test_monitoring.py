@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from pulsar_retry.observe.counting import ATTEMPT_BOUNDS, Book
+from pulsar_retry.observe.counting import AllCounters
 from pulsar_retry.observe.metrics import (
     LETTER_METRICS,
     METRICS,
@@ -58,20 +58,20 @@ def letter_topic(kind: Any) -> LetterTopic:
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Give the name and labels of every sample of a scrape."""
-    book, source = Book(), Source()
-    counters = book.counters("orders", "billing")
+    all_counters, source = AllCounters(), Source()
+    counters = all_counters.of("orders", "billing")
     counters.attach(source)
     for spec in METRICS:
         if spec.kind == "counter":
             counters.count(spec.name, "x")
         elif spec.kind == "histogram":
-            counters.observe(spec.name, ATTEMPT_BOUNDS, 1.0)
+            counters.observe(spec.name, (1.0,), 1.0)
     letters = LetterCollector(
         lambda _: [letter_topic("retry"), letter_topic("dead_letter")], ["public/default"]
     )
     letters.ask()
     registry = prometheus_client.CollectorRegistry()
-    registry.register(CountersCollector(book))
+    registry.register(CountersCollector(all_counters))
     registry.register(letters)
     text = prometheus_client.generate_latest(registry).decode()
     return {

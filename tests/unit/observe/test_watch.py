@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import _pulsar
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import pulsar_retry as pr
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.observe.counting import Counters
-from pulsar_retry.observe.watch import Watch, topic_label
+from pulsar_retry.observe.watch import Watch
 
 ORDERS = "persistent://public/default/orders"
 RETRY = Letter(f"{ORDERS}-billing-RETRY", {}, delay=5.0, attempt=2)
 DEAD = Letter(f"{ORDERS}-billing-DLQ", {}, dead=True, reason="invalid", error=ValueError("no"))
+
+
+class HandOver(NamedTuple):
+    """A message and its letter."""
+
+    raw: Any
+    letter: Letter
 
 
 def raw(**properties: str) -> Any:
@@ -51,33 +55,24 @@ def told() -> Told:
 
 def test_a_nack(told: Told) -> None:
     """Of a message or of an id."""
-    told.watch.nacked(raw(), 60.0)
-    told.watch.nacked(_pulsar.MessageId.earliest, 1.0)
+    told.watch.retried(raw(), "nack", 60.0)
+    told.watch.retried(_pulsar.MessageId.earliest, "nack", 1.0)
     assert [("nack", 60.0), ("nack", 1.0)] == [(e.kind, e.delay) for _, e in told.events]
     assert {"nacked": 2} == told.counters.counts("deliveries")
+    assert {"nack": 2} == told.counters.counts("retries")
 
 
-def test_a_message_is_done_with_once(told: Told) -> None:
-    """A letter for which there is a newer one is not in the histograms; a dropped message is."""
-    told.watch.settled(raw(RECONSUMETIMES="2"), "superseded")
-    assert told.counters.buckets("attempts") is None
-    told.watch.settled(raw(), "dropped")
-    attempts = told.counters.buckets("attempts")
-    assert attempts is not None
-    assert 1 == sum(attempts.counts)
-    assert {"superseded": 1, "dropped": 1} == told.counters.counts("deliveries")
-
-
-def test_a_recovery_beside_a_consumer_without_hooks(told: Told) -> None:
-    """Both count for one subscription; the hook misses nothing for that."""
-    other = Watch(told.counters)
-    for _ in range(200):
-        told.counters.messages.count += 1
-        other.acknowledged(raw())
-    told.counters.messages.count += 1
-    assert told.counters.messages.count >= told.counters.messages.due
-    told.watch.acknowledged(raw(RECONSUMETIMES="1"))
-    assert ["recovered"] == [hook for hook, _ in told.events]
+def test_only_what_succeeds_has_recovered(told: Told) -> None:
+    """Neither a letter for which there is a newer one, nor a message that is dropped."""
+    for outcome in ("superseded", "dropped"):
+        told.watch.settled(raw(RECONSUMETIMES="2"), outcome)
+    for message in (raw(), _pulsar.MessageId.earliest):
+        told.watch.settled(message, "acknowledged")
+    assert [] == told.events
+    told.watch.settled(raw(RECONSUMETIMES="2"), "acknowledged")
+    assert [("recovered", 3)] == [(hook, event.attempt) for hook, event in told.events]
+    counts = {"superseded": 1, "dropped": 1, "acknowledged": 3}
+    assert counts == told.counters.counts("deliveries")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +85,7 @@ def test_a_recovery_beside_a_consumer_without_hooks(told: Told) -> None:
 )
 def test_a_failed_settlement(told: Told, error: Exception, kind: str) -> None:
     """By the error's type, and by that of few only."""
-    told.watch.failed(raw(), RETRY, error)
+    told.watch.failed(HandOver(raw(), RETRY), error)
     assert [("failed", error)] == [(hook, event.error) for hook, event in told.events]
     assert {kind: 1} == told.counters.counts("settle_failures")
 
@@ -104,7 +99,7 @@ def test_a_hook_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
 
     watch = Watch(Counters(ORDERS, "billing"), pr.Hooks(on_retry=hook))
     for _ in range(4):
-        watch.handed_on([(raw(), RETRY)])
+        watch.handed_on([HandOver(raw(), RETRY)])
     assert [] == errors
     assert 3 == len(caplog.records)
     assert all("on_retry" in each.getMessage() for each in caplog.records)
@@ -121,35 +116,9 @@ def test_properties_that_are_no_text_do_no_harm(told: Told) -> None:
             return {"": b"\xff".decode()}
 
     message = raw()
-    told.counters.messages.count += 1
-    told.watch.acknowledged(Bytes())
-    told.watch.handed_on([(Bytes(), DEAD)])
+    told.watch.settled(Bytes(), "acknowledged")
+    told.watch.handed_on([HandOver(Bytes(), DEAD)])
     assert ["dead letter"] == [hook for hook, _ in told.events]
-
-
-@pytest.mark.parametrize(
-    ("topic", "label"),
-    [
-        ("orders", ORDERS),
-        ("shop/eu/orders", "persistent://shop/eu/orders"),
-        ("non-persistent://a/b/c", "non-persistent://a/b/c"),
-        (f"{ORDERS}-partition-3", ORDERS),
-        (["b", "a"], "persistent://public/default/a,persistent://public/default/b"),
-        (re.compile("orders-.*"), "orders-.*"),
-        ("a/b", "a/b"),
-    ],
-)
-def test_the_label_of_a_topic(topic: Any, label: str) -> None:
-    """Its full name, without a partition: one value for one topic."""
-    assert label == topic_label(topic)
-
-
-@given(st.lists(st.text("abc", min_size=1), min_size=4, unique=True))
-def test_the_label_of_many_topics_is_short(topics: list[str]) -> None:
-    """Three are named, whatever their order."""
-    label = topic_label(topics)
-    assert label.endswith(f" and {len(topics) - 3} more")
-    assert label == topic_label(topics[::-1])
 
 
 @pytest.mark.parametrize("value", [1, "log", [print]])

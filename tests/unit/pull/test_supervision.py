@@ -14,7 +14,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.letters.facts import facts_of
-from pulsar_retry.observe.watch import Watch
+from pulsar_retry.observe.counting import COUNTERS
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Slot
 from pulsar_retry.pull.workers import processes as process_workers
@@ -43,7 +43,7 @@ def hanging(memory: MemoryBroker) -> Notes:
 def gauges(topic: str = "orders") -> dict[str, float]:
     """Return what the metrics say of the subscription."""
     found: dict[str, float] = {}
-    for each in Watch.of(topic, "billing").counters.gauges():
+    for each in COUNTERS.of(topic, "billing").gauges():
         found.update(each)
     return found
 
@@ -86,7 +86,7 @@ def test_too_many_that_hang(memory: MemoryBroker) -> None:
         subscriber.result(DAY)
     assert "failed" == subscriber.health.state
     assert "WorkersLostError" in subscriber.health.reason
-    counts = Watch.of("orders", "billing").counters.counts("subscriptions_failed")
+    counts = COUNTERS.of("orders", "billing").counts("subscriptions_failed")
     assert counts["WorkersLostError"] >= 1
     with memory.client().subscriber("orders", "billing", Notes()) as successor:
         memory.join("orders", "billing")

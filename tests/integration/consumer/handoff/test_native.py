@@ -12,7 +12,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.native.loading import native
-from pulsar_retry.observe.counting import BOOK
+from pulsar_retry.observe.counting import COUNTERS
 from support.reading import (
     FROM_START,
     RETRYING,
@@ -72,9 +72,8 @@ def test_a_subscriber_s_letters_say_the_same(client, topic, dead):
     with client.subscriber(topic, SUBSCRIPTION, fail, retry_policy=policy, concurrency=1):
         assert_alike(read_all(client, letters, 5))  # not Shared: at once
     if dead:
-        counters = BOOK.counters(topic, SUBSCRIPTION)
-        with counters.lock:
-            assert {"not-retryable": 5} == counters.tally("dead_letters").counts
+        counters = COUNTERS.of(topic, SUBSCRIPTION)
+        assert {"not-retryable": 5} == counters.counts("dead_letters")
 
 
 def fail(message):
