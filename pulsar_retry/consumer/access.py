@@ -82,6 +82,10 @@ class SubscriberAccess:
         """How many letters wait after their publication has failed repeatedly."""
         return self._outbox.kept.stuck
 
+    def fail_stuck_letters(self) -> None:
+        """Fail the letters that wait to be published again; from now on, none waits."""
+        self._outbox.kept.close()
+
     def settle_as(self, message: Any, outcome: str) -> None:
         """Acknowledge a message that was not handled successfully, and count it as *outcome*."""
         self._settling.settle_as(message, outcome)

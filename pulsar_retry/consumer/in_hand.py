@@ -184,13 +184,14 @@ class InHand:
             Its raw consumer; whether it is a letter; and what to call when the hand-off has
             succeeded.
         """
-        letter, message_id = self.is_letter(message), id_of(message)
+        letter = self.is_letter(message)
         source = self.source(letter=letter)
         if source.nacks.pending:
-            source.nacks.cancel(message_id)
+            source.nacks.cancel(id_of(message))
         self.settled += 1  # undone if the hand-off fails
         if self._copies is None and not letter:
             return source.raw, False, None
+        message_id = id_of(message)
         place = position_of(message_id)
         if self._copies is not None:
             self._copies.settled(place, is_acknowledged=False)

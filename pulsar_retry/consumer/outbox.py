@@ -10,6 +10,7 @@ from typing import Any
 
 import _pulsar
 
+from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.kept import KeptLetters
 from pulsar_retry.consumer.handoff.making import checked_error, text_properties, unsettled
@@ -175,24 +176,30 @@ class Outbox:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        hand_off, raw = self._open(), raw_of(message)
-        source, was_letter, when_done = self._in_hand.leaves(message)
-        return hand_off.hand_on(
-            raw, source, letter, was_letter=was_letter, when_done=when_done, keeps=keeps
-        )
+        hand_off = self._open()
+        return hand_off.hand_on(self._flight(hand_off, message, letter, keeps=keeps))
 
     def hand_on_now(
         self, message: Any, letter: Letter, *, keeps: bool = False
     ) -> Future[None] | None:
         """Do what `hand_on` does if that does not block; otherwise return None."""
-        hand_off, raw = self._open(), raw_of(message)
-        source, was_letter, when_done = self._in_hand.leaves(message)
-        future = hand_off.hand_on_now(
-            raw, source, letter, was_letter=was_letter, when_done=when_done, keeps=keeps
-        )
+        hand_off = self._open()
+        future = hand_off.hand_on_now(self._flight(hand_off, message, letter, keeps=keeps))
         if future is None:
             self._in_hand.settled -= 1
         return future
+
+    def _flight(self, hand_off: HandOff, message: Any, letter: Letter, *, keeps: bool) -> Flight:
+        source, was_letter, when_done = self._in_hand.leaves(message)
+        return Flight(
+            hand_off,
+            raw_of(message),
+            source,
+            letter,
+            was_letter=was_letter,
+            when_done=when_done,
+            keeps=keeps,
+        )
 
     def _open(self) -> HandOff:
         if self.closed or self._hand_off is None:

@@ -32,9 +32,9 @@ from pulsar_retry.wire.properties import (
 _NO_LEVEL = -1
 
 
-@attrs.frozen
+@attrs.define
 class Letter:
-    """A letter to publish in place of a message.
+    """A letter to publish in place of a message. One is made for each; frozen, it costs twice.
 
     Attributes:
         topic: The full name of the target topic.
@@ -315,7 +315,7 @@ def _counted(
             delay=delay,
             retry_topic=None if dead else plan.topics.retry,
             custom=custom,
-            level=level if plan.naming.is_tdmq else None,
+            level=level if plan.writes_level else None,
         ),
         delay=0.0 if dead else max(delay, least_delay),
         dead=dead,

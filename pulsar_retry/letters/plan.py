@@ -64,6 +64,11 @@ class Plan:
         return self.policy.max_redeliver_count if self.policy else None
 
     @cached_property
+    def writes_level(self) -> bool:
+        """Whether letters have the level of their delay: in TDMQ's dialects."""
+        return self.naming.is_tdmq
+
+    @cached_property
     def recipient(self) -> Recipient:
         """The subscription as the recipient of messages: which letters are its own."""
         topics = topic_list(self.topic) if isinstance(self.topic, str | list | tuple) else ()

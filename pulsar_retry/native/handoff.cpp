@@ -28,9 +28,9 @@ PyObject* copied(PyObject*, PyObject* arguments) {
     auto* original = static_cast<Message*>(pointer_of(object, message_type, MESSAGE));
     if (original == nullptr) return nullptr;
     return guarded([=]() -> PyObject* {
-        Properties properties;
-        if (!read_properties(dict, properties)) return nullptr;
-        return described(library, build(*original, properties, 1));
+        NewBuilder builder(library);
+        if (!add_properties(builder.get(), dict)) return nullptr;
+        return described(library, build(builder.get(), *original, 1));
     });
 }
 
@@ -92,13 +92,10 @@ PyObject* acknowledge_message(PyObject*, PyObject* arguments) {
     });
 }
 
-#define MAP_OF_STRINGS                                                          \
-    "St3mapINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEES7_St4lessIS7_" \
-    "ESaISt4pairIKS7_S7_EEE"
 bool found_all(const char* path) {
     const Function functions[] = {
         {"_ZNK6pulsar9MessageId9partitionEv", &library.partition},
-        {OF_BUILDER "13setPropertiesERK" MAP_OF_STRINGS, &library.set_properties},
+        {OF_BUILDER "11setPropertyERK" STRING "S8_", &library.set_property},
         {"_ZN6pulsar8Consumer16acknowledgeAsyncERKNS_7MessageERKSt8functionIFvNS_6ResultEEE",
          &library.acknowledge},
         {"_ZN6pulsar8Consumer19negativeAcknowledgeERKNS_9MessageIdE",

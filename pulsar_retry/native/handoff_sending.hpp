@@ -10,8 +10,8 @@
 
 namespace {
 
-// Fills *properties* from a dict of str; false with an exception set if it is something else.
-bool read_properties(PyObject* dict, Properties& properties) {
+// Adds the properties of a dict of str; false with an exception set if it is something else.
+bool add_properties(MessageBuilder* builder, PyObject* dict) {
     if (!PyDict_Check(dict)) {
         PyErr_SetString(PyExc_TypeError, "the properties must be a dict");
         return false;
@@ -24,7 +24,8 @@ bool read_properties(PyObject* dict, Properties& properties) {
         if (name_text == nullptr) return false;
         const char* value_text = PyUnicode_AsUTF8AndSize(value, &value_size);
         if (value_text == nullptr) return false;
-        properties[std::string(name_text, name_size)].assign(value_text, value_size);
+        library.set_property(builder, {name_text, std::size_t(name_size)},
+                             {value_text, std::size_t(value_size)});
     }
     return true;
 }
@@ -52,15 +53,12 @@ PyObject* dict_of(const Properties& properties) {
     return result;
 }
 
-// Returns a letter with the payload, key, ordering key and event time of *original*.
-Message build(const Message& original, const Properties& properties, std::uint64_t deliver_at) {
-    NewBuilder made(library);
-    MessageBuilder* builder = made.get();
+// Adds the payload, key, ordering key and event time of *original*, and builds the letter.
+Message build(MessageBuilder* builder, const Message& original, std::uint64_t deliver_at) {
     if (library.has_null_value(&original))
         library.set_null_value(builder);
     else
         library.set_content(builder, library.data(&original), library.length(&original));
-    library.set_properties(builder, properties);
     const std::string& key = library.key(&original);
     if (!key.empty()) library.set_key(builder, key);
     const std::string& ordering_key = library.ordering_key(&original);
@@ -251,9 +249,9 @@ Consumer* consumer_of(Outcomes* outcomes, PyObject* object) {
     return raw;
 }
 
-// Sends a letter made from *original*; returns its id.
+// Sends a letter made from *original*, of which *builder* has the properties; returns its id.
 PyObject* send_letter(Sender* self, State* state, const Message& original, PyObject* source,
-                      Properties& properties, std::uint64_t deliver_at, PyObject* token) {
+                      MessageBuilder* builder, std::uint64_t deliver_at, PyObject* token) {
     Consumer* consumer = consumer_of(self->outcomes, source);
     if (consumer == nullptr) return nullptr;
     SharedState shared = *self->outcomes->state;
@@ -274,7 +272,7 @@ PyObject* send_letter(Sender* self, State* state, const Message& original, PyObj
     std::string problem;
     Py_BEGIN_ALLOW_THREADS
     try {
-        Message letter = build(job.original, properties, deliver_at);
+        Message letter = build(builder, job.original, deliver_at);
         library.send(producer, letter, [shared, id](Result result, const MessageId&) {
             published(shared, id, result);
         });
@@ -307,11 +305,11 @@ PyObject* sender_send(PyObject* object, PyObject* const* arguments, Py_ssize_t c
     auto* original = static_cast<Message*>(pointer_of(arguments[0], message_type, MESSAGE));
     if (original == nullptr) return nullptr;
     return guarded([=]() -> PyObject* {
-        Properties properties;
-        if (!read_properties(arguments[2], properties)) return nullptr;
+        NewBuilder builder(library);
+        if (!add_properties(builder.get(), arguments[2])) return nullptr;
         std::uint64_t deliver_at = PyLong_AsUnsignedLongLong(arguments[3]);
         if (PyErr_Occurred()) return nullptr;
-        return send_letter(self, state, *original, arguments[1], properties, deliver_at,
+        return send_letter(self, state, *original, arguments[1], builder.get(), deliver_at,
                            arguments[4]);
     });
 }

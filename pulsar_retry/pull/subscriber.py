@@ -427,6 +427,8 @@ class Subscriber:
     def _finish_in_hand(self, receiver: Receiver) -> int:
         """Wait for the messages in hand as the stop mode says; return how many were not handled."""
         work_queue, handed_back = self._work_queue, 0
+        if self._settler is not None:  # only receipts are waited for
+            self._settler.access.fail_stuck_letters()
         while (stop := self._stop) is not None and stop.mode != ABANDON:
             admission = self._options.admission
             if stop.mode == HAND_BACK or (admission is not None and admission.is_shut()):

@@ -135,6 +135,7 @@ class Flight:
         """Acknowledge the message if the letter is published. Never raises."""
         try:
             if result != _OK:
+                self.state = MADE
                 self.hand_off.not_published(self, result)
             elif not self.is_over:  # if it was given up, its message is redelivered
                 self.state = OUT

@@ -50,7 +50,6 @@ from pulsar_retry.letters.letter import Letter
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.letter_producers import LetterProducerOptions
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.results import PRODUCER_GONE, error_of
 from pulsar_retry.runtime.timer import Timer
 
@@ -167,31 +166,11 @@ class HandOff:
 
     # -- the start of a flight --------------------------------------------------------------------
 
-    def hand_on(
-        self,
-        raw: Any,
-        source: Any,
-        letter: Letter,
-        *,
-        was_letter: bool,
-        future: LetterFuture | None = None,
-        when_done: Callable[[], None] | None = None,
-        keeps: bool = False,
-    ) -> Future[None]:
-        """Publish *letter*, then acknowledge the message *raw* at the raw consumer *source*.
+    def hand_on(self, flight: Flight) -> Future[None]:
+        """Publish the letter of *flight*, then acknowledge its message.
 
         The call blocks while *max_pending* letters or 64 MiB are in flight, and while the first
         producer is opened.
-
-        Args:
-            raw: The raw message.
-            source: The raw consumer.
-            letter: The letter.
-            was_letter: Whether the message came from the retry topic.
-            future: The future to resolve; None: a new one.
-            when_done: Called on any thread before the future resolves without an error; it must
-                neither block nor raise.
-            keeps: Whether the letter is published again if that has failed.
 
         Returns:
             A future that resolves when the message is acknowledged. If the hand-off fails, the
@@ -201,42 +180,20 @@ class HandOff:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        flight = Flight(
-            self,
-            raw,
-            source,
-            letter,
-            was_letter=was_letter,
-            future=future,
-            when_done=when_done,
-            keeps=keeps,
-        )
         self.permits.acquire(flight.size)
         self._start(flight)
         return flight.future
 
-    def hand_on_now(
-        self,
-        raw: Any,
-        source: Any,
-        letter: Letter,
-        *,
-        was_letter: bool,
-        when_done: Callable[[], None] | None = None,
-        keeps: bool = False,
-    ) -> Future[None] | None:
+    def hand_on_now(self, flight: Flight) -> Future[None] | None:
         """Do what `hand_on` does if that does not block; otherwise do nothing and return None.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        if self._writer_schemas is not None and not self._writer_schemas.knows(raw):
+        if self._writer_schemas is not None and not self._writer_schemas.knows(flight.raw):
             return None
-        if self._outlet_of(raw, letter).ready() is None:
+        if self._outlet_of(flight.raw, flight.letter).ready() is None:
             return None
-        flight = Flight(
-            self, raw, source, letter, was_letter=was_letter, when_done=when_done, keeps=keeps
-        )
         if not self.permits.take(flight.size):
             return None
         self._start(flight)
@@ -356,7 +313,7 @@ class HandOff:
 
     def _fail(self, flight: Flight, cause: BaseException) -> None:
         is_out = flight.state == OUT
-        if flight.sender is not None and flight.sender.give_up(flight):
+        if flight.state == SENT and flight.sender is not None and flight.sender.give_up(flight):
             is_out = True
         error = cause if isinstance(cause, SettleError) else _error_of(flight, cause, is_out=is_out)
         if flight.keeps and self.kept is not None and isinstance(error, LetterPublishError):

@@ -20,6 +20,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.admin.position import Position
+from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.letters.letter import Letter
@@ -258,7 +259,10 @@ class Run:
         future = _HandOffFuture(self, raw, number, letter, first)
         consumer = self._work.consumer
         if letter is not None:
-            self._work.hand_off.hand_on(raw, consumer, letter, was_letter=False, future=future)
+            hand_off = self._work.hand_off
+            hand_off.hand_on(
+                Flight(hand_off, raw, consumer, letter, was_letter=False, future=future)
+            )
             return
         with self._lock:
             self._acknowledging += 1

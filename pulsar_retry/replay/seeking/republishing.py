@@ -14,6 +14,7 @@ import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
+from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.letters.identity import is_published_here
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
@@ -164,7 +165,8 @@ class Republisher:
         under_way: deque[Future[None]] = deque()
         for raw in read_unacknowledged(self._client, self._admin, seen, places):
             letter = Letter(topic, properties(raw))
-            under_way.append(self._hand_off.hand_on(raw, _LATER, letter, was_letter=True))
+            flight = Flight(self._hand_off, raw, _LATER, letter, was_letter=True)
+            under_way.append(self._hand_off.hand_on(flight))
             published.append(entry_place_of(raw))
             if len(under_way) >= _IN_FLIGHT:
                 under_way.popleft().result()

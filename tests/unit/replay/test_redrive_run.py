@@ -14,6 +14,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.admin import Position
+from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.redriving import run as redrive_run
 from pulsar_retry.replay.redriving.pace import RedriveRate
@@ -54,6 +55,9 @@ class Raw:
     def message_id(self) -> Id:
         return Id(self.entry)
 
+    def length(self) -> int:
+        return 1
+
 
 @attrs.define
 class Consumer:
@@ -90,15 +94,15 @@ class HandOffDouble:
     handed: list[int] = attrs.field(factory=list)
     flights: dict[Any, bool] = attrs.field(factory=dict)
 
-    def hand_on(self, raw: Raw, source: Any, _letter: Letter, *, was_letter: bool, future) -> None:
-        assert not was_letter
-        self.handed.append(raw.entry)
+    def hand_on(self, flight: Flight) -> None:
+        assert not flight.was_letter
+        self.handed.append(flight.raw.entry)
         error = self.ends.pop(0) if self.ends else None
         if error is None:
-            source.acknowledge_async(raw, lambda _: None)
-            future.succeed()
+            flight.source.acknowledge_async(flight.raw, lambda _: None)
+            flight.future.succeed()
         else:
-            future.set_exception(error)
+            flight.future.set_exception(error)
 
 
 class Everything:

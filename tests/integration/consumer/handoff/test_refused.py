@@ -205,6 +205,24 @@ def test_a_subscriber_publishes_its_verdict_again(client, topic, admin, refuse, 
     assert 3 == admin.backlog(letters, "pulsar-retry" if dead else SUBSCRIPTION)
 
 
+def test_a_subscriber_that_stops_waits_for_no_refused_letter(client, topic, admin, refuse, caplog):
+    """Their messages stay unacknowledged, for whoever comes next."""
+    refuse(f"{topic}-{SUBSCRIPTION}-RETRY")
+    send(client, topic, 3)
+
+    def handle(message):
+        raise pr.Retry(delay=3600)
+
+    subscriber = client.subscriber(topic, SUBSCRIPTION, handle)
+    subscriber.start()
+    eventually(
+        lambda: subscriber._consumer is not None and len(subscriber._consumer._outbox.kept) == 3
+    )
+    report = subscriber.stop(timeout=600)
+    assert (3, 0) == (report.unsettled, report.abandoned)
+    assert 3 == admin.backlog(topic, SUBSCRIPTION)
+
+
 def test_a_delay_above_the_namespaces_limit(client, namespace, topic, admin):
     """It is refused soon, clearly and alone: letters under way go on, and others' messages stay.
 

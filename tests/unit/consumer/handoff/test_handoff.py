@@ -12,6 +12,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.clock import Clock
@@ -105,15 +106,21 @@ class Rig:
         self.world.events.append("come back")
         self.back.append((raw, was_letter))
 
+    def flight(
+        self, raw: Any = None, letter: Letter = LETTER, *, was_letter: bool = False
+    ) -> Flight:
+        """Return a letter to hand on."""
+        return Flight(self.hand_off, raw or original(), self.world, letter, was_letter=was_letter)
+
     def hand_on(
         self, raw: Any = None, letter: Letter = LETTER, *, was_letter: bool = False
     ) -> Future[None]:
         """Hand a message on."""
-        return self.hand_off.hand_on(raw or original(), self.world, letter, was_letter=was_letter)
+        return self.hand_off.hand_on(self.flight(raw, letter, was_letter=was_letter))
 
     def hand_on_now(self) -> Future[None] | None:
         """Hand a message on, if that does not block."""
-        return self.hand_off.hand_on_now(original(), self.world, LETTER, was_letter=False)
+        return self.hand_off.hand_on_now(self.flight())
 
     def permits(self) -> int:
         """Return how many more letters may be sent."""
