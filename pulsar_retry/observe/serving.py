@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import socket
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
@@ -25,9 +23,7 @@ from pulsar_retry.policy.checks import whole
 
 _log = logging.getLogger("pulsar_retry")
 
-#: The maximum number of connections. Each needs a thread and a file descriptor of the application.
-MOST = 16
-#: The maximum number of seconds for a request and its answer together.
+#: Seconds after which a connection is closed on which nothing happens.
 PATIENCE = 10.0
 _LAST_PORT = 65_535
 _LIVE, _READY = "/livez", "/readyz"
@@ -142,8 +138,11 @@ def serve_registry(
     try:
         found = socket.getaddrinfo(addr, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]
-        kind = _IPv6Server if family == socket.AF_INET6 else _Server
-        server = make_server(str(address[0]), port, app, kind, _Handler)
+
+        class Server(_Server):
+            address_family = family
+
+        server = make_server(str(address[0]), port, app, Server, _Handler)
     except OSError as error:
         raise PulsarRetryError(f"cannot listen on {addr}, port {port}: {error}") from None
     return MetricsServer(server)
@@ -183,57 +182,16 @@ class MetricsServer:
 
 
 class _Server(ThreadingWSGIServer):
-    """prometheus_client's server, with at most `MOST` connections, each for `PATIENCE` seconds.
-
-    Beyond the limit, a new connection ends the oldest one. So many slow clients cannot keep out
-    clients that are quick, such as probes, nor use up the files that a dispatcher needs.
-    """
-
-    request_queue_size = 64
-
-    def __init__(self, *arguments: Any) -> None:
-        #: The open connections, the oldest one first, and when each has to end.
-        self._open: dict[socket.socket, float] = {}
-        super().__init__(*arguments)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._open[request] = time.monotonic() + PATIENCE
-        for each in list(self._open)[:-MOST]:
-            self._end(each)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """End connections that take too long; the server calls this twice a second."""
-        now = time.monotonic()
-        for each, latest in list(self._open.items()):
-            if latest < now:
-                self._end(each)
-
-    def server_close(self) -> None:
-        super().server_close()
-        for each in list(self._open):
-            self._end(each)
-
-    def _end(self, request: socket.socket) -> None:
-        """Shut a connection down, so that its thread ends."""
-        self._open.pop(request, None)
-        with contextlib.suppress(OSError):
-            request.shutdown(socket.SHUT_RDWR)
+    """prometheus_client's server, which logs errors instead of printing them."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the server's
         """Log an exception of a handler. The usual reason is that its client has disconnected."""
         _log.debug("a request from %s has failed", client_address, exc_info=True)
 
 
-class _IPv6Server(_Server):
-    address_family = socket.AF_INET6
-
-
 class _Handler(WSGIRequestHandler):
+    timeout = PATIENCE
+
     def log_message(self, *_: object) -> None:
         """Do not log requests."""
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -36,10 +34,9 @@ class Served:
         process: The process.
     """
 
-    def __init__(self, service_url: str, *arguments: str, files: int | None = None) -> None:
-        limit = () if files is None else ("prlimit", f"--nofile={files}:{files}")
+    def __init__(self, service_url: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [*limit, *PROGRAM, "push", "serve", "--json", *arguments],
+            [*PROGRAM, "push", "serve", "--json", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -75,15 +72,13 @@ def serve(broker: Any, topic: str, receiver: Receiver) -> Iterator[Serve]:
     """Return a function that starts a process; it is killed at the end."""
     started = []
 
-    def serve(
-        *arguments: str, endpoint: str | None = receiver.url, files: int | None = None
-    ) -> Served:
+    def serve(*arguments: str, endpoint: str | None = receiver.url) -> Served:
         # On a busy machine an answer may take longer than usual deadlines.
         names = ["--topic", topic, "--subscription", SUBSCRIPTION]
         names += ["--ack-deadline", "120", "--drain-timeout", "120"]
         if endpoint is not None:
             names += ["--endpoint", endpoint]
-        served = Served(broker.service_url, *names, *arguments, files=files)
+        served = Served(broker.service_url, *names, *arguments)
         started.append(served)
         return served
 
@@ -176,28 +171,6 @@ def test_failures_are_said(serve, publish, receiver, status, said):
     errors = served.end()[2].splitlines()
     assert 1 <= len(errors) <= 1 + (time.monotonic() - began) // 60, errors
     assert all(said in each.lower() for each in errors)
-
-
-def test_slow_clients_of_its_server_cost_no_delivery(serve, publish, receiver, admin, topic):
-    """They cannot take the files that connections to the endpoint need: nothing is posted twice."""
-
-    def act(request: Request) -> Say:
-        time.sleep(0.05)  # so that as many requests are outstanding as there may be
-        return no_content(request)
-
-    receiver.act = act
-    served = serve(files=200)
-    port = int(served.ready["listen"].rpartition(":")[2])
-    with contextlib.ExitStack() as stack:
-        for _ in range(140):
-            slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            slow.sendall(b"GET /livez HTTP/1.1\r\n")
-        assert 200 == served.ask("/livez")[0]
-        for number in range(500):
-            publish(b"%d" % number)
-        eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
-        assert 500 == len(receiver.requests)
-        assert b'code="connection"' not in served.ask("/metrics")[1]
 
 
 def key_file(folder: Path) -> Path:
