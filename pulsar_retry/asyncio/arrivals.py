@@ -11,7 +11,7 @@ from typing import Any
 import _pulsar
 import pulsar
 
-from pulsar_retry.asyncio.bridge import Bridge, finish
+from pulsar_retry.asyncio.bridge import Bridge
 from pulsar_retry.asyncio.failing import failure, of_result
 from pulsar_retry.consumer.batching import Batch
 from pulsar_retry.consumer.receiving import Receiving
@@ -97,8 +97,7 @@ class Arrivals:
         if self._bridge.loop.is_closed():
             return  # the waiting receives ended together with the loop
         for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            if _wake(waiter):
                 return
 
     @contextlib.asynccontextmanager
@@ -148,7 +147,7 @@ class Arrivals:
             raise of_result(_pulsar.Result.Timeout)
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters[waiter] = None
-        timer = None if deadline is None else loop.call_at(deadline, finish, waiter)
+        timer = None if deadline is None else loop.call_at(deadline, _wake, waiter)
         if self._at_rest.is_set() and not self._is_paused:
             self._at_rest.clear()
             self._fetcher.ask()
@@ -158,3 +157,11 @@ class Arrivals:
             del self._waiters[waiter]
             if timer is not None:
                 timer.cancel()
+
+
+def _wake(waiter: asyncio.Future[None]) -> bool:
+    """Resolve a future unless it is resolved; tell whether it was not."""
+    if waiter.done():
+        return False
+    waiter.set_result(None)
+    return True

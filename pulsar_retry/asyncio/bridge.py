@@ -8,15 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import Any, TypeVar
 
-import _pulsar
-
-from pulsar_retry.asyncio.failing import failure, of_result
+from pulsar_retry.asyncio.failing import failure
 from pulsar_retry.errors import ConsumerClosedError, EventLoopError, ForkedError
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.threads import keep_thread_state
 
 T = TypeVar("T")
 
@@ -86,52 +82,27 @@ class Bridge:
         await asyncio.sleep(0)
         self.turn_ends = time.monotonic() + _LOOP_TURN_INTERVAL
 
-    async def ask(self, function: Callable[..., None], *arguments: Any) -> Any:
-        """Call a function of pulsar-client that takes a callback, and await the callback's value.
+    def follow(
+        self, source: Future[T], when_done: Callable[[], object] = lambda: None
+    ) -> asyncio.Future[T]:
+        """Return a future of the loop that ends as *source* does; it can be cancelled or ignored.
 
-        Raises:
-            pulsar.PulsarException: the error of the result.
+        Its errors have the types of `pulsar.asyncio` too. *when_done* is called before it ends.
         """
-        future: asyncio.Future[Any] = self.loop.create_future()
+        future: asyncio.Future[T] = self.loop.create_future()
 
-        def answered(result: _pulsar.Result, value: Any = None) -> None:
-            if result == _OK:
-                self.post(partial(finish, future, value))
-            else:
-                self.post(partial(fail, future, of_result(result)))
-            keep_thread_state()
+        def end() -> None:
+            when_done()
+            if future.done():
+                return
+            if (error := source.exception()) is None:
+                future.set_result(source.result())
+                return
+            future.set_exception(failure(error) if isinstance(error, Exception) else error)
+            future.exception()  # a caller that ignores the future gets no warning about it
 
-        function(*arguments, answered)
-        return await future
-
-    def follow(self, source: Future[T], ended: Callable[[Future[T]], None]) -> None:
-        """Have *ended* called on the loop when *source* is done."""
-        source.add_done_callback(lambda done: self.post(partial(ended, done)))
-
-
-_OK = _pulsar.Result.Ok
-
-
-def finish(future: asyncio.Future[T | None], value: T | None = None) -> None:
-    """Resolve *future* on its loop, unless it is resolved: its waiter can be cancelled."""
-    if not future.done():
-        future.set_result(value)
-
-
-def fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """Resolve *future* with an error, unless it is resolved."""
-    if not future.done():
-        future.set_exception(error)
-
-
-def end(future: asyncio.Future[None], flight: Future[None]) -> None:
-    """Resolve *future* as the hand-off *flight* has ended. It can be ignored."""
-    if (error := flight.exception()) is None:
-        finish(future)
-        return
-    fail(future, failure(error) if isinstance(error, Exception) else error)
-    if not future.cancelled():
-        future.exception()  # a caller that ignores the future gets no warning about it
+        source.add_done_callback(lambda _: self.post(end))
+        return future
 
 
 class Pool:
@@ -157,17 +128,14 @@ class Pool:
             Exception: an exception of *function*. Errors of pulsar-client also have the types of
                 `pulsar.asyncio`.
         """
-        bridge = Bridge()
-        waiter: asyncio.Future[None] = bridge.loop.create_future()
         try:
             running = self._executor.submit(function, *arguments)
         except ForkedError:
             raise
         except RuntimeError:
             raise failure(ConsumerClosedError("the client is closed")) from None
-        bridge.follow(running, lambda _: finish(waiter))
         try:
-            await waiter
+            return await Bridge().follow(running)
         except asyncio.CancelledError:
             if dropped is not None:
                 # It is not a callback of `running`, because that would block the loop if `running`
@@ -175,10 +143,6 @@ class Pool:
                 with contextlib.suppress(RuntimeError):
                     self._executor.submit(_drop, dropped, running)
             raise
-        error = running.exception()
-        if isinstance(error, Exception):
-            raise failure(error) from error.__cause__
-        return running.result()
 
     def close(self) -> None:
         """Accept no more calls; running calls continue."""

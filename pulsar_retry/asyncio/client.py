@@ -7,14 +7,13 @@ import re
 import weakref
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, Never, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar, cast
 
 import pulsar
 import pulsar.asyncio
 
 from pulsar_retry import client as threaded
-from pulsar_retry.asyncio.bridge import Bridge, Pool
-from pulsar_retry.asyncio.closing import Closing
+from pulsar_retry.asyncio.bridge import Pool
 from pulsar_retry.asyncio.consumer import Consumer
 from pulsar_retry.asyncio.delivery import Delivery
 from pulsar_retry.asyncio.subscriber import Subscriber
@@ -54,7 +53,7 @@ def _taking(
     return decorate
 
 
-class Client(Closing, pulsar.asyncio.Client):
+class Client(pulsar.asyncio.Client):
     """A `pulsar.asyncio.Client` with retry letters, dead letters, nack delays and subscribers.
 
     Accepts every argument of `pulsar.Client`. ``async with`` closes it. The client can be made and
@@ -216,8 +215,7 @@ class Client(Closing, pulsar.asyncio.Client):
         Raises:
             pulsar.PulsarException: the broker was not reached, or refused.
         """
-        partitions = await Bridge().ask(self._client.get_topic_partitions_async, topic)
-        return list(partitions)
+        return await self._pool.run(self._inner.get_topic_partitions, topic)
 
     def get_service_info(self) -> Any:
         """Return this client's data about the service; see `pulsar.Client.get_service_info`."""
@@ -242,6 +240,9 @@ class Client(Closing, pulsar.asyncio.Client):
             await self._pool.run(self._inner.close)
         finally:
             self._pool.close()
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(self, *_: object) -> None:
         with contextlib.suppress(pulsar.AlreadyClosed):

@@ -1,3 +1,4 @@
+# ruff: noqa: SLF001 - the blocking consumer does the work for this one
 """The consumer for asyncio: `pulsar_retry.Consumer` without blocking calls."""
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import pulsar.asyncio
 
 from pulsar_retry.asyncio.arrivals import Arrivals
 from pulsar_retry.asyncio.bridge import Bridge, Pool
-from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.asyncio.failing import failure, translating_errors
-from pulsar_retry.asyncio.handing import Handing
 from pulsar_retry.consumer import consumer as threaded
-from pulsar_retry.consumer.access import AsyncioAccess
+from pulsar_retry.consumer.handoff.lists import raise_failures
+from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
+from pulsar_retry.letters.letter import Letter
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.raw import message_of
+from pulsar_retry.runtime.raw import message_of, raw_of, whole_of
 from pulsar_retry.runtime.upstream import OF_ASYNCIO, RAW_OF_ASYNCIO, MessageOrId, check
 
 _NEEDS = "pulsar_retry.asyncio needs (pulsar-client 3.13 has it)"
@@ -29,7 +30,7 @@ check(pulsar.asyncio, OF_ASYNCIO, _NEEDS)
 check(_pulsar, RAW_OF_ASYNCIO, _NEEDS)
 
 
-class Consumer(Closing, pulsar.asyncio.Consumer):
+class Consumer(pulsar.asyncio.Consumer):
     """A `pulsar.asyncio.Consumer` with retry letters, dead letters and nack delays.
 
     `Client.subscribe` makes it. It belongs to the event loop on which that call was awaited; on
@@ -50,14 +51,17 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         pool: Pool,
         batch_limits: tuple[int, int, int],
     ) -> None:
-        access = AsyncioAccess(consumer)
-        super().__init__(access.raw, access.schema)  # both use one raw consumer
-        self._inner, self._access = consumer, access
+        super().__init__(consumer._consumer, consumer._schema)  # both use one raw consumer
+        self._inner = consumer
+        self._receiving, self._outbox = consumer._receiving, consumer._outbox
+        self._took = consumer._in_hand.took
         self._pool = pool
         self._batch_limits = batch_limits
         self._bridge = Bridge()
-        self._arrivals = Arrivals(access.receiving, self._bridge)
-        self._handing = Handing(access, self._bridge)
+        self._arrivals = Arrivals(self._receiving, self._bridge)
+        # Waiting for a permit of the hand-off would block. This semaphore is acquired before, so
+        # that a permit is free.
+        self._room = asyncio.Semaphore(consumer._plan.max_pending_letters)
         fork.guard(self, "_consumer")
 
     # -- receiving ------------------------------------------------------------------------------
@@ -79,7 +83,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
             pulsar.AlreadyClosed: the consumer is closed.
         """
         self._bridge.check()
-        access, receiving = self._access, self._access.receiving
+        receiving = self._receiving
         fast_receive = self._arrivals.fast_receive
         if fast_receive is not None:
             try:
@@ -88,7 +92,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
                 pass  # `receive` of the arrivals asks again below
             else:
                 if raw.redelivery_count() <= receiving.limit or not receiving.is_surplus(raw):
-                    access.took((raw,))
+                    self._took((raw,))
                     return message_of(raw, self._schema, letter=False)
         timeout = seconds_of(timeout_millis)
         loop = self._bridge.loop
@@ -106,7 +110,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
             pulsar.AlreadyClosed: the consumer is closed.
         """
         self._bridge.check()
-        receiving = self._access.receiving
+        receiving = self._receiving
         batch = await self._arrivals.receive_batch(self._batch_limits)
         return [receiving.wrap(raw) for raw in batch if not receiving.is_surplus(raw)]
 
@@ -125,11 +129,10 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         """Acknowledge a message of either topic; its id is accepted too.
 
         It does not wait for the broker: pulsar-client sends acknowledgements in groups, within a
-        tenth of a second. With ``enable_retry``, prefer messages to ids: for an id the broker is
-        asked, once for each ledger, which topic it belongs to. This blocks the event loop for about
-        10 ms.
+        tenth of a second.
 
         Raises:
+            ConfigError: see `pulsar_retry.Consumer.acknowledge`.
             pulsar.AlreadyClosed: the consumer is closed.
         """
         try:
@@ -153,7 +156,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
     ) -> None:
         """Have *message* redelivered later; see `pulsar_retry.Consumer.negative_acknowledge`.
 
-        It does not wait for the broker; for an id, see `acknowledge`.
+        It does not wait for the broker.
 
         Args:
             message: A message or an id.
@@ -198,11 +201,50 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         properties: Mapping[str, str] | None,
     ) -> None:
         """Do what `reconsume_later` does with a list."""
-        outbox = self._access.outbox
-        outbox.delay_request(delay, level)
-        await self._handing.all(
-            messages, lambda each: outbox.retry_letter(each, delay, level, properties)
+        self._outbox.delay_request(delay, level)
+        begun: list[asyncio.Future[None] | Exception] = []
+        try:
+            for each in messages:
+                try:
+                    letter = self._outbox.retry_letter(each, delay, level, properties)
+                    begun.append(await self._hand_on(each, letter))
+                except Exception as error:  # noqa: BLE001 - the other messages must still be settled
+                    begun.append(error)
+        except asyncio.CancelledError:
+            for each in messages[len(begun) + 1 :]:
+                with contextlib.suppress(ConfigError):  # it is not a message
+                    self._ask_back(whole_of(each))
+            raise
+        if futures := [each for each in begun if isinstance(each, asyncio.Future)]:
+            await asyncio.wait(futures)
+        raise_failures(
+            [each.exception() if isinstance(each, asyncio.Future) else each for each in begun]
         )
+
+    async def _hand_on(self, message: pulsar.Message, letter: Letter) -> asyncio.Future[None]:
+        """Wait for room, then publish *letter* and acknowledge *message*.
+
+        The hand-off completes, even if its caller is cancelled, or the message is redelivered.
+        """
+        try:
+            await self._room.acquire()
+        except asyncio.CancelledError:
+            self._ask_back(raw_of(message))
+            raise
+        try:
+            with translating_errors():
+                future = self._outbox.hand_on_elsewhere(message, letter)
+        except BaseException:
+            self._room.release()
+            raise
+        handed_on(message, future)
+        return self._bridge.follow(future, self._room.release)
+
+    def _ask_back(self, raw: Any) -> None:
+        """Have a message redelivered whose hand-off has not begun."""
+        if not self._outbox.closed:  # otherwise the broker redelivers it anyway
+            in_hand = self._inner._in_hand
+            in_hand.come_back(raw, letter=in_hand.is_letter(raw))
 
     async def reconsume_later_async(
         self,
@@ -221,8 +263,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
             future can be ignored: an error is then not reported, and the message is redelivered.
         """
         self._bridge.check()
-        letter = self._access.outbox.retry_letter(message, delay, level, properties)
-        return await self._handing.hand_on(message, letter)
+        letter = self._outbox.retry_letter(message, delay, level, properties)
+        return await self._hand_on(message, letter)
 
     async def reconsume_later_cumulative(
         self,
@@ -237,7 +279,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         See `pulsar_retry.Consumer.reconsume_later_cumulative`. If the call is cancelled, nothing
         before *message* is acknowledged.
         """
-        acknowledge = self._access.cumulatively(message)
+        acknowledge = self._inner._cumulatively(message)
         await self.reconsume_later(message, delay=delay, level=level, properties=properties)
         with translating_errors():
             acknowledge()
@@ -270,8 +312,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
     ) -> asyncio.Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
         self._bridge.check()
-        letter = self._access.outbox.dead_letter(message, reason, error, properties)
-        return await self._handing.hand_on(message, letter)
+        letter = self._outbox.dead_letter(message, reason, error, properties)
+        return await self._hand_on(message, letter)
 
     @property
     def dropped_duplicates(self) -> int:
@@ -310,7 +352,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
     async def get_last_message_id(self) -> _pulsar.MessageId:
         """Return the id of the last message of the topic."""
         self._bridge.check()
-        found: _pulsar.MessageId = await self._bridge.ask(self._consumer.get_last_message_id_async)
+        found: _pulsar.MessageId = await self._pool.run(self._inner.get_last_message_id)
         return found
 
     def topic(self) -> str:
@@ -345,6 +387,12 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
         self._arrivals.close()
         with contextlib.suppress(ConsumerClosedError):  # the client is closed, with its consumers
             await self._pool.run(self._inner.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     def _end_receives(self) -> None:
         """Make waiting receives raise `pulsar.AlreadyClosed`. Thread-safe."""

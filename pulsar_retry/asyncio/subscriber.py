@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Self
+from typing import Any, Self
 
-from pulsar_retry.asyncio.bridge import Bridge, finish
+from pulsar_retry.asyncio.bridge import Bridge
 from pulsar_retry.asyncio.failing import failure
 from pulsar_retry.asyncio.signals import asked_by_signals
 from pulsar_retry.policy.durations import Duration, seconds
@@ -31,7 +31,7 @@ class Subscriber:
     def __init__(self, subscriber: threaded.Subscriber) -> None:
         self._inner = subscriber
         self._bridge: Bridge | None = None
-        self._ended: asyncio.Future[None] | None = None
+        self._ended: asyncio.Future[Any] | None = None
 
     async def start(self) -> Self:
         """Subscribe and start; return when messages can arrive.
@@ -46,14 +46,11 @@ class Subscriber:
         if self._bridge is not None:
             raise RuntimeError("a subscriber runs once; make another one")
         bridge = self._bridge = Bridge()
-        ended = self._ended = bridge.loop.create_future()
-        opened: asyncio.Future[None] = bridge.loop.create_future()
         inner = self._inner
         inner._begin(bridge.loop)
-        bridge.follow(inner._opening, lambda _: finish(opened))
-        bridge.follow(inner._ending, lambda _: finish(ended))
+        self._ended = bridge.follow(inner._ending)
         try:
-            await opened
+            await asyncio.wait([bridge.follow(inner._opening)])
         except asyncio.CancelledError:
             inner._ask("abandon", 0)
             raise
@@ -178,7 +175,7 @@ class Subscriber:
         assert self._bridge is not None  # noqa: S101 - it was started
         assert self._ended is not None  # noqa: S101 - as above
         self._bridge.check()
-        await asyncio.shield(self._ended)
+        await asyncio.wait([self._ended])
 
     async def _stop_although_cancelled(self, mode: StopMode, timeout: Duration) -> None:
         """Stop although the caller is cancelled; abandon if it is cancelled again."""

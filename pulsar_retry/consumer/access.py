@@ -219,31 +219,3 @@ class SubscriberAccess:
             redact=self._redact,
         )
         return carried, origin, details
-
-
-class AsyncioAccess:
-    """The parts of a consumer that the asyncio consumer above it needs.
-
-    Attributes:
-        raw: pulsar-client's own consumer.
-        schema: The schema that decodes values.
-        max_pending_letters: The maximum number of letters in flight.
-        receiving: Tells which messages are surplus, and makes messages for the application.
-        outbox: Makes letters, and hands messages on.
-        cumulatively: Returns a function that acknowledges everything up to a message.
-    """
-
-    def __init__(self, consumer: Consumer) -> None:
-        self.raw, self.schema = consumer._consumer, consumer._schema
-        self.max_pending_letters = consumer._plan.max_pending_letters
-        self.receiving, self.outbox = consumer._receiving, consumer._outbox
-        self.cumulatively = consumer._cumulatively
-        self._in_hand = consumer._in_hand
-        self._settling = consumer._settling
-        # Bound once, because it is called for each message.
-        self.took = consumer._in_hand.took
-
-    def ask_back(self, raw: Any) -> None:
-        """Have a message redelivered whose hand-off did not take place."""
-        if not self.outbox.closed:  # otherwise the broker redelivers it anyway
-            self._settling.come_back(raw, self._in_hand.is_letter(raw))

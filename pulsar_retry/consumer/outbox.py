@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -179,15 +180,26 @@ class Outbox:
         hand_off = self._open()
         return hand_off.hand_on(self._flight(hand_off, message, letter, keeps=keeps))
 
-    def hand_on_now(
+    def hand_on_elsewhere(
         self, message: Any, letter: Letter, *, keeps: bool = False
-    ) -> Future[None] | None:
-        """Do what `hand_on` does if that does not block; otherwise return None."""
+    ) -> Future[None]:
+        """Do what `hand_on` does, on another thread if it blocks.
+
+        Raises:
+            ConsumerClosedError: the consumer is closed.
+        """
         hand_off = self._open()
-        future = hand_off.hand_on_now(self._flight(hand_off, message, letter, keeps=keeps))
-        if future is None:
-            self._in_hand.settled -= 1
-        return future
+        flight = self._flight(hand_off, message, letter, keeps=keeps)
+
+        def hand_on() -> None:
+            try:
+                hand_off.hand_on(flight)
+            except Exception as error:  # noqa: BLE001 - the caller gets it
+                flight.future.set_exception(error)
+
+        if hand_off.hand_on_now(flight) is None and not self.submit(hand_on):
+            raise ConsumerClosedError("the consumer is closed")
+        return flight.future
 
     def _flight(self, hand_off: HandOff, message: Any, letter: Letter, *, keeps: bool) -> Flight:
         source, was_letter, when_done = self._in_hand.leaves(message)
@@ -215,10 +227,8 @@ class Outbox:
         if self.closed:
             return  # the broker redelivers the message after the consumer has closed
         letter = dead_lettered(self._plan, text_properties(raw), self._origin(raw))
-        if (future := self.hand_on_now(raw, letter, keeps=True)) is not None:
-            self._log_failure(future, raw)
-        else:
-            self.submit(lambda: self._log_failure(self.hand_on(raw, letter, keeps=True), raw))
+        with contextlib.suppress(ConsumerClosedError):  # as above
+            self._log_failure(self.hand_on_elsewhere(raw, letter, keeps=True), raw)
 
     def _log_failure(self, future: Future[None], raw: Any) -> None:
         """Log a failed hand-off of the message *raw*, because no caller waits for its result."""

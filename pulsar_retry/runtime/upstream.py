@@ -103,7 +103,6 @@ OF_ASYNCIO: Names = {
 #: Of the C++ binding, for `pulsar_retry.asyncio` only.
 RAW_OF_ASYNCIO: Names = {
     "Client": ("create_producer_async_v2", "create_reader_async_v2", "subscribe_async_v2"),
-    "Consumer": ("get_last_message_id_async",),
 }
 
 

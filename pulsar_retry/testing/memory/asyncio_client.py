@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from concurrent.futures import Future
 from typing import Any, cast
 
 import pulsar
 import pulsar.asyncio
 
 from pulsar_retry import asyncio as pulsar_asyncio
-from pulsar_retry.asyncio.bridge import Bridge
 from pulsar_retry.client import Client
 from pulsar_retry.testing.clock import VirtualClock
 
@@ -63,7 +63,16 @@ class _Producer(pulsar.asyncio.Producer):
         )
         del given["self"]
         message = self._inner._build_msg(*given.values())  # noqa: SLF001 - it takes all arguments
-        return pulsar.MessageId.wrap(await Bridge().ask(self._producer.send_async, message))
+        sent: Future[Any] = Future()
+
+        def answered(result: pulsar.Result, message_id: Any) -> None:
+            if result == pulsar.Result.Ok:
+                sent.set_result(message_id)
+            else:
+                sent.set_exception(pulsar.asyncio.PulsarException(result))
+
+        self._producer.send_async(message, answered)
+        return pulsar.MessageId.wrap(await asyncio.wrap_future(sent))
 
 
 class _Subscriber(pulsar_asyncio.Subscriber):

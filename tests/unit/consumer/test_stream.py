@@ -151,7 +151,7 @@ def test_the_topic_alone_is_received_directly() -> None:
         assert rig.receive().kind == "m"
     assert asked == rig.retry.asked
     rig.retry.deliver()
-    clock.at += 0.003
+    clock.at += 0.06
     assert rig.receive().kind == "l"
 
 
@@ -184,9 +184,9 @@ def test_a_quiet_stream_polls_seldom() -> None:
     rig.main.receive = receive  # type: ignore[method-assign]
     with pytest.raises(pulsar.Timeout):
         rig.stream.receive(10)
-    growing = [each for each in waits if each > 0][:100]
-    assert growing == sorted(growing)
-    assert (1, 50) == (growing[0], growing[-1])
+    waits = [each for each in waits if each > 0]
+    assert (1, 50) == (waits[0], max(waits))
+    assert 300 > len(waits)
 
 
 def test_a_closed_consumer_ends_all_waits(rig: Rig) -> None:
