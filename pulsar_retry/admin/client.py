@@ -40,11 +40,6 @@ class AdminClient:
         self.subscriptions = Subscriptions(self._transport)
         self.compaction = Compaction(self._transport)
 
-    def tenants(self) -> list[str]:
-        """Return the names of all tenants, sorted. Needs the rights of a superuser."""
-        names: list[str] = self._transport.json("GET", "tenants")
-        return sorted(names)
-
     def broker_version(self) -> str:
         """Return the version of the broker that answers, such as ``4.2.4``."""
         return self._transport.send("GET", "brokers/version").body.decode().strip().strip('"')

@@ -38,10 +38,6 @@ class Retention:
         """Whether a message is deleted as soon as every subscription has acknowledged it."""
         return self.minutes == 0 or self.megabytes == 0
 
-    def json(self) -> dict[str, int]:
-        """Return the retention as JSON for the REST API."""
-        return {"retentionTimeInMinutes": self.minutes, "retentionSizeInMB": self.megabytes}
-
 
 class Namespaces:
     """Namespaces, ``tenant/namespace``. Thread-safe. Failed requests raise `AdminError`."""
@@ -59,13 +55,13 @@ class Namespaces:
 
         It takes two requests for any number of topics. System topics are left out.
         """
-        path = f"persistent/{path_of(namespace)}"
+        path = f"persistent/{_path_of(namespace)}"
         single: list[str] = self._transport.json("GET", path, includeSystemTopic=False)
         return sorted({logical(each) for each in single} | set(self.partitioned(namespace)))
 
     def partitioned(self, namespace: str) -> list[str]:
         """Return the full names of the partitioned topics, sorted."""
-        path = f"persistent/{path_of(namespace)}/partitioned"
+        path = f"persistent/{_path_of(namespace)}/partitioned"
         names: list[str] = self._transport.json("GET", path, includeSystemTopic=False)
         return sorted(names)
 
@@ -73,17 +69,12 @@ class Namespaces:
         """Return the retention that is set on the namespace; None: the broker's default applies."""
         return Retention.read(self.policy(namespace, "retention"))
 
-    def set_retention(self, namespace: str, retention: Retention) -> None:
-        """Set the retention of all topics without a retention policy of the topic itself."""
-        path = f"namespaces/{path_of(namespace)}/retention"
-        self._transport.json("POST", path, retention.json())
-
     def policy(self, namespace: str, name: str) -> Any:
         """Return a policy by its path, such as ``messageTTL``; None if it is not set."""
-        return self._transport.json("GET", f"namespaces/{path_of(namespace)}/{name}")
+        return self._transport.json("GET", f"namespaces/{_path_of(namespace)}/{name}")
 
 
-def path_of(namespace: str) -> str:
+def _path_of(namespace: str) -> str:
     """Return a namespace as a quoted path.
 
     Raises:

@@ -13,11 +13,10 @@ from support.waiting import eventually
 
 
 def test_what_there_is(rest, namespace, topic) -> None:
-    """Tenants, namespaces, topics with and without partitions; asking creates nothing."""
+    """Namespaces, topics with and without partitions; asking creates nothing."""
     rest.topics.create(topic)
     rest.topics.create(f"{topic}-parts", partitions=2)
 
-    assert "public" in rest.tenants()
     assert namespace in rest.namespaces.names("public")
     assert [topic, f"{topic}-parts"] == rest.namespaces.topics(namespace)
     assert [f"{topic}-parts"] == rest.namespaces.partitioned(namespace)
@@ -80,11 +79,12 @@ def test_looking_at_messages(rest, topic, publish) -> None:
     assert rest.topics.internal_stats(topic)["cursors"]["all"]["markDeletePosition"]
 
 
-def test_retention_is_the_topics_or_the_namespaces(rest, namespace, topic) -> None:
+def test_retention_is_the_topics_or_the_namespaces(rest, admin, namespace, topic) -> None:
     """What applies is asked for."""
     rest.topics.create(topic)
     assert Retention() == rest.topics.retention(topic)
-    rest.namespaces.set_retention(namespace, Retention(60, 100))
+    limits = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}
+    admin.set_namespace_policy(namespace, "retention", limits)
 
     assert Retention(60, 100) == rest.namespaces.retention(namespace)
     eventually(lambda: rest.topics.retention(topic) == Retention(60, 100))

@@ -57,4 +57,8 @@ def test_what_is_none(text) -> None:
 def test_retention_needs_both_time_and_size(retention, nothing) -> None:
     """Where one of them is 0, Pulsar keeps nothing."""
     assert nothing == retention.keeps_nothing
-    assert retention == Retention.read(retention.json())
+    limits = {
+        "retentionTimeInMinutes": retention.minutes,
+        "retentionSizeInMB": retention.megabytes,
+    }
+    assert retention == Retention.read(limits)
