@@ -15,7 +15,6 @@ from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handoff.making import text_properties
 from pulsar_retry.letters.facts import Facts, facts_of
 from pulsar_retry.letters.letter import FailureDetails, dead_lettered, retried, used_up
-from pulsar_retry.observe.tracing import traced
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
@@ -178,7 +177,6 @@ class SubscriberAccess:
             custom=custom,
             least_delay=least_delay,
         )
-        letter = traced(letter, message, self._plan.subscription)
         return self._outbox.hand_on(message, letter, keeps=keep)
 
     def dead(
@@ -200,7 +198,6 @@ class SubscriberAccess:
                 self._plan, carried, origin, reason=action.reason, details=details
             )
         letter.properties.update(custom)
-        letter = traced(letter, message, self._plan.subscription)
         return self._outbox.hand_on(message, letter, keeps=keep)
 
     def _letter_inputs(

@@ -196,7 +196,7 @@ class Consumer(pulsar.Consumer):
         ):
             raw = message._message  # noqa: SLF001
             self._consumer.acknowledge(raw)
-            message._settled = True  # noqa: SLF001 - see `LetterMaker`
+            message._settled = True  # noqa: SLF001 - see `unsettled`
             self._in_hand.settled += 1
             if self._nacked:
                 self._in_hand.main.nacks.cancel(raw.message_id())

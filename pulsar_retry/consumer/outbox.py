@@ -124,8 +124,7 @@ class Outbox:
             carried = raw.properties()
         except UnicodeDecodeError:
             return self.dead_letter(message, UNREADABLE_PROPERTIES, None, properties)
-        letter = reconsumed(self._plan, request, carried, self._origin(raw), properties)
-        return self._traced(letter, message)
+        return reconsumed(self._plan, request, carried, self._origin(raw), properties)
 
     def dead_letter(
         self,
@@ -147,7 +146,7 @@ class Outbox:
         details = FailureDetails(
             checked_error(error), attempt, self._clock.now(), publish_time(raw)
         )
-        letter = dead_lettered(
+        return dead_lettered(
             self._plan,
             carried,
             origin,
@@ -155,11 +154,6 @@ class Outbox:
             reason=reason,
             details=details,
         )
-        return self._traced(letter, message)
-
-    def _traced(self, letter: Letter, message: Any) -> Letter:
-        found: Letter = traced(letter, message, self._plan.subscription)
-        return found
 
     def _origin(self, raw: Any) -> Origin:
         """Return the topic, the id and the subscription that *raw* was delivered with."""
@@ -207,7 +201,7 @@ class Outbox:
             hand_off,
             raw_of(message),
             source,
-            letter,
+            traced(letter, message, self._plan.subscription),
             was_letter=was_letter,
             when_done=when_done,
             keeps=keeps,

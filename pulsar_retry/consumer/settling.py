@@ -37,7 +37,7 @@ class MessageSettler:
         self._acknowledge(message, letter=letter)
         self._watch.settled(raw_of(message), ACKNOWLEDGED)
         if isinstance(message, Message):
-            message._settled = True  # noqa: SLF001 - see `LetterMaker`
+            message._settled = True  # noqa: SLF001 - see `unsettled`
 
     def settle_as(self, message: Any, outcome: str) -> None:
         """Acknowledge a message that was not handled successfully, and count it as *outcome*."""

@@ -253,7 +253,7 @@ class Envelope:
             properties |= attributes
             room -= sum(map(len, attributes))
         if it.traceback:
-            room -= sum(map(_size, properties.values()))
+            room -= _size("".join(properties.values()))
             properties[wire.FAILURE_TRACEBACK] = _tail(it.traceback, room)
         return properties
 

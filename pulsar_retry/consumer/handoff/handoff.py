@@ -55,6 +55,8 @@ from pulsar_retry.runtime.timer import Timer
 
 _log = logging.getLogger("pulsar_retry")
 
+_RAISED = "a callback of reconsume_later_async raised an exception"
+
 #: The schema of letters whose own schema is only named: one object, so that they share a producer.
 _BYTES = pulsar.schema.BytesSchema()
 
@@ -252,26 +254,24 @@ class HandOff:
             if not is_older or not isinstance(error.__cause__, pulsar.IncompatibleSchema):
                 raise
         name_writer_schema(flight.letter.properties, flight.raw)
-        outlet = self._outlet(flight.raw, flight.letter, _BYTES)
+        outlet = self._outlet_of(flight.raw, flight.letter, _BYTES)
         return outlet, self.producers.open(outlet)
 
-    def _outlet_of(self, raw: Any, letter: Letter) -> Outlet:
+    def _outlet_of(self, raw: Any, letter: Letter, schema: Any = None) -> Outlet:
         """Return the outlet of a letter; it may ask the broker for the schema of *raw*.
 
-        With the reader's schema, evolved Avro data would be decoded wrongly from the letter.
+        With the reader's schema, evolved Avro data would be decoded wrongly from the letter. Dead
+        letters need no identity.
         """
-        schema = self._schema
-        if self._writer_schemas is not None:
+        if schema is None and self._writer_schemas is not None:
             if has_named_schema(letter.properties, raw):
                 schema = _BYTES
             else:
-                schema = self._writer_schemas.of(raw) or schema
-        return self._outlet(raw, letter, schema)
-
-    def _outlet(self, raw: Any, letter: Letter, schema: Any) -> Outlet:
-        """Return the outlet of a letter with *schema*. Dead letters need no identity."""
+                schema = self._writer_schemas.of(raw)
         named = not letter.dead and gives_identity(raw, letter.properties, letter.origin)
-        return self.producers.outlet(letter.topic, schema, dead=letter.dead, named=named)
+        return self.producers.outlet(
+            letter.topic, schema or self._schema, dead=letter.dead, named=named
+        )
 
     def _send_alone(self, outlet: Outlet, flights: list[Flight]) -> None:
         single_file = self._single_files.get(outlet)
@@ -309,7 +309,10 @@ class HandOff:
             flight.state = DONE
             if flight.when_done is not None:
                 _guarded(flight.when_done)
-            _guarded(flight.future.succeed)
+            try:
+                flight.future.succeed()
+            except BaseException:  # noqa: BLE001 - as in `_guarded`, whose call is saved here
+                _log.exception(_RAISED)
 
     def _fail(self, flight: Flight, cause: BaseException) -> None:
         is_out = flight.state == OUT
@@ -468,7 +471,7 @@ def _guarded(call: Callable[[], None]) -> None:
     try:
         call()
     except BaseException:  # noqa: BLE001 - a caller's callback raised; it must not reach C++
-        _log.exception("a callback of reconsume_later_async raised an exception")
+        _log.exception(_RAISED)
 
 
 def _finish(flights: list[Flight]) -> None:

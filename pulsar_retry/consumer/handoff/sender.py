@@ -97,11 +97,14 @@ class NativeSender(CallbackSender):
         if letter.payload is not None or type(flight.source) is not _pulsar.Consumer:
             super().send(flight)
             return
-        due, outcomes = deliver_at(letter, flight.hand_off.clock.time), self._outcomes
+        hand_off, outcomes = flight.hand_off, self._outcomes
+        due = deliver_at(letter, hand_off.clock.time)
         if outcomes.taker is None:
             outcomes.start()  # first: if that fails, nothing was sent
         flight.job = self._send(flight.raw, flight.source, letter.properties, due, flight)
-        if flight.is_over:  # it has ended, perhaps because it was given up meanwhile
+        if (
+            flight not in hand_off.flights
+        ):  # it has ended, perhaps because it was given up meanwhile
             outcomes.give_up(flight.job)
         if outcomes.taker is None:  # it may have ended meanwhile
             outcomes.start()
@@ -130,13 +133,19 @@ class NativeOutcomes:
         self._finish = finish
         self._lock = threading.RLock()  # a finalizer may hand on, too, in the same thread
         self.taker: threading.Thread | None = None
-        self.give_up: Callable[[int], bool] = self._outcomes.give_up
-        self.wake: Callable[[], None] = self._outcomes.wake
 
     def sender(self, raw: Any) -> Callable[..., int]:
         """Return what sends letters with pulsar-client's producer *raw*."""
         send: Callable[..., int] = self._outcomes.sender(raw).send
         return send
+
+    def give_up(self, job: int) -> bool:
+        """Expect no outcome of a job; return whether it is too late, since it is known."""
+        return bool(self._outcomes.give_up(job))
+
+    def wake(self) -> None:
+        """Have the thread look at once whether letters are left."""
+        self._outcomes.wake()
 
     def start(self) -> None:
         """Start the thread if there is none."""
