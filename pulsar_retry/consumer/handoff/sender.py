@@ -102,9 +102,7 @@ class NativeSender(CallbackSender):
         if outcomes.taker is None:
             outcomes.start()  # first: if that fails, nothing was sent
         flight.job = self._send(flight.raw, flight.source, letter.properties, due, flight)
-        if (
-            flight not in hand_off.flights
-        ):  # it has ended, perhaps because it was given up meanwhile
+        if flight not in hand_off.flights:  # it was given up meanwhile, perhaps
             outcomes.give_up(flight.job)
         if outcomes.taker is None:  # it may have ended meanwhile
             outcomes.start()
