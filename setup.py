@@ -6,11 +6,13 @@ and does their work in Python.
 
 import os
 import re
+import shutil
 import sys
 import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 REPOSITORY = "pulsar-retry/pulsar-retry"
 
@@ -42,6 +44,15 @@ def description() -> str:
     return re.sub(r"((?<!!)\[[^]]*\]\()(?![a-z]+:|#)", rf"\1{shown}/", text)
 
 
+class BuildPython(build_py):
+    """Builds from the sources alone: setuptools would also package files of an earlier build."""
+
+    def run(self) -> None:
+        """Remove what an earlier build has left, then build."""
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
 MODULES = [extension("_handoff", "handoff.cpp"), extension("_rows", "rows.cpp")]
 
 # A Python without its global lock has no stable ABI. PULSAR_RETRY_PURE=1 makes the wheel for all
@@ -49,9 +60,10 @@ MODULES = [extension("_handoff", "handoff.cpp"), extension("_rows", "rows.cpp")]
 CAN = sys.platform == "linux" and not sysconfig.get_config_var("Py_GIL_DISABLED")
 if CAN and os.environ.get("PULSAR_RETRY_PURE") != "1":
     setup(
+        cmdclass={"build_py": BuildPython},
         long_description=description(),
         ext_modules=MODULES,
         options={"bdist_wheel": {"py_limited_api": "cp311"}},
     )
 else:
-    setup(long_description=description())
+    setup(cmdclass={"build_py": BuildPython}, long_description=description())
