@@ -246,7 +246,8 @@ class Consumer(pulsar.Consumer):
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages of both topics redelivered, also nacked ones.
 
-        It is requested 0.2 s later, because pulsar-client sends acknowledgements up to 0.1 s late.
+        If anything was acknowledged since the last call, it is requested 0.2 s later, because
+        pulsar-client sends acknowledgements up to 0.1 s late.
         """
         self._receiving.drop()
         self._settling.redeliver_everything()

@@ -38,11 +38,13 @@ LEAD = CLIENT_DELAY_MS / 1000
 #: Seconds without a nack after a burst: one look of pulsar-client and a little more.
 PAUSE = 0.04
 
-#: The maximum number of seconds for a burst: pulsar-client redelivers nothing meanwhile.
-_BURST = 0.1
+#: The maximum number of seconds for a burst. pulsar-client redelivers nothing meanwhile, so what is
+#: due waits; but what came back would compete for the interpreter with the rest of the burst.
+_BURST = 0.8
 
-#: How many messages are nacked before the time is checked.
-_PART = 256
+#: How many messages are nacked before the time is checked. With many, the interpreter's lock is
+#: needed less often, which the application may use all the time.
+_PART = 4096
 
 #: From how many ids on C++ is used. Fewer take no time, and need not load the extension module.
 _MANY = 16
@@ -203,17 +205,19 @@ class Nacks:
             if self.pending:  # otherwise the consumer is closed
                 self._time_outs.add(place_of(message_id))
 
-    def ask_for_all(self) -> None:
+    def ask_for_all(self, *, waits: bool) -> None:
         """Have everything redelivered that is not acknowledged, and cancel all nacks.
 
-        It is requested after all acknowledgements so far, which pulsar-client sends late.
+        If it *waits*, it is requested after all acknowledgements so far.
         """
         with self._lock:
-            if not self._closed:
+            if waits and not self._closed:
                 due = self._timer.now() + _SENT
                 self._check_at(due)
                 self._all_due = min(self._all_due, due)
-                self.clear()
+            self.clear()
+        if not waits:
+            self.raw.redeliver_unacknowledged_messages()
 
     # -- what is received and settled -------------------------------------------------------------
 
@@ -346,21 +350,24 @@ class Nacks:
         """
         taken: list[_Pending] = []
         with self._lock:
-            while self.redelivers_all or len(taken) < _PART:
-                if (due := self._head()) is None or due > until:
-                    break
-                _, entry, index = self._heap[0]
-                entries = {entry}
+            heap, pending = self._heap, self.pending
+            while heap and heap[0][0] <= until and (self.redelivers_all or len(taken) < _PART):
+                due, entry, index = heapq.heappop(heap)
+                known = pending.get(entry)
+                if known is None or known.dues.get(index) != due:
+                    continue  # this nack was cancelled
                 if self.redelivers_all and (entry, index) in self._time_outs:
-                    entries.update(each for each, _ in self._time_outs)
-                taken += map(self._pop, entries)
+                    taken += map(self._pop, {each for each, _ in self._time_outs})
+                else:
+                    taken.append(self._pop(entry))
         return taken
 
     def _pop(self, entry: Entry) -> _Pending:
         known = self.pending.pop(entry)
         self._count -= len(known.dues)
         self.redelivered += len(known.dues)
-        self._time_outs.difference_update((entry, each) for each in known.dues)
+        if self._time_outs:
+            self._time_outs.difference_update((entry, each) for each in known.dues)
         return known
 
     def _ids(self, taken: list[_Pending]) -> list[Any]:

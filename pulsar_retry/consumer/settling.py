@@ -25,6 +25,7 @@ class MessageSettler:
         self._in_hand = in_hand
         self._plan = plan
         self._watch = watch
+        self._settled_before = 0  # when everything was redelivered
 
     # -- acknowledgements -----------------------------------------------------------------------
 
@@ -113,22 +114,24 @@ class MessageSettler:
     def hand_off_failed(self, raw: Any, was_letter: bool) -> None:
         """Have a message redelivered whose letter has failed."""
         self._in_hand.settled -= 1
-        self.come_back(raw, was_letter)
-
-    def come_back(self, raw: Any, letter: bool) -> None:
-        """Have a message redelivered that could not be handed on."""
-        self._in_hand.come_back(raw, letter=letter)
+        self._in_hand.come_back(raw, letter=was_letter)
 
     # -- everything at once ---------------------------------------------------------------------
 
     def redeliver_everything(self) -> None:
-        """Have all unacknowledged messages redelivered now, including nacked ones."""
+        """Have all unacknowledged messages redelivered, including nacked ones.
+
+        pulsar-client sends acknowledgements late, but this request at once. So it is made after
+        those since the last one.
+        """
         in_hand = self._in_hand
+        waits = in_hand.settled != self._settled_before
         if in_hand.letters is not None:
             in_hand.letters.all_come_again()
         for source in in_hand.sources:
-            source.nacks.ask_for_all()
+            source.nacks.ask_for_all(waits=waits)
         in_hand.all_redelivered()
+        self._settled_before = in_hand.settled
 
     def close(self) -> None:
         """Drop pending nacks: the broker redelivers these messages at once."""
@@ -145,8 +148,8 @@ def _check_id(message: Any) -> None:
     raw = raw_of(message)
     if isinstance(raw, _pulsar.MessageId) and is_whole_batch(raw):
         accepted = (
-            "a message, or what its message_id() returned: pulsar-client takes any other id of a "
-            "message in a batch, such as one made from bytes, for the whole batch"
+            "a message, or what its message_id() returned: pulsar-client takes an id of a message "
+            "in a batch that was made from bytes for the whole batch"
         )
         raise ConfigError.bad("message", raw, accepted)
 

@@ -55,12 +55,16 @@ class Message(pulsar.Message):
 
 
 def is_whole_batch(message_id: Any) -> bool:
-    """Tell whether pulsar-client takes the raw id of a message in a batch for its whole batch.
+    """Tell whether the raw id of a message in a batch stands for the whole batch.
 
-    It does so unless it has made the id itself, for a received message. An id that was made from
-    bytes has the same values.
+    pulsar-client takes it so if it was made from bytes, though its values are those of a received
+    message, which include the size of the batch. Ids without a size are of no received message.
     """
-    return message_id.batch_index() >= 0 and _of_batches.get(id(message_id)) is not message_id
+    if message_id.batch_index() < 0 or _of_batches.get(id(message_id)) is message_id:
+        return False
+    place = message_id.partition(), message_id.ledger_id(), message_id.entry_id()
+    without_size = _pulsar.MessageId(*place, message_id.batch_index())
+    return bool(message_id.serialize() != without_size.serialize())
 
 
 #: Names by class. What is no function is an attribute that the methods of the class use.

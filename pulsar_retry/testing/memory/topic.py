@@ -17,6 +17,9 @@ from pulsar_retry.testing.memory.message import Content, MemoryEntry, RawMessage
 Type = _pulsar.ConsumerType
 _SHARED = {Type.Shared, Type.KeyShared}
 
+#: The tag of the size of a batch in a serialized id (``MessageIdData.batch_size``).
+_SIZE = 6 << 3
+
 
 @attrs.frozen
 class PendingDelivery:
@@ -318,9 +321,7 @@ class Topic:
             [
                 StoredMessage(
                     content=content,
-                    message_id=_pulsar.MessageId(
-                        self.partition, self.ledger, number, index if batch else -1
-                    ),
+                    message_id=self._id(number, index, len(contents) if batch else 0),
                     topic=self.name,
                     published=round(now * 1000),
                     producer=producer,
@@ -332,6 +333,17 @@ class Topic:
         )
         self.entries.append(entry)
         return entry
+
+    def _id(self, number: int, index: int, size: int) -> Any:
+        """Return the id of a message in a batch of *size*; 0: it is in none.
+
+        Only an id that is made from bytes, those of a ``MessageIdData``, can have the size.
+        """
+        if not size:
+            return _pulsar.MessageId(self.partition, self.ledger, number, -1)
+        place = _pulsar.MessageId(self.partition, self.ledger, number, index).serialize()
+        # A larger size would take more bytes; pulsar-client reads only whether there is one.
+        return _pulsar.MessageId.deserialize(place + bytes([_SIZE, min(size, 127)]))
 
     def last_id(self) -> Any:
         """Return the id of the last message."""

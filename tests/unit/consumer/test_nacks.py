@@ -256,12 +256,14 @@ def test_everything_is_asked_for_after_earlier_acknowledgements() -> None:
     """pulsar-client sends them up to 100 ms later; pending nacks come with everything."""
     world = World()
     world.queue.add(Id(1), 60)
-    world.queue.ask_for_all()
+    world.queue.ask_for_all(waits=True)
     world.run(0.1)
     assert [] == world.asked_for_all
     world.run(100)
     assert 1 == len(world.asked_for_all)
     assert 0.1 < world.asked_for_all[0] - 1000 <= 0.3
+    world.queue.ask_for_all(waits=False)
+    assert 2 == len(world.asked_for_all)
     assert {} == world.released
 
 

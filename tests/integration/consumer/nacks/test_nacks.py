@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 
 import pulsar
 import pytest
 
 import pulsar_retry as pr
+from support.consumer.shells import on_both_shells
 from support.reading import SOON, read_all, receive_all
 from support.waiting import eventually
 
@@ -81,6 +83,61 @@ def test_an_ack_timeout_dead_letters_too(nacking, publish, topic, client):
 
     assert [] == receive_all(consumer)
     assert 1 == len(read_all(client, f"{topic}-billing-DLQ", 1))
+
+
+@on_both_shells
+async def test_a_nack_that_is_longer_than_the_ack_timeout(client, topic, admin):
+    """Nothing comes before it is due: of a topic, its letters, partitions, a list and a pattern."""
+    # Open to the end, or the broker deletes the topic before the pattern is subscribed to.
+    _kept = await client.create_producer(f"{topic}-a")
+    admin.create_partitioned_topic(f"{topic}-b", 2)
+    sources = {
+        topic: topic,
+        f"{topic}-b": f"{topic}-b",
+        f"{topic}-c": [f"{topic}-c", f"{topic}-d"],
+        f"{topic}-a": re.compile(f"{topic}-a.*"),
+    }
+    consumers = []
+    for target, source in sources.items():
+        consumer = await client.subscribe(
+            source,
+            "billing",
+            SHARED,
+            enable_retry=source == topic,
+            initial_position=pulsar.InitialPosition.Earliest,
+            unacked_messages_timeout_ms=10_000,
+        )
+        await (await client.create_producer(target)).send(b"order")
+        message = await consumer.receive(SOON)
+        if source == topic:
+            await consumer.reconsume_later(message, delay=0)
+            message = await consumer.receive(SOON)
+        await consumer.negative_acknowledge(message, delay=14)
+        consumers.append((consumer, time.monotonic() + 14))
+    for consumer, due in consumers:
+        message = await consumer.receive(SOON)
+        assert time.monotonic() >= due
+        assert 1 == message.redelivery_count()
+        await consumer.acknowledge(message)
+
+
+def test_a_listener_nacks_for_longer_than_the_ack_timeout(nacking, publish):
+    """It is called again when the nack is due, and not before."""
+    called, done = [], threading.Event()
+
+    def listen(consumer, message):
+        called.append((time.monotonic(), message.redelivery_count()))
+        if len(called) == 1:
+            consumer.negative_acknowledge(message, delay=13)
+        else:
+            consumer.acknowledge(message)
+            done.set()
+
+    nacking(message_listener=listen, unacked_messages_timeout_ms=10_000)
+    publish()
+    assert done.wait(SOON / 1000)
+    (first, _), (second, count) = called
+    assert (1, True) == (count, second - first >= 13)
 
 
 def test_without_retries_each_partition_has_its_dlq(nacking, publish, admin, topic):
