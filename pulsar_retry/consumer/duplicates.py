@@ -39,6 +39,9 @@ _REMEMBERED_SECONDS = 600.0
 #: The maximum difference in seconds between this clock and those of other publishers.
 _SKEW = 0.5
 
+#: Seconds after a message was settled in which a copy of it can be recognized.
+_COPY_SECONDS = 60.0
+
 #: How many letter ids are remembered for each fingerprint; the oldest are forgotten.
 _MOST_IDS = 4
 
@@ -173,23 +176,33 @@ class Copies:
 
     An acknowledgement time-out has a message delivered again while its handler is still at work. If
     the handler then settles the message, the copy is under way already. It is not needed, and a
-    second letter of it would be one too many. The broker counts redeliveries of copies, but starts
-    at 0 when a subscription is moved: so no message is taken for a copy that is wanted again.
+    second letter of it would be one too many.
+
+    A message that comes again for another reason is needed, for example after a seek. So at most
+    one copy is dropped for each request of this consumer, soon after the message was settled, and
+    only if the broker counts a redelivery. After a seek it begins at 0.
     """
 
-    def __init__(self, most: int = DEFAULT_MOST) -> None:
+    def __init__(self, now: Callable[[], float], most: int = DEFAULT_MOST) -> None:
         """Make it; *most* messages are remembered, and the oldest are forgotten."""
+        self._now = now
         self._most = most
         self._lock = threading.Lock()
-        # Whether each is acknowledged; otherwise its letter is on its way.
-        self._settled: OrderedDict[LetterId, bool] = OrderedDict()
+        # Whether each is acknowledged (otherwise its letter is on its way), and since when.
+        self._settled: OrderedDict[LetterId, tuple[bool, float]] = OrderedDict()
 
     def settled(self, place: LetterId, *, is_acknowledged: bool) -> None:
-        """Record a message that is acknowledged, or handed on."""
+        """Record a message that is acknowledged or handed on, of which a copy was requested."""
         with self._lock:
-            self._settled[place] = is_acknowledged
+            self._settled[place] = is_acknowledged, self._now()
             if len(self._settled) > self._most:
                 self._settled.popitem(last=False)
+
+    def left(self, place: LetterId) -> None:
+        """Record that a message that was handed on is acknowledged now."""
+        with self._lock:
+            if place in self._settled:
+                self._settled[place] = True, self._now()
 
     def comes_again(self, place: LetterId) -> None:
         """Record a message that was nacked, or whose letter has failed: its next copy is needed."""
@@ -209,9 +222,9 @@ class Copies:
             redeliveries: How often the broker has redelivered it.
         """
         with self._lock:
-            if not redeliveries:
-                self._settled.pop(place, None)
-            return self._settled.get(place)
+            is_acknowledged, since = self._settled.pop(place, (None, 0.0))
+            is_copy = redeliveries and self._now() < since + _COPY_SECONDS
+            return is_acknowledged if is_copy else None
 
 
 class Deduper:

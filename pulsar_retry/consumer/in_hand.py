@@ -85,7 +85,8 @@ class InHand:
             self.letters = ReceivedLetters(plan, clock)
             self.sources = (self.main, self.retry)
         #: What can have copies: not where the broker does not count redeliveries.
-        self._copies = Copies() if plan.ack_timeout and plan.shared else None
+        has_copies = plan.ack_timeout and plan.shared and plan.policy is not None
+        self._copies = Copies(timer.now) if has_copies else None
         self.received = 0
         self.settled = 0
         self.looks_at = 0
@@ -172,10 +173,13 @@ class InHand:
     def acknowledged(self, message: Any, source: TopicSource) -> None:
         """Count a message, or that of an id, that was acknowledged at *source*."""
         self.settled += 1
-        if source.nacks.pending:
-            source.nacks.cancel(id_of(message))
-        if self._copies is not None:
+        if self._was_requested(message, source) and self._copies is not None:
             self._copies.settled(position_of(id_of(message)), is_acknowledged=True)
+
+    def _was_requested(self, message: Any, source: TopicSource) -> bool:
+        """Cancel the nack of a settled message; tell whether a copy is under way nevertheless."""
+        cancelled = source.nacks.cancel(id_of(message)) if source.nacks.pending else 0
+        return self._copies is not None and not cancelled
 
     def leaves(self, message: Any) -> tuple[Any, bool, Callable[[], None] | None]:
         """Count a message that is handed on.
@@ -186,14 +190,13 @@ class InHand:
         """
         letter = self.is_letter(message)
         source = self.source(letter=letter)
-        if source.nacks.pending:
-            source.nacks.cancel(id_of(message))
+        was_requested = self._was_requested(message, source)
         self.settled += 1  # undone if the hand-off fails
-        if self._copies is None and not letter:
+        if not was_requested and not letter:
             return source.raw, False, None
         message_id = id_of(message)
         place = position_of(message_id)
-        if self._copies is not None:
+        if was_requested and self._copies is not None:
             self._copies.settled(place, is_acknowledged=False)
         if letter and self.letters is not None:
             self.letters.comes_again(message_id)
@@ -201,7 +204,7 @@ class InHand:
 
     def _has_left(self, place: LetterId, *, letter: bool) -> None:
         if self._copies is not None:
-            self._copies.settled(place, is_acknowledged=True)
+            self._copies.left(place)
         if letter and self.letters is not None:
             self.letters.settled(place)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.consumer import duplicates
-from pulsar_retry.consumer.duplicates import Deduper, Fingerprint, LetterId, LetterWindow
+from pulsar_retry.consumer.duplicates import Copies, Deduper, Fingerprint, LetterId, LetterWindow
 from pulsar_retry.letters.identity import gives_identity, identity_of, of_message
 from pulsar_retry.wire.properties import message_id_text
 
@@ -359,3 +359,40 @@ def test_a_deferred_letter_is_news(clock: Clock, stamp: str, is_superfluous: boo
     deduper.settled(FIRST)
     clock.now = 1010.0
     assert is_superfluous == is_dropped(arrived(990.0, FAILURE_STAMP=stamp), SECOND)
+
+
+# -- copies ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_acknowledged", [True, False])
+def test_one_copy_is_dropped(clock: Clock, is_acknowledged: bool) -> None:
+    """The one that was requested; if its letter is still on its way, it is not acknowledged."""
+    copies = Copies(clock.steady)
+    copies.settled(FIRST, is_acknowledged=is_acknowledged)
+    assert copies.find(SECOND, 1) is None
+    assert copies.find(FIRST, 1) is is_acknowledged
+    assert copies.find(FIRST, 2) is None
+
+
+def test_a_copy_of_what_has_left(clock: Clock) -> None:
+    """Its letter has been published since, so the copy is acknowledged."""
+    copies = Copies(clock.steady)
+    copies.settled(FIRST, is_acknowledged=False)
+    for place in (FIRST, SECOND):
+        copies.left(place)
+    assert (True, None) == (copies.find(FIRST, 1), copies.find(SECOND, 1))
+
+
+@pytest.mark.parametrize("why", ["count", "nack", "seek", "time"])
+def test_what_is_wanted_again_is_no_copy(clock: Clock, why: str) -> None:
+    """After another process's seek the broker counts anew; long afterwards, anything can be."""
+    copies = Copies(clock.steady)
+    copies.settled(FIRST, is_acknowledged=True)
+    if why == "nack":
+        copies.comes_again(FIRST)
+    elif why == "seek":
+        copies.clear()
+    elif why == "time":
+        clock.now += 61
+    assert copies.find(FIRST, 0 if why == "count" else 1) is None
+    assert copies.find(FIRST, 1) is None
