@@ -1,4 +1,3 @@
-# ruff: noqa: SLF001 - the blocking consumer does the work for this one
 """The consumer for asyncio: `pulsar_retry.Consumer` without blocking calls."""
 
 from __future__ import annotations
@@ -51,17 +50,18 @@ class Consumer(pulsar.asyncio.Consumer):
         pool: Pool,
         batch_limits: tuple[int, int, int],
     ) -> None:
-        super().__init__(consumer._consumer, consumer._schema)  # both use one raw consumer
-        self._inner = consumer
-        self._receiving, self._outbox = consumer._receiving, consumer._outbox
-        self._took = consumer._in_hand.took
+        handle = consumer.handle
+        super().__init__(handle.in_hand.main.raw, handle.schema)  # both use one raw consumer
+        self._inner, self._handle = consumer, handle
+        self._receiving, self._outbox = handle.receiving, handle.outbox
+        self._took = handle.in_hand.took  # bound once, because it is called for each message
         self._pool = pool
         self._batch_limits = batch_limits
         self._bridge = Bridge()
         self._arrivals = Arrivals(self._receiving, self._bridge)
         # Waiting for a permit of the hand-off would block. This semaphore is acquired before, so
         # that a permit is free.
-        self._room = asyncio.Semaphore(consumer._plan.max_pending_letters)
+        self._room = asyncio.Semaphore(handle.plan.max_pending_letters)
         fork.guard(self, "_consumer")
 
     # -- receiving ------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Consumer(pulsar.asyncio.Consumer):
         except asyncio.CancelledError:
             for each in messages[len(begun) + 1 :]:
                 with contextlib.suppress(ConfigError):  # it is not a message
-                    self._ask_back(whole_of(each))
+                    self._handle.not_handed_on(whole_of(each))
             raise
         if futures := [each for each in begun if isinstance(each, asyncio.Future)]:
             await asyncio.wait(futures)
@@ -229,7 +229,7 @@ class Consumer(pulsar.asyncio.Consumer):
         try:
             await self._room.acquire()
         except asyncio.CancelledError:
-            self._ask_back(raw_of(message))
+            self._handle.not_handed_on(raw_of(message))
             raise
         try:
             with translating_errors():
@@ -239,12 +239,6 @@ class Consumer(pulsar.asyncio.Consumer):
             raise
         handed_on(message, future)
         return self._bridge.follow(future, self._room.release)
-
-    def _ask_back(self, raw: Any) -> None:
-        """Have a message redelivered whose hand-off has not begun."""
-        if not self._outbox.closed:  # otherwise the broker redelivers it anyway
-            in_hand = self._inner._in_hand
-            in_hand.come_back(raw, letter=in_hand.is_letter(raw))
 
     async def reconsume_later_async(
         self,
@@ -279,7 +273,7 @@ class Consumer(pulsar.asyncio.Consumer):
         See `pulsar_retry.Consumer.reconsume_later_cumulative`. If the call is cancelled, nothing
         before *message* is acknowledged.
         """
-        acknowledge = self._inner._cumulatively(message)
+        acknowledge = self._handle.cumulatively(message)
         await self.reconsume_later(message, delay=delay, level=level, properties=properties)
         with translating_errors():
             acknowledge()

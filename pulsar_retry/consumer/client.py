@@ -24,6 +24,7 @@ from pulsar_retry.consumer.arguments import (
 )
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.handle import Handle
 from pulsar_retry.consumer.handoff.making import NewMessage
 from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS
 from pulsar_retry.consumer.old_names import with_old_names
@@ -360,8 +361,15 @@ class Client(pulsar.Client):
         }
         plan = with_old_names(plan, self)
         checked_sources(plan)  # the look-up may have changed the names
-        consumer = Consumer(self, schema, plan, self._timer)
-        with contextlib.ExitStack() as on_failure, consumer._opening():  # noqa: SLF001
+        handle = Handle(self, schema, plan, self._timer, self._clock)
+        consumer: Consumer  # exists when the first message is delivered
+
+        def deliver(message: pulsar.Message) -> None:
+            if message_listener is not None:
+                message_listener(consumer, message)
+
+        listens = message_listener is not None
+        with contextlib.ExitStack() as on_failure, handle.opening():
             retry = None
             if plan.topics is not None:
                 # The retry topic comes first, so that no letter can be written before the topic has
@@ -370,8 +378,7 @@ class Client(pulsar.Client):
                     plan.topics.retry,
                     subscription_name,
                     pulsar.ConsumerType.Shared,
-                    message_listener=message_listener
-                    and consumer._listener(message_listener, letters=True),  # noqa: SLF001
+                    message_listener=handle.listener(deliver, letters=True) if listens else None,
                     initial_position=pulsar.InitialPosition.Earliest,
                     **common,
                 )
@@ -380,7 +387,7 @@ class Client(pulsar.Client):
                 without_letters(plan),
                 subscription_name,
                 consumer_type,
-                message_listener=message_listener and consumer._listener(message_listener),  # noqa: SLF001
+                message_listener=handle.listener(deliver) if listens else None,
                 is_read_compacted=is_read_compacted,
                 initial_position=initial_position,
                 start_message_id_inclusive=start_message_id_inclusive,
@@ -391,7 +398,8 @@ class Client(pulsar.Client):
             )
             on_failure.pop_all()
             polls = receiver_queue_size != 0
-            consumer._attach(main, retry, batch_limits=limits, polls=polls)  # noqa: SLF001
+            handle.open(main, retry, batch_limits=limits, polls=polls)
+            consumer = Consumer(self, handle)
         self._consumers.append(consumer)
         return consumer
 
@@ -417,7 +425,7 @@ class Client(pulsar.Client):
         until = self._clock.monotonic() + self._operation_timeout
         ours = [each for each in self._consumers if isinstance(each, Consumer)]
         with contextlib.suppress(pulsar.PulsarException):
-            side_by_side([c.close for c in ours if c._closed_by != here], threads=threads)  # noqa: SLF001
+            side_by_side([c.close for c in ours if c.handle.closed_by != here], threads=threads)
         self._finalizer.detach()
         _open_clients.discard(self)
         self._timer.close()
@@ -445,7 +453,7 @@ class Client(pulsar.Client):
             self._letter_client.shutdown()
         for consumer in list(self._consumers):
             if isinstance(consumer, Consumer):
-                consumer._give_up()  # noqa: SLF001
+                consumer.handle.give_up()
         client_log.end(self._log_use)
 
     def __enter__(self) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Self
@@ -13,21 +13,14 @@ from typing import Any, Self
 import _pulsar
 import pulsar
 
+from pulsar_retry.consumer.handle import Handle
 from pulsar_retry.consumer.handoff.lists import settle_each
 from pulsar_retry.consumer.handoff.making import handed_on
-from pulsar_retry.consumer.handoff.writer_schemas import letters_schema
-from pulsar_retry.consumer.in_hand import InHand
-from pulsar_retry.consumer.outbox import Outbox
-from pulsar_retry.consumer.receiving import Receiving
-from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.letters.plan import Plan
-from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.exiting import closes
 from pulsar_retry.runtime.raw import raw_of
-from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.upstream import Message, MessageOrId
 from pulsar_retry.runtime.worker import side_by_side
 
@@ -46,70 +39,25 @@ class Consumer(pulsar.Consumer):
     and `get_last_message_id` refer to the topic only; everything else applies to both.
     """
 
-    _closed_by: int = 0  # the thread that has begun to close it
-
-    def __init__(self, client: Any, schema: Any, plan: Plan, timer: Timer) -> None:
-        clock = client._clock  # noqa: SLF001
-        watch = Watch.of(plan.topic, plan.subscription, plan.hooks, plan.recipient)
-        self._client, self._consumer, self._schema = client, None, letters_schema(schema)
-        self._plan, self._timer, self._watch = plan, timer, watch
-        self._counters = watch.counters
-        self._in_hand = in_hand = InHand(plan, timer, clock)
-        self._settling = settling = MessageSettler(in_hand, plan, watch)
-        self._outbox = outbox = Outbox(
-            client,
-            schema,
-            plan,
-            timer=timer,
-            clock=clock,
-            watch=watch,
-            in_hand=in_hand,
-            settling=settling,
-        )
-        self._receiving = Receiving(
-            in_hand, settling, outbox, plan=plan, schema=self._schema, clock=clock
-        )
+    def __init__(self, client: Any, handle: Handle) -> None:
+        in_hand = handle.in_hand
+        self._client, self._consumer, self._schema = client, in_hand.main.raw, handle.schema
+        #: For the rooms above; applications have no use for it.
+        self.handle = handle
+        # Bound once, because these are used for each message.
+        self._receiving, self._in_hand, self._settling = handle.receiving, in_hand, handle.settling
+        self._outbox, self._counters = handle.outbox, handle.watch.counters
         self._has_one_topic = in_hand.retry is None
-        if plan.ack_timeout or watch.examines_all:  # each message is remembered, or looked at
-            self.acknowledge = settling.acknowledge  # type: ignore[method-assign]
+        if handle.plan.ack_timeout or handle.watch.examines_all:  # each message is looked at
+            self.acknowledge = handle.settling.acknowledge  # type: ignore[method-assign]
         # Each acknowledgement checks this dictionary, which costs nothing while it is empty.
         self._nacked = in_hand.main.nacks.pending
-        watch.counters.attach(in_hand)
         self._closing = threading.RLock()
-        self._opened = clock.event()
-        fork.guard(self, "_consumer", "_timer")
-
-    @contextlib.contextmanager
-    def _opening(self) -> Iterator[None]:
-        """Make listeners wait until the consumer is complete, or has failed to open."""
-        try:
-            yield
-        finally:
-            self._opened.set()
-
-    def _attach(
-        self, main: Any, retry: Any = None, *, batch_limits: tuple[int, int, int], polls: bool
-    ) -> None:
-        """Store the raw consumers once they are open; see `Receiving.open`."""
-        self._consumer = main
-        self._in_hand.main.open(main)
-        if self._in_hand.retry is not None:
-            self._in_hand.retry.open(retry)
-        self._receiving.open(batch_limits, polls=polls)
-
-    def _listener(self, listener: Callable[[Any, Any], Any], *, letters: bool = False) -> Any:
-        """Wrap *listener* in the form that pulsar-client calls for the topic or the retry topic."""
-
-        def deliver(_bare: Any, message: Any) -> None:
-            self._opened.wait()  # the first message can arrive before `subscribe` has returned
-            if self._consumer is not None:  # otherwise opening failed; the message is redelivered
-                self._receiving.deliver(message, partial(listener, self), letter=letters)
-
-        return deliver
+        fork.guard(self, "_consumer")
 
     def topic(self) -> str:
         """Return the topic or the pattern, as it was given to `subscribe`."""
-        topic = self._plan.topic
+        topic = self.handle.plan.topic
         return topic.pattern if isinstance(topic, re.Pattern) else str(super().topic())
 
     # -- receiving ------------------------------------------------------------------------------
@@ -358,17 +306,9 @@ class Consumer(pulsar.Consumer):
             ConfigError: the subscription is Shared or Key_Shared, or as for `reconsume_later`.
             LetterPublishError: the letter was not published, and nothing was acknowledged.
         """
-        acknowledge = self._cumulatively(message)
+        acknowledge = self.handle.cumulatively(message)
         self.reconsume_later(message, delay=delay, level=level, properties=properties)
         acknowledge()
-
-    def _cumulatively(self, message: Any) -> Callable[[], None]:
-        """Return a function that acknowledges up to *message*, to call after the publication."""
-        if self._plan.shared:
-            raise ConfigError(
-                "reconsume_later_cumulative needs an Exclusive or Failover subscription"
-            )
-        return self._settling.up_to(message)
 
     def dead_letter(
         self,
@@ -463,7 +403,7 @@ class Consumer(pulsar.Consumer):
         with self._closing:  # a second caller waits here until the first has finished
             if self._outbox.closed:
                 return
-            self._outbox.closed, self._closed_by = True, threading.get_ident()
+            self._outbox.closed, self.handle.closed_by = True, threading.get_ident()
             try:
                 self._close_all([each.raw.close for each in self._in_hand.sources[::-1]])
             finally:
@@ -474,17 +414,9 @@ class Consumer(pulsar.Consumer):
     def _close_all(self, raws: list[Callable[[], None]]) -> None:
         """Wait for letters in flight, then close what they needed, and *raws*."""
         client: Any = self._client
-        until = self._timer.now() + client._operation_timeout  # noqa: SLF001
-        self._settling.close()
-        self._watch.counters.detach(self._in_hand)
-        closing = self._outbox.close(until) + raws
+        until = self.handle.timer.now() + client._operation_timeout  # noqa: SLF001
+        closing = self.handle.close(until) + raws
         side_by_side(closing, threads=client._new_client is not None, until=until)  # noqa: SLF001
-
-    def _give_up(self) -> None:
-        """Fail the letters in flight, because pulsar-client was shut down."""
-        self._watch.counters.detach(self._in_hand)
-        self._outbox.give_up()
-        self._receiving.close()
 
     def __enter__(self) -> Self:
         return self

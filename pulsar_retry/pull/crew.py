@@ -133,7 +133,7 @@ class Crew:
                 ProcessWorker,
             )
 
-            process = ProcessWorker(handler, options.schema, self._settler.access.facts)
+            process = ProcessWorker(handler, options.schema, self._settler.handle.facts)
             handler, close = process, process.close
             slot.interrupt = process.kill
         return WorkerThread(

@@ -10,13 +10,13 @@ from typing import Any, cast
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.access import SubscriberAccess
-from pulsar_retry.consumer.client import Client, clock_of
+from pulsar_retry.consumer.client import Client, clock_of, timer_of
 from pulsar_retry.errors import AlreadySettledError, ConfigError, LeaseExpired
 from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery, Pulled, hand_back_all
+from pulsar_retry.pull.engine.failure_letters import FailureLetters
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
 from pulsar_retry.pull.opening import open_subscription
@@ -46,7 +46,7 @@ class Puller:
         self._options = options
         self._lock = threading.RLock()  # guards all attributes below
         self._settler: Settler | None = None
-        self._access: SubscriberAccess | None = None
+        self._timer = timer_of(client)
         # The puller cannot see whether its caller works on a delivery, so no lease is extended
         # automatically.
         self._clock = LeaseClock(attrs.evolve(options.lease, extend=False))
@@ -155,7 +155,7 @@ class Puller:
     def hand_back(self, pulled: Pulled) -> None:
         """Have a message delivered again at once; this does not count as an attempt."""
         if (settler := self._ended(pulled)) is not None:
-            settler.access.ask_back(pulled.work.message)
+            settler.handle.ask_back(pulled.work.message)
 
     def _ended(self, pulled: Pulled) -> Settler | None:
         """End a delivery; return its settler, or None if it is too late and that is ignored."""
@@ -178,12 +178,11 @@ class Puller:
     def _opened(self) -> Settler:
         if self._settler is None:
             consumer = open_subscription(self._client, self._options).consumer
-            self._access = SubscriberAccess(consumer, self._options.redact)
             self._settler = Settler(
                 WorkQueue(),
                 consumer,
                 RetryPolicy(),
-                self._access,
+                FailureLetters(consumer.handle, self._options.redact),
                 redelivery=self._options.redelivery,
                 lanes=None,
                 safe_breaker=None,
@@ -198,9 +197,9 @@ class Puller:
         due = self._clock.next_due()
         if not self._pulls and not len(self._clock):
             due = min(due, max(now, self._used_at + self._idle_after))
-        if due < self._checked_at and self._access is not None:
+        if due < self._checked_at:
             try:
-                self._access.check_later(self, due - now)
+                self._timer.check_later(self, due - now)
             except RuntimeError as error:  # no thread can be started: the next call tries again
                 _log.warning("deadlines of pulled messages may end late: %s", error)
             else:
@@ -212,8 +211,7 @@ class Puller:
             self._worker.submit(self._look)
         except RuntimeError as error:  # no thread can be started
             _log.warning("deadlines of pulled messages end late: %s", error)
-            if (access := self._access) is not None:
-                access.check_later(self, _AGAIN)
+            self._timer.check_later(self, _AGAIN)
 
     def _look(self) -> None:
         with self._lock:

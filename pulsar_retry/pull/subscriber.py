@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Self
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import noted
@@ -21,6 +20,7 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.closing import close_in_time
 from pulsar_retry.pull.crew import Crew
+from pulsar_retry.pull.engine.failure_letters import FailureLetters
 from pulsar_retry.pull.engine.gauges import Gauges
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.receiver import Receiver
@@ -271,7 +271,7 @@ class Subscriber:
         problems = supervisor.problems()
         if self._safe_breaker is not None and self._safe_breaker.state() is not BreakerState.CLOSED:
             problems.append("the breaker is open: too many messages fail")
-        if (settler := self._settler) is not None and (stuck := settler.access.stuck_letters):
+        if (settler := self._settler) is not None and (stuck := settler.handle.outbox.kept.stuck):
             problems.append(f"{stuck} letters could not be published yet; publishing is repeated")
         if not consumer.is_connected():
             problems.append("the connection to the broker is lost")
@@ -358,12 +358,12 @@ class Subscriber:
     def _serve(self, opened: Opened) -> None:
         consumer, kind, keeps = opened
         options, work_queue, clock = self._options, self._work_queue, self._clock
-        access = SubscriberAccess(
-            consumer, options.redact, pubsub_attributes=options.pubsub_attributes
+        letters = FailureLetters(
+            consumer.handle, options.redact, pubsub_attributes=options.pubsub_attributes
         )
         lanes = None
         if is_ordered(kind):
-            lanes = OrderedLanes(options.lanes, work_queue, access, kind, clock)
+            lanes = OrderedLanes(options.lanes, work_queue, consumer.handle, kind, clock)
         safe_breaker = None
         if options.breaker is not None:
             safe_breaker = ThreadSafeBreaker(options.breaker, work_queue.notify, clock)
@@ -374,7 +374,7 @@ class Subscriber:
             work_queue,
             consumer,
             self._policy,
-            access,
+            letters,
             redelivery=options.redelivery,
             lanes=lanes,
             safe_breaker=safe_breaker,
@@ -404,7 +404,7 @@ class Subscriber:
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )
         gauges = Gauges(work_queue, options.flow_control, receiver.clock, self._supervisor, self)
-        counters = settler.access.watch.counters
+        counters = settler.handle.watch.counters
         counters.attach(gauges)
         self._report_opened()
         try:
@@ -428,7 +428,7 @@ class Subscriber:
         """Wait for the messages in hand as the stop mode says; return how many were not handled."""
         work_queue, handed_back = self._work_queue, 0
         if self._settler is not None:  # only receipts are waited for
-            self._settler.access.fail_stuck_letters()
+            self._settler.handle.outbox.kept.close()
         while (stop := self._stop) is not None and stop.mode != ABANDON:
             admission = self._options.admission
             if stop.mode == HAND_BACK or (admission is not None and admission.is_shut()):

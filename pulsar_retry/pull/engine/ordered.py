@@ -9,7 +9,7 @@ from typing import Any, cast
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.access import SubscriberAccess
+from pulsar_retry.consumer.handle import Handle
 from pulsar_retry.pull.engine.work_queue import LaneEntry, Work, WorkQueue
 from pulsar_retry.pull.rules.lanes import Lanes, LaneStep, LaneTable
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -23,7 +23,7 @@ class LeftPlace:
     Attributes:
         position: The identity of the message.
         ask_back: Asks the broker to deliver the message again.
-        returns_with: Which lost connection has it redelivered: `SubscriberAccess.returns_with`.
+        returns_with: Which lost connection has it redelivered: `Handle.returns_with`.
     """
 
     position: tuple[int, int, int, int]
@@ -41,16 +41,16 @@ class OrderedLanes:
         self,
         lanes: Lanes,
         work_queue: WorkQueue,
-        access: SubscriberAccess,
+        handle: Handle,
         consumer_type: pulsar.ConsumerType,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Make them; *access* asks for messages that were left with the broker."""
+        """Make them; *handle* asks for messages that were left with the broker."""
         self._now = clock.monotonic
         self._by_key = consumer_type == pulsar.ConsumerType.KeyShared
         self._table: LaneTable[Work] = LaneTable(lanes, self._place if self._by_key else None)
         self._work_queue = work_queue
-        self._access = access
+        self._handle = handle
         self._lock = threading.Lock()
         self._era = 0
 
@@ -88,11 +88,11 @@ class OrderedLanes:
         return is_kept
 
     def _place(self, work: Work) -> LeftPlace:
-        message, access = work.message, self._access
+        message, handle = work.message, self._handle
         return LeftPlace(
             position_of(id_of(message)),
-            access.ask_back_later(message),
-            access.returns_with(message),
+            handle.ask_back_later(message),
+            handle.returns_with(message),
         )
 
     def done(self, key: str) -> None:
@@ -150,7 +150,7 @@ class OrderedLanes:
 
         Their connection is gone. The broker redelivers them, or a seek has passed them. It is asked
         for those that were left with it, if only another topic or partition may be cut off; for
-        *cut*, see `SubscriberAccess.cut`.
+        *cut*, see `Handle.cut`.
         """
         self._era += 1
         with self._lock:

@@ -94,7 +94,8 @@ class Receiver:
         self._now = clock.monotonic
         self._work_queue = work_queue
         self._settler = settler
-        self._access = settler.access
+        self._handle = handle = settler.handle
+        self._flowing, self._whole = handle.receiving.flowing, handle.whole
         self._receive = settler.consumer.receive
         self._consumer = settler.consumer
         self._limits = flow_control
@@ -121,7 +122,7 @@ class Receiver:
         self._receive_lock = (
             threading.Lock()
         )  # held by the thread that receives, or decides about it
-        self._renewal = Renewal(self._access.topic_consumer, self._now, work_queue.notify)
+        self._renewal = Renewal(handle.in_hand.main.raw, self._now, work_queue.notify)
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Receive until *is_over* returns True.
@@ -250,12 +251,12 @@ class Receiver:
         room = min(self._at_a_time(), self._limits.max_messages - count)
         space = self._limits.max_bytes - size
         received, left, total, has_more = 0, 0, 0, False
-        flowing, whole = self._access.flowing(), self._access.whole
+        flowing, whole = self._flowing(), self._whole
         try:
             message = self._first(wait, flowing)
             # Get the function again: if no message came at once, the next one may wait in the
             # consumer's own inbox, and must be taken before later ones.
-            flowing = self._access.flowing()
+            flowing = self._flowing()
             while True:
                 if own_letters.is_empty or not settler.is_superfluous(message):
                     length = message._message.length()  # noqa: SLF001 - data() would copy it
@@ -310,10 +311,10 @@ class Receiver:
             pulsar.Timeout: no message came.
         """
         if wait is None:
-            return self._receive(0) if flowing is None else self._access.whole(flowing(0))
+            return self._receive(0) if flowing is None else self._whole(flowing(0))
         if flowing is not None:
             with contextlib.suppress(pulsar.Timeout):
-                return self._access.whole(flowing(_WAIT_ALONE_MS))
+                return self._whole(flowing(_WAIT_ALONE_MS))
         with contextlib.suppress(pulsar.Timeout):
             return self._receive(0)
         try:
@@ -409,7 +410,7 @@ class Receiver:
         then the broker disconnects its consumers, but gives no reason. Return whether to check
         again soon.
         """
-        before, self._cut = self._cut, self._access.cut()
+        before, self._cut = self._cut, self._handle.cut()
         fresh, lanes = self._cut - before, self._lanes
         # Without the retry topic alone, the topic's messages would have to be asked for again: then
         # they come behind later ones of their keys.

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from pulsar_retry.consumer.access import SubscriberAccess
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import (
     AcknowledgeError,
@@ -31,12 +30,14 @@ from pulsar_retry.policy.decide import decide
 from pulsar_retry.policy.outcomes import Failure, Outcome, unwrapped
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.ending import ending, failure_of
+from pulsar_retry.pull.engine.failure_letters import FailureLetters
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
 from pulsar_retry.pull.rules.crashes import CrashLoop, note_crash, one_more_crash
 from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_STAMP, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
@@ -102,7 +103,7 @@ class Settler:
 
     Attributes:
         consumer: The consumer of the messages.
-        access: Publishes letters.
+        handle: The parts of the consumer.
         policy: Decides about failures; it may be replaced at any time.
         counts: The counts so far.
         own_letters: The letters that this process has published.
@@ -114,7 +115,7 @@ class Settler:
         work_queue: WorkQueue,
         consumer: Consumer,
         policy: RetryPolicy,
-        access: SubscriberAccess,
+        letters: FailureLetters,
         *,
         redelivery: str,
         lanes: OrderedLanes | None,
@@ -127,8 +128,9 @@ class Settler:
         self._work_queue = work_queue
         self.consumer = consumer
         self.policy = policy
-        self.access = access
-        self._log = FailureLog(access.watch.events, clock.monotonic)
+        self.handle = consumer.handle
+        self._letters = letters
+        self._log = FailureLog(self.handle.watch.events, clock.monotonic)
         self._nacks = redelivery == NACK
         self._lanes = lanes
         self._safe_breaker = safe_breaker
@@ -158,7 +160,7 @@ class Settler:
         elif is_in_time:
             if isinstance(error, UnfinishedError) and not self._has_reported_unfinished:
                 self._has_reported_unfinished = True
-                _log.error("%s", error, extra=self.access.watch.events.log_values(item[0]))
+                _log.error("%s", error, extra=self.handle.watch.events.log_values(item[0]))
             self.settle_failure(Work.of(item), error)
         else:
             self._too_late(item)
@@ -201,7 +203,7 @@ class Settler:
         Returns:
             The future of the hand-off; None if there is no hand-off.
         """
-        failure = failure_of(self.access.facts(work.message), error, self._clock.now())
+        failure = failure_of(self.handle.facts(work.message), error, self._clock.now())
         if self._safe_breaker is not None and not _is_chosen(error):
             self._safe_breaker.failed()
         verdict = None
@@ -231,15 +233,16 @@ class Settler:
 
     def _can_retry(self, work: Work) -> bool:
         """Tell whether a message can be retried: a letter could not have all of its properties."""
-        return work.entry is not None or self._nacks or self.access.facts(work.message).is_text
+        return work.entry is not None or self._nacks or self.handle.facts(work.message).is_text
 
     def _failures(self, work: Work) -> int:
         """Return how many earlier attempts have failed."""
-        facts = self.access.facts(work.message)
+        facts = self.handle.facts(work.message)
         count = reconsume_times(facts.properties)
         if self._nacks and work.message.message_id().batch_index() < 0:
             asked_for = work.entry is not None and work.entry.comes_again
-            count += max(0, self.access.redeliveries(work.message) - asked_for)
+            returns = self.handle.in_hand.returns
+            count += max(0, returns.attempts_before(raw_of(work.message)) - asked_for)
         if not self.own_letters.is_empty:
             count = max(count, self.own_letters.failures(facts.chain))
         return count + (work.entry.retries if work.entry is not None else 0)
@@ -248,11 +251,11 @@ class Settler:
         """Move a message out of a lane that exceeds its limits. Never raises."""
         # A message that only waited behind a failed one has used up no attempt.
         has_failed = work.entry is not None and work.entry.retries > 0
-        letter = letter and self.access.facts(work.message).is_text
+        letter = letter and self.handle.facts(work.message).is_text
         action: Action = RetryLater(counted=has_failed) if letter else DeadLetter(LANE_OVERFLOW)
         try:
             overflow = Outcome("the lane has overflowed")
-            failure = failure_of(self.access.facts(work.message), overflow, self._clock.now())
+            failure = failure_of(self.handle.facts(work.message), overflow, self._clock.now())
             with self._recording:
                 failures = self._failures(work) + (letter and not has_failed)
                 verdict = self._recorded(work._replace(entry=None), action, failures)
@@ -271,7 +274,7 @@ class Settler:
             failures, delay = attempt, 0.0
         else:
             return FailureVerdict(action, attempt, suspended)
-        facts = self.access.facts(work.message)
+        facts = self.handle.facts(work.message)
         self.own_letters.failed(facts.chain, failures, delay)
         stamp = self.own_letters.stamp(facts.chain, facts.properties)
         return FailureVerdict(action, attempt, failures=failures, stamp=stamp)
@@ -290,7 +293,7 @@ class Settler:
                 custom = {}
                 if isinstance(failure.error, CrashLoop):
                     custom[FAILURE_CRASHES] = str(failure.error.crashes)
-                future = self.access.dead(
+                future = self._letters.dead(
                     work.message,
                     action,
                     failure,
@@ -301,19 +304,19 @@ class Settler:
                 return self._follow(work, "dead_lettered", future, verdict)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted
-                note_crash(self.access.facts(work.message), failure.cause)
+                note_crash(self.handle.facts(work.message), failure.cause)
                 self._retry_without_letter(work, delay, failure, attempt)
             case RetryLater(delay=delay) if self._nacks:
                 self._retry_without_letter(work, delay, failure, attempt)
             case RetryLater():
-                future = self.access.retry(
+                future = self._letters.retry(
                     work.message,
                     action,
                     failure,
                     failures=verdict.failures,
                     least_delay=LEAST_DELAY,
                     custom={
-                        **one_more_crash(self.access.facts(work.message).properties, failure.cause),
+                        **one_more_crash(self.handle.facts(work.message).properties, failure.cause),
                         FAILURE_STAMP: str(verdict.stamp),
                     },
                     keep=keep,
@@ -329,7 +332,7 @@ class Settler:
         self, work: Work, kind: str, future: Future[None], verdict: FailureVerdict
     ) -> Future[None]:
         """Return *future*, the result of a hand-off, and note its letter when that is published."""
-        key = self.access.facts(work.message).chain
+        key = self.handle.facts(work.message).chain
 
         def ended(future: Future[None]) -> None:
             error = future.exception()
@@ -363,7 +366,7 @@ class Settler:
         """
         if not self._is_outdated(message):
             return False
-        self.access.settle_as(message, SUPERSEDED)
+        self.handle.settling.settle_as(message, SUPERSEDED)
         self._count(SUPERSEDED)
         return True
 
@@ -372,10 +375,10 @@ class Settler:
         if own.is_empty:
             return False
         if self._nacks:  # after a seek the count begins at 0, and the message must be handled
-            return message.redelivery_count() > 0 and own.is_dead(self.access.facts(message).chain)
-        if not self.access.is_letter(message):
+            return message.redelivery_count() > 0 and own.is_dead(self.handle.facts(message).chain)
+        if not self.handle.in_hand.is_letter(message):
             return False
-        facts = self.access.facts(message)
+        facts = self.handle.facts(message)
         count, stamp = reconsume_times(facts.properties), stamp_of(facts.properties)
         return own.supersede(facts.chain, count, stamp)
 
@@ -390,7 +393,10 @@ class Settler:
                 self._next(work)
                 return
             self._lanes.park(work, delay)
-            self.access.parked(work.message, delay, failure.cause or failure.error, attempt)
+            error = failure.cause or failure.error
+            self.handle.watch.retried(
+                raw_of(work.message), "lane", delay, error=error, attempt=attempt
+            )
             return
         self.consumer.negative_acknowledge(work.message, delay=delay)
         self._work_queue.settled(work)
@@ -399,11 +405,11 @@ class Settler:
         """Forget a message that the broker delivers again, if at all; this is not a retry.
 
         The count of its retries in a lane is remembered for a while. For *cut*, see
-        `SubscriberAccess.cut`.
+        `Handle.cut`.
         """
         if work.entry is not None and work.entry.retries > 0:
-            self.own_letters.failed(self.access.facts(work.message).chain, self._failures(work))
-        self.access.let_go(work.message, cut)
+            self.own_letters.failed(self.handle.facts(work.message).chain, self._failures(work))
+        self.handle.let_go(work.message, cut)
         self._work_queue.settled(work)
 
     def _acknowledge(self, work: Work, kind: str) -> None:
@@ -412,7 +418,7 @@ class Settler:
             if kind == ACKNOWLEDGED:
                 self.consumer.acknowledge(work.message)
             else:
-                self.access.settle_as(work.message, kind)
+                self.handle.settling.settle_as(work.message, kind)
         except Exception as error:  # noqa: BLE001 - the consumer is closed
             self.not_settled(work, error)
             return
@@ -450,7 +456,7 @@ class Settler:
     def _too_late(self, item: Item) -> None:
         if self._late == "refuse":
             error = LeaseExpired(f"a handler returned too late for {item[0].message_id()}")
-            _log.warning("%s", error, extra=self.access.watch.events.log_values(item[0]))
+            _log.warning("%s", error, extra=self.handle.watch.events.log_values(item[0]))
 
     def _count(self, name: str) -> None:
         with self._lock:

@@ -165,5 +165,5 @@ class Supervisor:
             self._work_queue.notify()
 
     def _facts(self) -> dict[str, str]:
-        counters = self._settler.access.watch.counters
+        counters = self._settler.handle.watch.counters
         return {"topic": counters.topic, "subscription": counters.subscription}

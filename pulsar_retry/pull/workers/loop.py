@@ -115,7 +115,7 @@ class LoopWorkers:
 
     async def _work(self) -> None:
         HANDLED_BY.set(self._work_queue)
-        RECIPIENT.set(self._settler.access.recipient)
+        RECIPIENT.set(self._settler.handle.plan.recipient)
         self._loop = asyncio.get_running_loop()
         try:
             async with self._around:

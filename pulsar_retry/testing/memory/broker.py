@@ -281,7 +281,7 @@ class MemoryClient(Client):
     def subscribe(self, *args: Any, **kwargs: Any) -> Consumer:
         """Do what `pulsar_retry.Client.subscribe` does."""
         consumer = super().subscribe(*args, **kwargs)
-        sources = consumer._in_hand.sources  # noqa: SLF001 - no other broker has to know them
+        sources = consumer.handle.in_hand.sources
         for each in sources[1:]:
             each.raw.wakes = sources[0].raw
         return consumer

@@ -55,7 +55,7 @@ async def run(work_queue: WorkQueue, admission: Counted) -> None:
     """Run eight workers until nothing is ready."""
     settler: Any = SimpleNamespace(
         consumer=SimpleNamespace(acknowledge=lambda _: None),
-        access=SimpleNamespace(recipient=None),
+        handle=SimpleNamespace(plan=SimpleNamespace(recipient=None)),
     )
     workers = LoopWorkers(work_queue, settler, admission.handle, 8, admission=admission)  # type: ignore[arg-type]
     working = asyncio.create_task(workers._work())

@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.access import SubscriberAccess
+from pulsar_retry.pull.engine.failure_letters import FailureLetters
 from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
@@ -204,7 +204,7 @@ def test_copies_that_fail_at_the_same_moment() -> None:
         WorkQueue(),
         consumer,
         pr.RetryPolicy(),
-        SubscriberAccess(consumer),
+        FailureLetters(consumer.handle),
         redelivery="letters",
         lanes=None,
         safe_breaker=None,

@@ -8,7 +8,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.access import SubscriberAccess
+from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.worker import Worker
 from pulsar_retry.testing import MemoryBroker
@@ -120,11 +120,11 @@ def test_what_is_let_go_uses_up_no_attempt(memory: MemoryBroker) -> None:
     """A subscriber gives up what it has fetched when the subscription may have been moved."""
     consumer = memory.client().subscribe("orders", "billing", pulsar.ConsumerType.Shared)
     memory.send("orders", b"order")
-    access = SubscriberAccess(consumer)
     for number in range(3):
         message = consumer.receive(5000)
-        assert (number, 0) == (message.redelivery_count(), access.redeliveries(message))
-        access.let_go(message, frozenset())
+        attempts = consumer.handle.in_hand.returns.attempts_before(raw_of(message))
+        assert (number, 0) == (message.redelivery_count(), attempts)
+        consumer.handle.let_go(message, frozenset())
 
 
 def test_an_interrupted_pull_hands_back_what_it_has(

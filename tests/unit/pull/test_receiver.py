@@ -45,10 +45,10 @@ def receiver(
     work_queue.slots.append(Slot())
     settler: Any = SimpleNamespace(
         consumer=queue,
-        access=SimpleNamespace(
+        handle=SimpleNamespace(
             cut=frozenset,
-            topic_consumer=None,
-            flowing=lambda: None,
+            in_hand=SimpleNamespace(main=SimpleNamespace(raw=None)),
+            receiving=SimpleNamespace(flowing=lambda: None),
             whole=None,
         ),
         own_letters=SimpleNamespace(is_empty=True),
@@ -147,6 +147,6 @@ def test_what_has_an_order_stays_if_only_letters_are_cut_off() -> None:
     receives._settler.take_down = list
     receives._supervise = lambda _: None
     for cut in ({True}, {True, False}, {False}, set(), {True}):
-        receives._access.cut = lambda cut=cut: frozenset(cut)
+        receives._handle.cut = lambda cut=cut: frozenset(cut)
         receives.look()
     assert let_go == [{True, False}]

@@ -1,0 +1,176 @@
+"""What a consumer is made of. Its methods use it, and so do the rooms above the consumer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pulsar
+
+from pulsar_retry.consumer.handoff.writer_schemas import letters_schema
+from pulsar_retry.consumer.in_hand import InHand
+from pulsar_retry.consumer.outbox import Outbox
+from pulsar_retry.consumer.receiving import Receiving
+from pulsar_retry.consumer.settling import MessageSettler
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.letters.facts import Facts, facts_of
+from pulsar_retry.letters.plan import Plan
+from pulsar_retry.observe.watch import Watch
+from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.runtime.raw import comes_again, message_of, raw_of
+from pulsar_retry.runtime.timer import Timer
+
+
+class Handle:
+    """The parts of one consumer. Thread-safe.
+
+    Attributes:
+        plan: The checked settings.
+        schema: The schema that decodes values.
+        timer: The timer of the client.
+        watch: Is notified of what happens to messages.
+        in_hand: Knows where each received message came from, and counts.
+        settling: Acknowledges and nacks.
+        outbox: Makes letters, and hands messages on.
+        receiving: Receives, and sorts out what the application need not handle.
+        closed_by: The thread that has begun to close the consumer; 0: none.
+    """
+
+    def __init__(self, client: Any, schema: Any, plan: Plan, timer: Timer, clock: Clock) -> None:
+        self.plan, self.schema, self.timer = plan, letters_schema(schema), timer
+        self.watch = watch = Watch.of(plan.topic, plan.subscription, plan.hooks, plan.recipient)
+        self.in_hand = in_hand = InHand(plan, timer, clock)
+        self.settling = settling = MessageSettler(in_hand, plan, watch)
+        self.outbox = outbox = Outbox(
+            client,
+            schema,
+            plan,
+            timer=timer,
+            clock=clock,
+            watch=watch,
+            in_hand=in_hand,
+            settling=settling,
+        )
+        self.receiving = Receiving(
+            in_hand, settling, outbox, plan=plan, schema=self.schema, clock=clock
+        )
+        self.closed_by = 0
+        self._opened = clock.event()
+        watch.counters.attach(in_hand)
+        fork.guard(self, "timer")
+
+    # -- opening and closing ----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[None]:
+        """Make listeners wait until the consumer is complete, or has failed to open."""
+        try:
+            yield
+        finally:
+            self._opened.set()
+
+    def open(
+        self, main: Any, retry: Any = None, *, batch_limits: tuple[int, int, int], polls: bool
+    ) -> None:
+        """Store the raw consumers once they are open; see `Receiving.open`."""
+        self.in_hand.main.open(main)
+        if self.in_hand.retry is not None:
+            self.in_hand.retry.open(retry)
+        self.receiving.open(batch_limits, polls=polls)
+
+    def listener(self, deliver: Callable[[Any], Any], *, letters: bool = False) -> Any:
+        """Wrap *deliver* in the form that pulsar-client calls for the topic or the retry topic."""
+
+        def came(_bare: Any, message: Any) -> None:
+            self._opened.wait()  # the first message can arrive before `subscribe` has returned
+            if self.in_hand.main.raw is not None:  # otherwise opening failed; it is redelivered
+                self.receiving.deliver(message, deliver, letter=letters)
+
+        return came
+
+    def close(self, until: float) -> list[Callable[[], None]]:
+        """Wait for letters in flight, at most *until*; return functions that close the producers.
+
+        The functions may block.
+        """
+        self.settling.close()
+        self.watch.counters.detach(self.in_hand)
+        return self.outbox.close(until)
+
+    def give_up(self) -> None:
+        """Fail the letters in flight, because pulsar-client was shut down."""
+        self.watch.counters.detach(self.in_hand)
+        self.outbox.give_up()
+        self.receiving.close()
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def facts(self, message: Any) -> Facts:
+        """Return what *message* says about its origin."""
+        return facts_of(message, self.plan.recipient)
+
+    def whole(self, raw: Any) -> pulsar.Message:
+        """Return the message for a raw one of `Receiving.flowing`, as `Consumer.receive` does."""
+        self.in_hand.took((raw,))
+        return message_of(raw, self.schema, letter=False)
+
+    def cumulatively(self, message: Any) -> Callable[[], None]:
+        """Return a function that acknowledges up to *message*, to call after its publication.
+
+        Raises:
+            ConfigError: the subscription has no cumulative acknowledgement.
+        """
+        if self.plan.shared:
+            raise ConfigError(
+                "reconsume_later_cumulative needs an Exclusive or Failover subscription"
+            )
+        return self.settling.up_to(message)
+
+    # -- what is redelivered without being retried ------------------------------------------------
+
+    def not_handed_on(self, raw: Any) -> None:
+        """Have a message redelivered whose hand-off did not begin."""
+        if not self.outbox.closed:  # otherwise the broker redelivers it anyway
+            self.in_hand.come_back(raw, letter=self.in_hand.is_letter(raw))
+
+    def cut(self) -> frozenset[bool]:
+        """Return which raw consumers have no connection: True stands for the retry topic's."""
+        sources = self.in_hand.sources
+        return frozenset(
+            bool(place) for place, each in enumerate(sources) if not each.raw.is_connected()
+        )
+
+    def returns_with(self, message: Any) -> bool | None:
+        """Return which lost connection has *message* redelivered; None: no single one, for certain.
+
+        True stands for the retry topic's connection, as for `cut`.
+        """
+        if not comes_again(raw_of(message), self.plan.topic):
+            return None
+        return self.in_hand.is_letter(message)
+
+    def let_go(self, message: Any, cut: frozenset[bool]) -> None:
+        """Have *message* redelivered; for *cut*, see `cut`.
+
+        No request is needed if its raw consumer is cut off and reads no other topic or partition,
+        because that one might still be connected.
+        """
+        if self.returns_with(message) in cut:
+            self.in_hand.settled += 1
+        else:
+            self.ask_back(message)
+
+    def ask_back(self, message: Any) -> None:
+        """Have *message* redelivered at once. This is not a retry and does not count as one."""
+        self.in_hand.returns.given_back(raw_of(message))
+        self.ask_back_later(message)()
+
+    def ask_back_later(self, message: Any) -> Callable[[], None]:
+        """Return a function that has *message* redelivered; it keeps only the id of the message.
+
+        The broker's count includes this redelivery, too; lanes take it off (`LaneEntry`).
+        """
+        return partial(self.in_hand.nack(message, letter=self.in_hand.is_letter(message)), 0.0)
