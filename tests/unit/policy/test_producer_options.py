@@ -51,6 +51,14 @@ def test_everything_reaches_pulsar_client() -> None:
     } == arguments_of(options, TOPIC)
 
 
+def test_a_function_adds_arguments_for_each_topic() -> None:
+    """It knows the topic, and what it returns wins."""
+    options = pr.ProducerOptions(
+        properties={"team": "billing"}, arguments=lambda topic: {"properties": {"of": topic}}
+    )
+    assert {"of": TOPIC} == arguments_of(options, TOPIC)["properties"]
+
+
 @pytest.mark.parametrize(
     ("added", "message"),
     [
