@@ -61,7 +61,7 @@ def as_hex(payload: bytes) -> str:
 
 
 def _laid_out(text: str) -> Iterator[str]:
-    parts = [_readable(each) for each in _TOKEN.findall(text) if not each.isspace()]
+    parts = [_ESCAPES.sub(_character, each) for each in _TOKEN.findall(text) if not each.isspace()]
     depth = 0
     for at, part in enumerate(parts):
         following = parts[at + 1] if at + 1 < len(parts) else ""
@@ -79,12 +79,8 @@ def _laid_out(text: str) -> Iterator[str]:
             yield part
 
 
-def _readable(token: str) -> str:
-    """Return a token in which the escapes of printable characters are replaced."""
-    return _ESCAPES.sub(_character, token) if "\\u" in token else token
-
-
 def _character(match: re.Match[str]) -> str:
+    """Return escapes, with those of printable characters replaced."""
     escapes: str = match["escapes"]
     if len(match["slashes"]) % 2:  # the first backslash is escaped itself
         return match[0]
@@ -94,7 +90,7 @@ def _character(match: re.Match[str]) -> str:
     except (ValueError, UnicodeEncodeError):  # half of a pair
         return match[0]
     return match["slashes"] + "".join(
-        each if ord(each) > 0x9F and each.isprintable() else json.dumps(each)[1:-1]  # noqa: PLR2004 - the end of C1
+        each if not each.isascii() and each.isprintable() else json.dumps(each)[1:-1]
         for each in text
     )
 

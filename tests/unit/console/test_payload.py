@@ -45,6 +45,13 @@ def test_json_keeps_every_token() -> None:
   ]
 }"""
     assert expected == as_json(sent)
+    assert ["{}", "[]"] == [as_json(b"{ }"), as_json(b"[ ]")]
+
+
+def test_json_of_many_levels_stays_narrow() -> None:
+    """The indents end before a screen does."""
+    lines = (as_json(b"[" * 50 + b"1" + b"]" * 50) or "").splitlines()
+    assert 80 == max(len(line) - len(line.lstrip()) for line in lines)
 
 
 @given(st.binary())
