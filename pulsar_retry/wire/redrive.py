@@ -60,7 +60,7 @@ def dedupe_id(properties: Mapping[str, str], position: str, count: int) -> str:
         count: The number of this redrive of the message.
     """
     text = f"{properties.get(DEDUPE_ID) or position}\n{count}"
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @attrs.frozen

@@ -122,11 +122,7 @@ def _status(error: BaseException) -> str:
     """Return the HTTP status in an error of urllib, aiohttp, requests or httpx; else nothing."""
     try:
         response = getattr(error, "response", None)
-        known = (
-            getattr(error, "code", None),
-            getattr(error, "status", None),
-            getattr(response, "status_code", None),
-        )
+        known = (getattr(error, "status", None), getattr(response, "status_code", None))
     except Exception:  # noqa: BLE001 - it is the error's own code that fails
         return ""
     return next((str(each) for each in known if isinstance(each, int) and each in _STATUSES), "")

@@ -257,3 +257,13 @@ def test_a_multiplier_is_a_number(multiplier: object) -> None:
     expected = f"multiplier={multiplier!r}: expected a number above 1"
     with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
         pr.Exponential(multiplier=multiplier)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("fixed 5x", "backoff='5x'"), ("exponential 1s 1m fast", "multiplier='fast'")],
+)
+def test_a_wrong_part_of_a_text_is_named(text: str, named: str) -> None:
+    """It is one of several."""
+    with pytest.raises(pr.ConfigError, match=f"^{named}: "):
+        backoff_of(text)

@@ -129,8 +129,14 @@ def test_one_letter_has_one_id(properties, position, count) -> None:
     first = dedupe_id(properties, position, count)
     assert first == dedupe_id(dict(properties), position, count)
     assert first != dedupe_id(properties, position, count + 1)
-    if "DEDUPE_ID" not in properties:
-        assert first != dedupe_id(properties, f"{position}0", count)
+    elsewhere = dedupe_id(properties, f"{position}0", count)
+    assert bool(properties.get("DEDUPE_ID")) == (first == elsewhere)
+
+
+def test_ids_do_not_change_between_versions() -> None:
+    """A redrive that goes on with a newer one makes the same copies."""
+    assert "2106da307478f9b38f37665b848e090f" == dedupe_id({}, "dlq 1:2:-1", 1)
+    assert dedupe_id({}, "own", 1) == dedupe_id({"DEDUPE_ID": "own"}, "dlq 1:2:-1", 1)
 
 
 SYSTEM = {

@@ -257,3 +257,10 @@ def test_an_error_with_a_kind_has_no_traceback() -> None:
 
     envelope = after(pr.Envelope(), caught(no_answer), reason="invalid")
     assert ("no answer", None) == (envelope.message, envelope.traceback)
+
+
+def test_the_detail_of_an_error_is_in_its_letter() -> None:
+    """It is not in its text, which is logged."""
+    error = pr.PulsarRetryError("no answer")
+    error.detail = "<html>"
+    assert "no answer\n<html>" == after(pr.Envelope(), error).message

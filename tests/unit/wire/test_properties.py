@@ -335,6 +335,12 @@ def test_an_attempt_counts_letters_and_redeliveries(count: int, redeliveries: in
     assert 1 + count + redeliveries == pr.attempt_of(message)
 
 
+def test_a_level_is_written_where_there_is_one() -> None:
+    """Spark's rows have none but in TDMQ's dialects."""
+    usual = {"RECONSUMETIMES": "2", "DELAY_TIME": "5000"}
+    assert [usual, {**usual, "DELAY": "3"}] == [counts(2, 5, level) for level in (None, 3)]
+
+
 @given(st.integers(2**31 - 1, 2**31 + 5) | st.integers(2**31, 10**5000), st.integers(0, 3))
 def test_a_count_too_large_for_java_is_the_largest(count: int, zeros: int) -> None:
     """Read as 0 it would begin anew, and Java could not read what is larger."""
