@@ -66,8 +66,9 @@ class Consumer(pulsar.Consumer):
         """Return the next message of the topic or its retry topic, a `pulsar.Message`.
 
         With a dead-letter policy of N retries on a Shared or Key_Shared subscription, a message
-        that was delivered N + 1 times already is dead-lettered and not returned. A call that is
-        interrupted or timed out loses no message.
+        that was delivered N + 1 times already is dead-lettered and not returned. A call that times
+        out loses no message. If a signal handler raises in a call at the moment in which a message
+        comes, the message comes again when the consumer is closed.
 
         Args:
             timeout_millis: How long to wait, in milliseconds; None: without a limit.

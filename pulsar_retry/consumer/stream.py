@@ -5,7 +5,7 @@ topic has to be Shared and read from its start, whatever the main subscription i
 consumer has no `topic`, `seek` and `get_last_message_id` (and is slower).
 
 The stream polls, and keeps nothing: a message stays in pulsar-client's queue until a caller wants
-it, so an interrupted or timed-out receive loses no message. While messages arrive, one source is
+it, so a receive that times out loses no message. While messages arrive, one source is
 read for a few milliseconds and then the other. While both are empty, the stream waits for the
 topic, and asks the retry topic in between. A letter is seconds late by nature, so it can wait.
 """
