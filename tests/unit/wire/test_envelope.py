@@ -264,3 +264,15 @@ def test_the_detail_of_an_error_is_in_its_letter() -> None:
     error = pr.PulsarRetryError("no answer")
     error.detail = "<html>"
     assert "no answer\n<html>" == after(pr.Envelope(), error).message
+
+
+def test_errors_with_a_kind_are_told_apart_by_it() -> None:
+    """And by their class, wherever they were raised."""
+    errors = [
+        type(name, (pr.PulsarRetryError,), {"kind": kind})("no answer")
+        for name, kind in (("A", "timeout"), ("A", "refused"), ("B", "timeout"))
+    ]
+    made = [after(pr.Envelope(), each).fingerprint for each in errors]
+    raised = [after(pr.Envelope(), caught(lambda e=e: exec("raise e", {"e": e}))) for e in errors]  # noqa: S102 - elsewhere
+    assert made == [each.fingerprint for each in raised]
+    assert 3 == len(set(made))

@@ -208,3 +208,11 @@ def test_retry_topics_beside_partitions() -> None:
     assert f"{ROOT}/a-b-RETRY" == retry_beside(f"{ROOT}/a-b-DLQ-partition-2")
     assert f"{ROOT}/a-b-retry" == retry_beside(f"{ROOT}/a-b-dlq")
     assert retry_beside(f"{ROOT}/graveyard") is None
+
+
+def test_a_letter_names_its_owner() -> None:
+    """By full names; what it does not name is not known."""
+    names = {"REAL_TOPIC": "a", "REAL_SUBSCRIPTION": "b", "RETRY_TOPIC": "c"}
+    root = "persistent://public/default"
+    assert Owner(f"{root}/a", "b", f"{root}/c") == Owner.named_by(names)
+    assert Owner(None, None, None) == Owner.named_by({"REAL_SUBSCRIPTION": ""})
