@@ -70,14 +70,12 @@ class Client(pulsar.Client):
 
     #: Makes the builder of a raw message that the raw client can send.
     _new_message: NewMessage = _pulsar.MessageBuilder
-    #: Makes a short-lived client of the same brokers; None if no such client can be made.
-    _new_client: Callable[[], pulsar.Client] | None = None
     #: Publishes the letters. It is a separate client, so that this one keeps its connection when a
     #: broker refuses a letter. It connects at the first letter. None: this client publishes them.
     _letter_client: pulsar.Client | None = None
     #: Seconds that pulsar-client waits for the answer to an operation.
     _operation_timeout: float = _SIGNATURE.parameters["operation_timeout_seconds"].default
-    #: What moves this client and those of `_new_client` to another cluster; None: nothing does.
+    #: What moves this client and that of letters to another cluster; None: nothing does.
     _provider: SharedProvider | None = None
     #: Stands for this client in the log of pulsar-client; None: it has nothing to do with it.
     _log_use: object | None = None
@@ -128,8 +126,7 @@ class Client(pulsar.Client):
         # Leave the logger out: there is only one in a process.
         alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}
         alike.update(io_threads=1, message_listener_threads=1)
-        self._new_client = lambda: waiting_in_python(BareClient(address(), **alike))
-        self._letter_client = self._new_client()
+        self._letter_client = waiting_in_python(BareClient(address(), **alike))
         fork.guard(self._letter_client, "_client")
         self._begin()
 
@@ -421,7 +418,7 @@ class Client(pulsar.Client):
             pulsar.AlreadyClosed: it is closed already.
             pulsar.Timeout: the broker has not answered for ``operation_timeout_seconds``.
         """
-        threads, here = self._new_client is not None, get_ident()
+        threads, here = self._letter_client is not None, get_ident()
         until = self._clock.monotonic() + self._operation_timeout
         ours = [each for each in self._consumers if isinstance(each, Consumer)]
         with contextlib.suppress(pulsar.PulsarException):

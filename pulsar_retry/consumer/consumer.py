@@ -417,7 +417,7 @@ class Consumer(pulsar.Consumer):
         client: Any = self._client
         until = self.handle.timer.now() + client._operation_timeout  # noqa: SLF001
         closing = self.handle.close(until) + raws
-        side_by_side(closing, threads=client._new_client is not None, until=until)  # noqa: SLF001
+        side_by_side(closing, threads=client._letter_client is not None, until=until)  # noqa: SLF001
 
     def __enter__(self) -> Self:
         return self

@@ -24,6 +24,7 @@ __all__ = [
     "RAW_OF_ASYNCIO",
     "Message",
     "MessageOrId",
+    "Schema",
     "ask_partitions",
     "check",
     "has_null_value",
@@ -141,6 +142,9 @@ def check(module: ModuleType, names: Names, needs: str = "pulsar-retry needs") -
 check(pulsar, BLOCKING)
 check(pulsar.schema, OF_SCHEMAS)
 check(_pulsar, RAW)
+
+#: The class of schemas. Who makes one of it imports it from here, after the checks.
+Schema = pulsar.schema.Schema
 
 
 # -- what older versions lack -------------------------------------------------------------------

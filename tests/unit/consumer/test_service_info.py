@@ -15,7 +15,7 @@ from support.versions import SINCE_3_13
 
 pytestmark = SINCE_3_13
 
-FIRST, SECOND, THIRD = (f"pulsar://127.0.0.1:{port}" for port in (1, 2, 3))
+FIRST, SECOND = (f"pulsar://127.0.0.1:{port}" for port in (1, 2))
 _Base: Any = getattr(pulsar, "ServiceInfoProvider", object)
 
 
@@ -53,28 +53,11 @@ def test_the_client_and_its_client_of_letters_follow() -> None:
         assert urls(*both) == {SECOND}
 
 
-def test_a_client_of_letters_that_is_made_later_follows() -> None:
-    """It begins on the present cluster."""
-    provider = Provider()
-    with pr.Client(provider) as client:
-        provider.move(pulsar.ServiceInfo(SECOND))
-        assert client._new_client is not None
-        later = client._new_client()
-        assert urls(later) == {SECOND}
-        provider.move(pulsar.ServiceInfo(THIRD))
-        assert urls(client, later) == {THIRD}
-        later.close()
-        provider.move(pulsar.ServiceInfo(FIRST))
-        assert urls(client, client._letter_client) == {FIRST}
-
-
 def test_the_provider_is_used_as_by_one_client() -> None:
     """Each method is called once; the object is never changed."""
     provider = Provider()
     client = pr.Client(provider)
     provider.move(pulsar.ServiceInfo(SECOND))
-    assert client._new_client is not None
-    client._new_client().close()
     assert provider.calls == ["initial_service_info", "initialize"]
     client.close()
     assert provider.calls == ["initial_service_info", "initialize", "close"]
@@ -105,10 +88,6 @@ def test_an_invalid_update_is_refused_and_changes_nothing() -> None:
         with pytest.raises(RuntimeError, match="ServiceInfo"):
             provider.move("nonsense")
         assert urls(client, client._letter_client) == {FIRST}
-        assert client._new_client is not None
-        later = client._new_client()
-        assert urls(later) == {FIRST}
-        later.close()
 
 
 def test_a_provider_can_find_the_cluster_while_it_is_initialized() -> None:

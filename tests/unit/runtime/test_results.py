@@ -11,12 +11,12 @@ import pytest
 PROGRAM = """
 import os, socket, threading, time
 import pulsar
-import pulsar_retry as pr
+from pulsar_retry.runtime.results import waiting_in_python
 
 server = socket.create_server(("127.0.0.1", 0))  # it answers nothing
 url = f"pulsar://127.0.0.1:{server.getsockname()[1]}"
-client = pr.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
-letters = client._new_client()
+logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+letters = waiting_in_python(pulsar.Client(url, logger=logger))
 open_ = {"producer": lambda: letters.create_producer("topic"),
          "consumer": lambda: letters.subscribe("topic", "subscription"),
          "topics": lambda: letters.subscribe(["topic", "other"], "subscription")}[KIND]
