@@ -12,7 +12,6 @@ import pulsar
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST, Plan, topic_list
-from pulsar_retry.observe.hooks import checked_hooks
 from pulsar_retry.policy.backoff import Backoff, Fixed
 from pulsar_retry.policy.checks import flag, not_blank, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
@@ -45,7 +44,6 @@ def make_plan(
     letter_send_timeout: Duration,
     unacked_messages_timeout_ms: Any = None,
     dedupe_letters: Any = DEFAULT_MOST,
-    hooks: Any = None,
     crypto_key_reader: Any = None,
     letter_encryption_key: Any = None,
     plain_letters: Any = False,
@@ -92,7 +90,6 @@ def make_plan(
         letter_send_timeout=send_timeout,
         ack_timeout=_ack_timeout(unacked_messages_timeout_ms),
         dedupe_letters=dedupe_letters,
-        hooks=checked_hooks(hooks),
         letter_producers=letter_producers(
             policy,
             crypto_key_reader,

@@ -325,12 +325,12 @@ class Client(pulsar.Client):
             letter_send_timeout=letter_send_timeout,
             unacked_messages_timeout_ms=unacked_messages_timeout_ms,
             dedupe_letters=dedupe_letters,
-            hooks=self._hooks if hooks is None else hooks,
             crypto_key_reader=crypto_key_reader,
             letter_encryption_key=letter_encryption_key,
             plain_letters=plain_letters,
         )
         checked_sources(plan)
+        hooks = self._hooks if hooks is None else checked_hooks(hooks)
         check_newer(newer)
         if crypto_failure_action == pulsar.ConsumerCryptoFailureAction.CONSUME:
             _log.warning(_CRASHES, subscription_name)
@@ -358,7 +358,7 @@ class Client(pulsar.Client):
         }
         plan = with_old_names(plan, self)
         checked_sources(plan)  # the look-up may have changed the names
-        handle = Handle(self, schema, plan, self._timer, self._clock)
+        handle = Handle(self, schema, plan, hooks=hooks, timer=self._timer, clock=self._clock)
         consumer: Consumer  # exists when the first message is delivered
 
         def deliver(message: pulsar.Message) -> None:

@@ -17,6 +17,7 @@ from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.facts import Facts, facts_of
 from pulsar_retry.letters.plan import Plan
+from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
@@ -39,9 +40,18 @@ class Handle:
         closed_by: The thread that has begun to close the consumer; 0: none.
     """
 
-    def __init__(self, client: Any, schema: Any, plan: Plan, timer: Timer, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Any,
+        schema: Any,
+        plan: Plan,
+        *,
+        hooks: Hooks | None,
+        timer: Timer,
+        clock: Clock,
+    ) -> None:
         self.plan, self.schema, self.timer = plan, letters_schema(schema), timer
-        self.watch = watch = Watch.of(plan.topic, plan.subscription, plan.hooks, plan.recipient)
+        self.watch = watch = Watch.of(plan.topic, plan.subscription, hooks, plan.recipient)
         self.in_hand = in_hand = InHand(plan, timer, clock)
         self.settling = settling = MessageSettler(in_hand, plan, watch)
         self.outbox = outbox = Outbox(

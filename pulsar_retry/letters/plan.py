@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 
-from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.backoff import Backoff
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.letter_producers import LetterProducerOptions
@@ -37,7 +36,6 @@ class Plan:
         letter_send_timeout: Seconds after which a letter without a receipt has failed.
         ack_timeout: Seconds after which messages in hand are redelivered; 0: never.
         dedupe_letters: How many letters are remembered to recognize duplicates; 0: none.
-        hooks: The functions to call when something happens to a message.
         letter_producers: How retry letters and dead letters are published.
         ordered: Whether the messages of the topic, or of a key, are delivered in order.
     """
@@ -54,7 +52,6 @@ class Plan:
     letter_send_timeout: float
     ack_timeout: float = 0.0
     dedupe_letters: int = DEFAULT_MOST
-    hooks: Hooks | None = None
     letter_producers: LetterProducerOptions = attrs.field(factory=LetterProducerOptions)
     ordered: bool = True
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
+from pulsar_retry.letters.letter import Letter
+
 #: The outcomes of deliveries.
 ACKNOWLEDGED, RETRIED, DEAD_LETTERED = "acknowledged", "retried", "dead_lettered"
 NACKED, DROPPED, SUPERSEDED, STRAY = "nacked", "dropped", "superseded", "stray"
@@ -16,29 +18,6 @@ RetryKind = Literal["letter", "nack", "lane"]
 ATTEMPT = "_pulsar_retry_span"
 
 
-class _Letter(Protocol):
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def dead(self) -> bool: ...
-
-    @property
-    def delay(self) -> float: ...
-
-    @property
-    def reason(self) -> str | None: ...
-
-    @property
-    def attempt(self) -> int | None: ...
-
-    @property
-    def error(self) -> BaseException | None: ...
-
-    @property
-    def trace(self) -> Any: ...
-
-
 class HandOver(Protocol):
     """A message and the letter that replaces it."""
 
@@ -47,7 +26,7 @@ class HandOver(Protocol):
         """The raw message."""
 
     @property
-    def letter(self) -> _Letter:
+    def letter(self) -> Letter:
         """The letter."""
 
 

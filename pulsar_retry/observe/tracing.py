@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pulsar
 
+from pulsar_retry.letters.letter import Letter
 from pulsar_retry.observe.instruments import ATTEMPT, HandOver, Instrument
 
 if TYPE_CHECKING:  # the module needs the packages of an extra
@@ -90,7 +91,7 @@ def process_span(message: pulsar.Message, subscription: str | None = None) -> It
         yield span
 
 
-def traced(letter: Any, message: Any, subscription: str) -> Any:
+def traced(letter: Letter, message: Any, subscription: str) -> Letter:
     """Return *letter* with the trace of its hand-off and the link to the first attempt, if any."""
     if not getattr(message, ATTEMPT, None):
         return letter
