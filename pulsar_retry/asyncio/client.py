@@ -153,28 +153,14 @@ class Client(pulsar.asyncio.Client):
         A new subscription is Exclusive and starts after the latest message, as in pulsar-client;
         one of `subscriber` is Shared and starts at the earliest message.
 
-        The positional arguments are those of `pulsar.asyncio`. `pulsar_retry.Client.subscribe`
-        explains all arguments that are not listed here; they have the same names and meanings.
+        The positional arguments are those of `pulsar.asyncio`. The others have the names and the
+        meanings that `pulsar_retry.Client.subscribe` explains.
 
         Args:
             topic: A topic name, a list of names, or a compiled regular expression.
             is_pattern_topic: Whether *topic* is a regular expression as text.
-            pattern_auto_discovery_period: Seconds between two searches for new topics that match a
-                regular expression.
-            dead_letter_policy: How often a message is retried, and where its letters go.
-            enable_retry: Read the retry topic too. `Consumer.reconsume_later` needs this.
-            naming: The rules for the names of letters' topics that the policy does not name.
-            delay_levels: The table of delays that the *level* of `reconsume_later` refers to.
-            negative_ack_backoff: Computes the delay of a nack from the message's redelivery count.
             max_pending_letters: How many letters can be in flight. At this limit, and while they
                 hold 64 MiB of payload or more, handing on waits.
-            letter_send_timeout: Seconds, or a timedelta. A letter without a receipt after this time
-                has failed.
-            hooks: Functions that are called when something happens to a message. None: the
-                client's `hooks`.
-            dedupe_letters: How many letters are remembered to recognize duplicates; 0: off.
-            letter_encryption_key: The name of the key that encrypts letters.
-            plain_letters: Publish the letters unencrypted, although messages are decrypted.
             **newer: Arguments that only a newer pulsar-client has. They are passed on to it.
 
         Raises:

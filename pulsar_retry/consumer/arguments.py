@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -13,11 +13,11 @@ import pulsar
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST, Plan, topic_list
 from pulsar_retry.policy.backoff import Backoff, Fixed
-from pulsar_retry.policy.checks import flag, not_blank, whole
+from pulsar_retry.policy.checks import flag, not_blank, positive, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.durations import seconds
 from pulsar_retry.policy.letter_producers import LetterProducerOptions, ProducerOptions
-from pulsar_retry.policy.levels import DelayLevels
+from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName, first_topic
 
 #: The types on which the broker delays messages and counts redeliveries.
@@ -27,78 +27,127 @@ SHARED_TYPES = frozenset({pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeySha
 _LEAST_ACK_TIMEOUT_MS = 10_000
 
 
-def make_plan(
-    *,
-    topic: Any,
-    subscription: Any,
-    consumer_type: Any,
-    schema: Any,
-    receiver_queue_size: Any,
-    enable_retry: Any,
-    dead_letter_policy: Any,
-    naming: NamingLike,
-    delay_levels: str | DelayLevels,
-    negative_ack_redelivery_delay_ms: Any,
-    negative_ack_backoff: Backoff | None,
-    max_pending_letters: Any,
-    letter_send_timeout: Duration,
-    unacked_messages_timeout_ms: Any = None,
-    dedupe_letters: Any = DEFAULT_MOST,
-    crypto_key_reader: Any = None,
-    letter_encryption_key: Any = None,
-    plain_letters: Any = False,
-) -> Plan:
-    """Check the arguments of `Client.subscribe` and return the plan.
+#: The arguments that pulsar-client gets as they are, for the topic and for the retry topic.
+OF_BOTH = (
+    "schema",
+    "receiver_queue_size",
+    "max_total_receiver_queue_size_across_partitions",
+    "consumer_name",
+    "broker_consumer_stats_cache_time_ms",
+    "properties",
+    "pattern_auto_discovery_period",
+    "crypto_key_reader",
+    "replicate_subscription_state_enabled",
+    "max_pending_chunked_message",
+    "auto_ack_oldest_chunked_message_on_queue_full",
+    "batch_index_ack_enabled",
+    "crypto_failure_action",
+)
+
+#: Those that it gets for the topic only.
+OF_TOPIC = (
+    "consumer_type",
+    "is_read_compacted",
+    "initial_position",
+    "start_message_id_inclusive",
+    "batch_receive_policy",
+    "key_shared_policy",
+    "regex_subscription_mode",
+)
+
+
+def _by(check: Callable[..., Any], *more: Any) -> Any:
+    """Return a validator that calls *check* with the name of the argument, and its value."""
+    return lambda _, field, value: check(field.name, value, *more)
+
+
+@attrs.frozen(kw_only=True)
+class SubscribeArguments:
+    """What this package reads of the arguments of `Client.subscribe`.
+
+    The names are those of its signature, and so are the meanings and the defaults.
 
     Raises:
         ConfigError: an argument is invalid.
     """
-    flag("enable_retry", enable_retry)
-    if not isinstance(consumer_type, pulsar.ConsumerType):
-        raise ConfigError.bad("consumer_type", consumer_type, "a pulsar.ConsumerType")
-    if not isinstance(schema, pulsar.schema.Schema):
-        raise ConfigError.bad("schema", schema, "a pulsar.schema.Schema")
-    policy = None if dead_letter_policy is None else DeadLetterPolicy.of(dead_letter_policy)
-    if enable_retry and policy is None:
-        policy = DeadLetterPolicy()
-    dialect = Naming.of(naming)
-    whole("max_pending_letters", max_pending_letters)
-    whole("dedupe_letters", dedupe_letters, 0)
-    send_timeout = seconds("letter_send_timeout", letter_send_timeout)
-    if send_timeout <= 0:
-        raise ConfigError.bad("letter_send_timeout", letter_send_timeout, "more than 0 seconds")
-    if policy is not None:
-        not_blank("subscription_name", subscription, "a name that is not blank")
-        check_nameable(subscription, policy, retry=enable_retry)
-    topics = None
-    if enable_retry and policy is not None:
-        _check_retry(topic, receiver_queue_size)
-        topics = _letter_topics(topic, subscription, policy, dialect)
-    elif policy is not None and policy.dead_letter_topic is not None:
-        TopicName.parse(policy.dead_letter_topic, "dead_letter_topic")
-    shared = consumer_type in SHARED_TYPES
-    return Plan(
-        topic=topic,
-        subscription=subscription,
-        shared=shared,
-        policy=policy,
-        topics=topics,
-        naming=dialect,
-        levels=DelayLevels.parse(delay_levels),
-        nack_backoff=_nack_backoff(negative_ack_redelivery_delay_ms, negative_ack_backoff),
-        max_pending_letters=max_pending_letters,
-        letter_send_timeout=send_timeout,
-        ack_timeout=_ack_timeout(unacked_messages_timeout_ms),
-        dedupe_letters=dedupe_letters,
-        letter_producers=letter_producers(
-            policy,
-            crypto_key_reader,
-            letter_encryption_key,
-            plain_letters,
-            retry=enable_retry,
-        ),
-        ordered=consumer_type != pulsar.ConsumerType.Shared,
-    )
+
+    topic: Any
+    subscription_name: Any
+    consumer_type: Any = attrs.field(default=pulsar.ConsumerType.Exclusive)
+    schema: Any = attrs.field(factory=pulsar.schema.BytesSchema)
+    receiver_queue_size: Any = 1000
+    unacked_messages_timeout_ms: Any = None
+    negative_ack_redelivery_delay_ms: Any = 60_000
+    crypto_key_reader: Any = None
+    dead_letter_policy: Any = None
+    enable_retry: Any = attrs.field(default=False, validator=_by(flag))
+    naming: NamingLike = Naming.PULSAR
+    delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS
+    negative_ack_backoff: Backoff | None = None
+    max_pending_letters: Any = attrs.field(default=1000, validator=_by(whole))
+    letter_send_timeout: Any = attrs.field(default=30.0, validator=_by(positive))
+    dedupe_letters: Any = attrs.field(default=DEFAULT_MOST, validator=_by(whole, 0))
+    letter_encryption_key: Any = None
+    plain_letters: Any = False
+
+    @consumer_type.validator
+    def _check_consumer_type(self, _: Any, value: Any) -> None:
+        if not isinstance(value, pulsar.ConsumerType):
+            raise ConfigError.bad("consumer_type", value, "a pulsar.ConsumerType")
+
+    @schema.validator
+    def _check_schema(self, _: Any, value: Any) -> None:
+        if not isinstance(value, pulsar.schema.Schema):
+            raise ConfigError.bad("schema", value, "a pulsar.schema.Schema")
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> SubscribeArguments:
+        """Return those among all *arguments* that this package reads."""
+        return cls(**{each.name: arguments[each.name] for each in attrs.fields(cls)})
+
+    def plan(self) -> Plan:
+        """Return the plan of the subscription.
+
+        Raises:
+            ConfigError: an argument is invalid, or does not fit the others.
+        """
+        policy, naming = self.dead_letter_policy, Naming.of(self.naming)
+        name = self.subscription_name
+        if policy is not None or self.enable_retry:
+            policy = DeadLetterPolicy() if policy is None else DeadLetterPolicy.of(policy)
+        if policy is not None:
+            not_blank("subscription_name", name, "a name that is not blank")
+            check_nameable(name, policy, retry=self.enable_retry)
+        topics = None
+        if self.enable_retry:
+            _check_retry(self.topic, self.receiver_queue_size)
+            topics = _letter_topics(self.topic, name, policy, naming)
+        elif policy is not None and policy.dead_letter_topic is not None:
+            TopicName.parse(policy.dead_letter_topic, "dead_letter_topic")
+        return Plan(
+            topic=self.topic,
+            subscription=name,
+            shared=self.consumer_type in SHARED_TYPES,
+            policy=policy,
+            topics=topics,
+            naming=naming,
+            levels=DelayLevels.parse(self.delay_levels),
+            nack_backoff=_nack_backoff(
+                self.negative_ack_redelivery_delay_ms, self.negative_ack_backoff
+            ),
+            max_pending_letters=self.max_pending_letters,
+            letter_send_timeout=seconds("letter_send_timeout", self.letter_send_timeout),
+            ack_timeout=_ack_timeout(self.unacked_messages_timeout_ms),
+            dedupe_letters=self.dedupe_letters,
+            letter_producers=letter_producers(
+                policy,
+                self.crypto_key_reader,
+                self.letter_encryption_key,
+                self.plain_letters,
+                retry=self.enable_retry,
+            ),
+            ordered=self.consumer_type != pulsar.ConsumerType.Shared,
+        )
 
 
 def check_nameable(subscription: str, policy: DeadLetterPolicy, *, retry: bool) -> None:

@@ -18,16 +18,14 @@ import _pulsar
 import pulsar
 from pulsar import Client as BareClient
 
-from pulsar_retry.consumer.arguments import (
-    check_newer,
-    make_plan,
-)
+from pulsar_retry.consumer.arguments import OF_BOTH, OF_TOPIC, SubscribeArguments, check_newer
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handle import Handle
 from pulsar_retry.consumer.handoff.making import NewMessage
 from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS
 from pulsar_retry.consumer.old_names import with_old_names
+from pulsar_retry.consumer.parts import ClientParts
 from pulsar_retry.errors import ForkedError, about
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.letters.sources import checked_sources, without_letters
@@ -51,6 +49,7 @@ _PERSISTENT_ONLY = pulsar.RegexSubscriptionMode.PersistentOnly
 _CRYPTO_FAIL = pulsar.ConsumerCryptoFailureAction.FAIL
 
 _SIGNATURE = inspect.signature(pulsar.Client.__init__)
+_OPERATION_TIMEOUT: float = _SIGNATURE.parameters["operation_timeout_seconds"].default
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,13 +67,6 @@ class Client(pulsar.Client):
     Thread-safe. A child process that is forked later cannot use the client (`ForkedError`).
     """
 
-    #: Makes the builder of a raw message that the raw client can send.
-    _new_message: NewMessage = _pulsar.MessageBuilder
-    #: Publishes the letters. It is a separate client, so that this one keeps its connection when a
-    #: broker refuses a letter. It connects at the first letter. None: this client publishes them.
-    _letter_client: pulsar.Client | None = None
-    #: Seconds that pulsar-client waits for the answer to an operation.
-    _operation_timeout: float = _SIGNATURE.parameters["operation_timeout_seconds"].default
     #: What moves this client and that of letters to another cluster; None: nothing does.
     _provider: SharedProvider | None = None
     #: Stands for this client in the log of pulsar-client; None: it has nothing to do with it.
@@ -121,27 +113,40 @@ class Client(pulsar.Client):
             return url if provider is None else provider.member()
 
         super().__init__(address(), **{k: v for k, v in arguments.items() if k != "self"})
-        if (limit := arguments.get("operation_timeout_seconds")) is not None:
-            self._operation_timeout = limit
         # Leave the logger out: there is only one in a process.
         alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}
         alike.update(io_threads=1, message_listener_threads=1)
-        self._letter_client = waiting_in_python(BareClient(address(), **alike))
-        fork.guard(self._letter_client, "_client")
-        self._begin()
+        self._begin(
+            letter_client=waiting_in_python(BareClient(address(), **alike)),
+            operation_timeout=arguments.get("operation_timeout_seconds", _OPERATION_TIMEOUT),
+        )
 
-    def _begin(self, clock: Clock = SYSTEM) -> None:
+    def _begin(
+        self,
+        clock: Clock = SYSTEM,
+        *,
+        new_message: NewMessage = _pulsar.MessageBuilder,
+        letter_client: pulsar.Client | None = None,
+        operation_timeout: float = _OPERATION_TIMEOUT,
+    ) -> None:
         """Set up everything that needs the raw client, which exists already.
 
         `pulsar_retry.testing` calls it with a raw client of a different kind; all else is the same.
         """
-        self._clock = clock
-        self._timer = Timer(clock)
         raws = [self._client]
-        if self._letter_client is not None:
-            raws.append(self._letter_client._client)  # noqa: SLF001
+        if letter_client is not None:
+            raws.append(letter_client._client)  # noqa: SLF001 - pulsar-client's
+            fork.guard(letter_client, "_client")
+        #: For the rooms above; applications have no use for it.
+        self.parts = ClientParts(
+            clock=clock,
+            timer=Timer(clock),
+            operation_timeout=operation_timeout,
+            new_message=new_message,
+            letter_client=letter_client,
+        )
         self._finalizer = weakref.finalize(
-            self, _shut_down, os.getpid(), raws, self._timer, self._provider, self._log_use
+            self, _shut_down, os.getpid(), raws, self.parts.timer, self._provider, self._log_use
         )
         self._finalizer.atexit = False  # at exit, `_close_all` closes the client properly
         _open_clients.add(self)
@@ -309,56 +314,20 @@ class Client(pulsar.Client):
             pulsar.PulsarException: the broker refused a subscription, or the look-up of old-style
                 letter topics. Everything that was open is closed again.
         """
-        plan = make_plan(
-            topic=topic,
-            subscription=subscription_name,
-            consumer_type=consumer_type,
-            schema=schema,
-            receiver_queue_size=receiver_queue_size,
-            enable_retry=enable_retry,
-            dead_letter_policy=dead_letter_policy,
-            naming=naming,
-            delay_levels=delay_levels,
-            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
-            negative_ack_backoff=negative_ack_backoff,
-            max_pending_letters=max_pending_letters,
-            letter_send_timeout=letter_send_timeout,
-            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
-            dedupe_letters=dedupe_letters,
-            crypto_key_reader=crypto_key_reader,
-            letter_encryption_key=letter_encryption_key,
-            plain_letters=plain_letters,
-        )
-        checked_sources(plan)
+        arguments = {**locals(), **newer}
         hooks = self._hooks if hooks is None else checked_hooks(hooks)
+        plan = SubscribeArguments.of(arguments).plan()
+        checked_sources(plan)
         check_newer(newer)
         if crypto_failure_action == pulsar.ConsumerCryptoFailureAction.CONSUME:
             _log.warning(_CRASHES, subscription_name)
         limits = batch_limits(batch_receive_policy)
-        common = {
-            **newer,
-            "schema": schema,
-            "receiver_queue_size": receiver_queue_size,
-            "max_total_receiver_queue_size_across_partitions": (
-                max_total_receiver_queue_size_across_partitions
-            ),
-            "consumer_name": consumer_name,
-            "broker_consumer_stats_cache_time_ms": broker_consumer_stats_cache_time_ms,
-            "negative_ack_redelivery_delay_ms": CLIENT_DELAY_MS,
-            "properties": properties,
-            "pattern_auto_discovery_period": pattern_auto_discovery_period,
-            "crypto_key_reader": crypto_key_reader,
-            "replicate_subscription_state_enabled": replicate_subscription_state_enabled,
-            "max_pending_chunked_message": max_pending_chunked_message,
-            "auto_ack_oldest_chunked_message_on_queue_full": (
-                auto_ack_oldest_chunked_message_on_queue_full
-            ),
-            "batch_index_ack_enabled": batch_index_ack_enabled,
-            "crypto_failure_action": crypto_failure_action,
-        }
+        of_both = {name: arguments[name] for name in (*OF_BOTH, *newer)}
+        of_both["negative_ack_redelivery_delay_ms"] = CLIENT_DELAY_MS  # `Nacks` has the delays
+        of_topic = {name: arguments[name] for name in OF_TOPIC}
         plan = with_old_names(plan, self)
         checked_sources(plan)  # the look-up may have changed the names
-        handle = Handle(self, schema, plan, hooks=hooks, timer=self._timer, clock=self._clock)
+        handle = Handle(self, schema, plan, hooks)
         consumer: Consumer  # exists when the first message is delivered
 
         def deliver(message: pulsar.Message) -> None:
@@ -374,28 +343,21 @@ class Client(pulsar.Client):
                 retry = self._subscribe_raw(
                     plan.topics.retry,
                     subscription_name,
-                    pulsar.ConsumerType.Shared,
+                    consumer_type=pulsar.ConsumerType.Shared,
                     message_listener=handle.listener(deliver, letters=True) if listens else None,
                     initial_position=pulsar.InitialPosition.Earliest,
-                    **common,
+                    **of_both,
                 )
                 on_failure.callback(retry.close)
             main = self._subscribe_raw(
                 without_letters(plan),
                 subscription_name,
-                consumer_type,
                 message_listener=handle.listener(deliver) if listens else None,
-                is_read_compacted=is_read_compacted,
-                initial_position=initial_position,
-                start_message_id_inclusive=start_message_id_inclusive,
-                batch_receive_policy=batch_receive_policy,
-                key_shared_policy=key_shared_policy,
-                regex_subscription_mode=regex_subscription_mode,
-                **common,
+                **of_topic,
+                **of_both,
             )
             on_failure.pop_all()
-            polls = receiver_queue_size != 0
-            handle.open(main, retry, batch_limits=limits, polls=polls)
+            handle.open(main, retry, batch_limits=limits, polls=receiver_queue_size != 0)
             consumer = Consumer(self, handle)
         self._consumers.append(consumer)
         return consumer
@@ -418,14 +380,14 @@ class Client(pulsar.Client):
             pulsar.AlreadyClosed: it is closed already.
             pulsar.Timeout: the broker has not answered for ``operation_timeout_seconds``.
         """
-        threads, here = self._letter_client is not None, get_ident()
-        until = self._clock.monotonic() + self._operation_timeout
+        threads, here = self.parts.letter_client is not None, get_ident()
+        until = self.parts.clock.monotonic() + self.parts.operation_timeout
         ours = [each for each in self._consumers if isinstance(each, Consumer)]
         with contextlib.suppress(pulsar.PulsarException):
             side_by_side([c.close for c in ours if c.handle.closed_by != here], threads=threads)
         self._finalizer.detach()
         _open_clients.discard(self)
-        self._timer.close()
+        self.parts.timer.close()
         keep_until_exit(self._client)
         both = [super().close, self._close_letter_client]
         try:
@@ -434,20 +396,20 @@ class Client(pulsar.Client):
             client_log.end(self._log_use)
 
     def _close_letter_client(self) -> None:
-        if self._letter_client is not None:
-            keep_until_exit(self._letter_client._client)  # noqa: SLF001
+        if (letter_client := self.parts.letter_client) is not None:
+            keep_until_exit(letter_client._client)  # noqa: SLF001 - pulsar-client's
             with contextlib.suppress(pulsar.AlreadyClosed):
-                self._letter_client.close()
+                letter_client.close()
 
     def shutdown(self) -> None:
         """Close every connection at once, without waiting.
 
         Letters in flight fail here, because pulsar-client drops them without reporting it.
         """
-        self._timer.close()
+        self.parts.timer.close()
         super().shutdown()
-        if self._letter_client is not None:
-            self._letter_client.shutdown()
+        if self.parts.letter_client is not None:
+            self.parts.letter_client.shutdown()
         for consumer in list(self._consumers):
             if isinstance(consumer, Consumer):
                 consumer.handle.give_up()
@@ -459,16 +421,6 @@ class Client(pulsar.Client):
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(pulsar.AlreadyClosed):
             self.close()
-
-
-def clock_of(client: Client) -> Clock:
-    """Return the clock of *client*, which tests can replace."""
-    return client._clock  # noqa: SLF001 - the one way to it for other rooms
-
-
-def timer_of(client: Client) -> Timer:
-    """Return the timer of *client*: there is one per client, and so one thread per client."""
-    return client._timer  # noqa: SLF001 - likewise
 
 
 def _shut_down(
@@ -514,8 +466,8 @@ def _close_all() -> None:
     Otherwise pulsar-client's threads would use an interpreter that is shutting down, and abort.
     """
     for client in list(_open_clients):
-        fork.keep_for_ever(client._client)  # noqa: SLF001 - `keep_until_exit` keeps only the last ones
-        if client._letter_client is not None:  # noqa: SLF001
-            fork.keep_for_ever(client._letter_client._client)  # noqa: SLF001
+        for each in (client, client.parts.letter_client):
+            if each is not None:  # `keep_until_exit` keeps only the last ones
+                fork.keep_for_ever(each._client)  # noqa: SLF001 - pulsar-client's
         with contextlib.suppress(pulsar.PulsarException, ForkedError):
             client.close()

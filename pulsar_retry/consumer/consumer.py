@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Self
@@ -22,7 +22,6 @@ from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.exiting import closes
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.upstream import Message, MessageOrId
-from pulsar_retry.runtime.worker import side_by_side
 
 #: Milliseconds to wait for the topic alone while its messages arrive steadily. A time-out costs as
 #: much as several messages.
@@ -387,7 +386,7 @@ class Consumer(pulsar.Consumer):
         self._outbox.drain()
         for source in self._in_hand.sources:  # the topic first: the broker may refuse it
             source.raw.unsubscribe()
-        self._close_all([])
+        self.handle.close([])
 
     @closes
     def close(self) -> None:
@@ -406,18 +405,11 @@ class Consumer(pulsar.Consumer):
                 return
             self._outbox.closed, self.handle.closed_by = True, threading.get_ident()
             try:
-                self._close_all([each.raw.close for each in self._in_hand.sources[::-1]])
+                self.handle.close([each.raw.close for each in self._in_hand.sources[::-1]])
             finally:
                 self._receiving.close()
                 with contextlib.suppress(ValueError):
                     self._client._consumers.remove(self)  # noqa: SLF001
-
-    def _close_all(self, raws: list[Callable[[], None]]) -> None:
-        """Wait for letters in flight, then close what they needed, and *raws*."""
-        client: Any = self._client
-        until = self.handle.timer.now() + client._operation_timeout  # noqa: SLF001
-        closing = self.handle.close(until) + raws
-        side_by_side(closing, threads=client._letter_client is not None, until=until)  # noqa: SLF001
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ import pulsar
 from pulsar_retry.consumer.handoff.writer_schemas import letters_schema
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.outbox import Outbox
+from pulsar_retry.consumer.parts import ClientParts
 from pulsar_retry.consumer.receiving import Receiving
 from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.errors import ConfigError
@@ -20,9 +21,8 @@ from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import comes_again, message_of, raw_of
-from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.worker import side_by_side
 
 
 class Handle:
@@ -40,17 +40,11 @@ class Handle:
         closed_by: The thread that has begun to close the consumer; 0: none.
     """
 
-    def __init__(
-        self,
-        client: Any,
-        schema: Any,
-        plan: Plan,
-        *,
-        hooks: Hooks | None,
-        timer: Timer,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, client: Any, schema: Any, plan: Plan, hooks: Hooks | None) -> None:
+        parts: ClientParts = client.parts
+        clock, timer = parts.clock, parts.timer
         self.plan, self.schema, self.timer = plan, letters_schema(schema), timer
+        self._parts = parts
         self.watch = watch = Watch.of(plan.topic, plan.subscription, hooks, plan.recipient)
         self.in_hand = in_hand = InHand(plan, timer, clock)
         self.settling = settling = MessageSettler(in_hand, plan, watch)
@@ -101,14 +95,13 @@ class Handle:
 
         return came
 
-    def close(self, until: float) -> list[Callable[[], None]]:
-        """Wait for letters in flight, at most *until*; return functions that close the producers.
-
-        The functions may block.
-        """
+    def close(self, raws: list[Callable[[], None]]) -> None:
+        """Wait for letters in flight, then close what they needed, and call *raws*."""
+        until = self.timer.now() + self._parts.operation_timeout
         self.settling.close()
         self.watch.counters.detach(self.in_hand)
-        return self.outbox.close(until)
+        closing = self.outbox.close(until) + raws
+        side_by_side(closing, threads=self._parts.letter_client is not None, until=until)
 
     def give_up(self) -> None:
         """Fail the letters in flight, because pulsar-client was shut down."""

@@ -86,10 +86,10 @@ class Outbox:
                 kept=self.kept,
                 watch=watch,
                 clock=clock,
-                new_message=client._new_message,  # noqa: SLF001
+                new_message=client.parts.new_message,
                 producer_options=plan.letter_producers,
                 # The messages of the broker in memory are not pulsar-client's.
-                natively=client._new_message is _pulsar.MessageBuilder,  # noqa: SLF001
+                natively=client.parts.new_message is _pulsar.MessageBuilder,
             )
         fork.guard(self, "_hand_off")
 

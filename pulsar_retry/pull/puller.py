@@ -10,7 +10,7 @@ from typing import Any, cast
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.client import Client, clock_of, timer_of
+from pulsar_retry.consumer.client import Client
 from pulsar_retry.errors import AlreadySettledError, ConfigError, LeaseExpired
 from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.policy.durations import Duration
@@ -46,7 +46,7 @@ class Puller:
         self._options = options
         self._lock = threading.RLock()  # guards all attributes below
         self._settler: Settler | None = None
-        self._timer = timer_of(client)
+        self._timer = client.parts.timer
         # The puller cannot see whether its caller works on a delivery, so no lease is extended
         # automatically.
         self._clock = LeaseClock(attrs.evolve(options.lease, extend=False))
@@ -54,8 +54,8 @@ class Puller:
         self._pulls = 0
         self._used_at = 0.0
         self._checked_at = float("inf")
-        self._now = clock_of(client).monotonic
-        self._worker = Worker("pulsar-retry-leases", clock_of(client))
+        self._now = client.parts.clock.monotonic
+        self._worker = Worker("pulsar-retry-leases", client.parts.clock)
 
     def gives_way_to(self, options: Options) -> bool:
         """Close the consumer if a pull with *options* needs another one; tell whether it does.
@@ -187,7 +187,7 @@ class Puller:
                 lanes=None,
                 safe_breaker=None,
                 late=self._options.lease.late,
-                clock=clock_of(self._client),
+                clock=self._client.parts.clock,
             )
         return self._settler
 

@@ -69,7 +69,7 @@ class Subscriber:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop: StopRequest | None = None
-        self._clock = clock = client._clock  # noqa: SLF001
+        self._clock = clock = client.parts.clock
         self._opened, self._ended = clock.event(), clock.event()
         # The same two events, for code that must not block a thread.
         self._opening: Future[None] = Future()

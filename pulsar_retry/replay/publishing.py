@@ -10,7 +10,6 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.client import timer_of
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.runtime.worker import side_by_side
 
@@ -46,7 +45,7 @@ def hand_off_of(client: Client, *, max_pending: int, natively: bool = True) -> I
         send_timeout=SEND_TIMEOUT,
         dead_letter_subscription=None,
         come_back=lambda _raw, _was_letter: None,  # no message is in hand that could come back
-        timer=timer_of(client),
+        timer=client.parts.timer,
         keep_writer_schema=True,
         natively=natively,
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.arguments import make_plan
+from pulsar_retry.consumer.arguments import SubscribeArguments
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed
@@ -243,21 +243,15 @@ def _plan(
     topic: str, subscription: str, naming: Naming, levels: str, policy: DeadLetterPolicy
 ) -> Plan:
     """Return what a consumer with `enable_retry` would do, so that rows go where it reads."""
-    return make_plan(
+    return SubscribeArguments(
         topic=topic,
-        subscription=subscription,
+        subscription_name=subscription,
         consumer_type=pulsar.ConsumerType.Shared,
-        schema=pulsar.schema.BytesSchema(),
-        receiver_queue_size=1,
         enable_retry=True,
         dead_letter_policy=policy,
         naming=naming,
         delay_levels=levels,
-        negative_ack_redelivery_delay_ms=0,
-        negative_ack_backoff=None,
-        max_pending_letters=1,
-        letter_send_timeout=1,
-    )
+    ).plan()
 
 
 def _delays(reader: OptionReader, levels: str | None) -> Backoff:

@@ -8,8 +8,7 @@ from typing import Any
 import pulsar
 import pytest
 
-import pulsar_retry as pr
-from pulsar_retry.consumer.arguments import make_plan
+from pulsar_retry.consumer.arguments import SubscribeArguments
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.testing import MemoryBroker
 
@@ -20,25 +19,10 @@ MakePlan = Callable[..., Plan]
 def plan_of() -> MakePlan:
     """Return a function that makes a plan from what differs from a plain retry subscription."""
 
-    def plan_of(**changes: Any) -> Plan:
-        return make_plan(
-            **{
-                "topic": "orders",
-                "subscription": "billing",
-                "consumer_type": pulsar.ConsumerType.Shared,
-                "receiver_queue_size": 1000,
-                "schema": pulsar.schema.BytesSchema(),
-                "enable_retry": True,
-                "dead_letter_policy": None,
-                "naming": pr.Naming.PULSAR,
-                "delay_levels": pr.DEFAULT_DELAY_LEVELS,
-                "negative_ack_redelivery_delay_ms": 60_000,
-                "negative_ack_backoff": None,
-                "max_pending_letters": 1000,
-                "letter_send_timeout": 30.0,
-                **changes,
-            }
-        )
+    def plan_of(*, topic: Any = "orders", subscription: Any = "billing", **changes: Any) -> Plan:
+        shared = pulsar.ConsumerType.Shared
+        given = {"consumer_type": shared, "enable_retry": True, **changes}
+        return SubscribeArguments(topic=topic, subscription_name=subscription, **given).plan()
 
     return plan_of
 

@@ -152,5 +152,5 @@ class Keeper(Attempts):
 
 def letter_client_of(client: pulsar.Client) -> pulsar.Client:
     """Return the client that opens the letters' producers for *client*."""
-    own = getattr(client, "_letter_client", None)
-    return client if own is None else own
+    parts = getattr(client, "parts", None)  # pulsar-client's own clients have none
+    return client if parts is None else parts.letter_client or client

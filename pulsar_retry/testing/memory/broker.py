@@ -263,14 +263,12 @@ class MemoryBroker:
 class MemoryClient(Client):
     """A `pulsar_retry.Client` of an in-memory broker; `MemoryBroker.client` makes it."""
 
-    _new_message = Builder
-
     def __init__(self, world: World) -> None:
         # In place of pulsar.Client's `__init__`, which would make the raw client in C++.
         self._world = world
         self._client = RawClient(world)
         self._consumers: list[Any] = []
-        self._begin(world.clock)
+        self._begin(world.clock, new_message=Builder)
 
     def create_producer(self, *args: Any, **kwargs: Any) -> Any:
         """Do what `pulsar.Client.create_producer` does."""
@@ -303,7 +301,7 @@ class MemoryClient(Client):
         The messages that it had in hand go to other consumers. Every call on it raises
         `pulsar.AlreadyClosed`.
         """
-        self._timer.close()
+        self.parts.timer.close()
         self._client.lose()
 
 

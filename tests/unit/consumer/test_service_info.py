@@ -47,7 +47,7 @@ def test_the_client_and_its_client_of_letters_follow() -> None:
     """Otherwise an application with a cluster fail-over stays on the dead cluster."""
     provider = Provider()
     with pr.Client(provider) as client:
-        both = client, client._letter_client
+        both = client, client.parts.letter_client
         assert urls(*both) == {FIRST}
         provider.move(pulsar.ServiceInfo(SECOND))
         assert urls(*both) == {SECOND}
@@ -87,7 +87,7 @@ def test_an_invalid_update_is_refused_and_changes_nothing() -> None:
     with pr.Client(provider) as client:
         with pytest.raises(RuntimeError, match="ServiceInfo"):
             provider.move("nonsense")
-        assert urls(client, client._letter_client) == {FIRST}
+        assert urls(client, client.parts.letter_client) == {FIRST}
 
 
 def test_a_provider_can_find_the_cluster_while_it_is_initialized() -> None:
@@ -101,7 +101,7 @@ def test_a_provider_can_find_the_cluster_while_it_is_initialized() -> None:
             search.join()
 
     with pr.Client(Searching()) as client:
-        assert urls(client, client._letter_client) == {SECOND}
+        assert urls(client, client.parts.letter_client) == {SECOND}
 
 
 def test_an_asyncio_client_follows() -> None:
@@ -111,7 +111,7 @@ def test_an_asyncio_client_follows() -> None:
         provider = Provider()
         async with pr.asyncio.Client(provider) as client:
             provider.move(pulsar.ServiceInfo(SECOND))
-            assert urls(client, client._inner._letter_client) == {SECOND}
+            assert urls(client, client._inner.parts.letter_client) == {SECOND}
         assert provider.calls[-1] == "close"
 
     asyncio.run(follow())

@@ -9,6 +9,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.consumer.arguments import SubscribeArguments
 from pulsar_retry.letters.sources import without_letters
 from pulsar_retry.testing import MemoryBroker
 
@@ -59,24 +60,12 @@ def pattern_of(pattern: str, plan_of: Any, **policy: Any) -> str:
 
 
 @pytest.fixture
-def plan_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+def plan_of() -> Any:
     """Return what makes plans of the arguments of `subscribe`."""
-    from pulsar_retry.consumer import client  # noqa: PLC0415 - its plan is what is looked at
-
-    plans = []
-    make = client.make_plan
-
-    def keep(**arguments: Any) -> Any:
-        plans.append(make(**arguments))
-        return plans[-1]
-
-    monkeypatch.setattr(client, "make_plan", keep)
 
     def plan_of(**arguments: Any) -> Any:
-        memory = MemoryBroker()
-        memory.client().subscribe(subscription_name="billing", consumer_type=SHARED, **arguments)
-        memory.close()
-        return plans[-1]
+        given = {"subscription_name": "billing", "consumer_type": SHARED, **arguments}
+        return SubscribeArguments(**given).plan()
 
     return plan_of
 

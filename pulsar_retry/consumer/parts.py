@@ -1,0 +1,31 @@
+"""What a client has beside pulsar-client's own, for its consumers and for the rooms above."""
+
+from __future__ import annotations
+
+import attrs
+import pulsar
+
+from pulsar_retry.consumer.handoff.making import NewMessage
+from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.runtime.timer import Timer
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class ClientParts:
+    """The parts of one client.
+
+    Attributes:
+        clock: The clock, which tests can replace.
+        timer: Makes delayed calls: one for each client, and so one thread for each client.
+        operation_timeout: Seconds that pulsar-client waits for the answer to an operation.
+        new_message: Makes the builder of a raw message that the raw client can send.
+        letter_client: Publishes the letters. It is a separate client, so that the other one keeps
+            its connection when a broker refuses a letter. It connects at the first letter. None:
+            the broker is in memory.
+    """
+
+    clock: Clock
+    timer: Timer
+    operation_timeout: float
+    new_message: NewMessage
+    letter_client: pulsar.Client | None
