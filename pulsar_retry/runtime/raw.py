@@ -85,17 +85,6 @@ def message_of(raw: Any, schema: Any, *, letter: bool | None = None) -> pulsar.M
     return message
 
 
-def is_newer(one: Any, other: Any) -> bool:
-    """Tell whether *one* is behind *other* in the same topic, or partition.
-
-    Messages of a non-persistent topic have no ids of their own.
-    """
-    topic = one.topic_name()
-    if topic != other.topic_name() or topic.startswith("non-persistent:"):
-        return False
-    return bool(one.message_id() > other.message_id())
-
-
 def has_message(reader: Any) -> bool:
     """Tell whether a reader, or its handle, has more to read. Blocks.
 
