@@ -7,9 +7,10 @@ program are raised in few places. Pure, apart from the cache and from reading so
 from __future__ import annotations
 
 import hashlib
-import sysconfig
+import os
 import traceback
 from functools import lru_cache
+from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
 import attrs
@@ -24,7 +25,7 @@ MAX_FRAMES = 30
 
 #: Where installed packages are, and Python's own.
 _INSTALLED = ("site-packages", "dist-packages")
-_STANDARD = ("<frozen ", *(sysconfig.get_paths()[each] for each in ("stdlib", "platstdlib")))
+_STANDARD = ("<frozen ", str(Path(traceback.__file__).parent) + os.sep)
 
 #: What an HTTP client's error has as its status.
 _STATUSES = range(100, 600)
