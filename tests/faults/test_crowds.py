@@ -96,33 +96,6 @@ def test_acknowledgements_out_of_order(stage, fault, batched):
     )
 
 
-def test_letters_acknowledged_elsewhere(stage, fault):
-    """A consumer that has received no letter finds out that the ids are of the retry topic."""
-    publish(stage.client, stage.topic, stage.ledger, COUNT)
-    holds = subscribe(stage.client, stage.topic)
-    messages = [holds.receive(SOON) for _ in range(COUNT)]
-    stage.ledger.enter_all("retried", messages)
-    for message in messages:
-        holds.reconsume_later(message, delay=0)
-    letters = [holds.receive(SOON) for _ in range(COUNT)]
-    other = subscribe(stage.client, stage.topic)
-    for letter in letters:
-        stage.ledger.enter("processed", letter)
-        other.acknowledge(letter.message_id())
-    fault.is_over()
-    eventually(stage.is_drained)
-    other.close()
-    holds.close()
-    account = stage.finish(retry)  # it would receive letters that are not acknowledged
-
-    fault.survived(
-        "letters acknowledged by their ids through another consumer",
-        "The acknowledgements reach the retry topic",
-        account,
-        bound=0,
-    )
-
-
 def test_a_key_that_fails(stage, fault):
     """On Key_Shared with lanes, messages of this key wait, and those of other keys do not."""
     keys, mended = 20, threading.Event()
