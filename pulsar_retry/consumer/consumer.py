@@ -364,6 +364,7 @@ class Consumer(pulsar.Consumer):
 
     def pause_message_listener(self) -> None:
         """Pause the listener on both topics."""
+        self._in_hand.listens = False
         for source in reversed(self._in_hand.sources):
             source.raw.pause_message_listener()
 
@@ -371,6 +372,7 @@ class Consumer(pulsar.Consumer):
         """Resume the listener on both topics."""
         for source in reversed(self._in_hand.sources):
             source.raw.resume_message_listener()
+        self._in_hand.listens = True
 
     def is_connected(self) -> bool:
         """Tell whether the consumer is connected to the brokers of both topics."""

@@ -11,6 +11,7 @@ import pulsar
 
 from pulsar_retry.consumer.handoff.writer_schemas import letters_schema
 from pulsar_retry.consumer.in_hand import InHand
+from pulsar_retry.consumer.lost_chunks import LostChunks
 from pulsar_retry.consumer.outbox import Outbox
 from pulsar_retry.consumer.parts import ClientParts
 from pulsar_retry.consumer.receiving import Receiving
@@ -61,6 +62,7 @@ class Handle:
         self.receiving = Receiving(
             in_hand, settling, outbox, plan=plan, schema=self.schema, clock=clock
         )
+        self._lost_chunks = LostChunks(in_hand, outbox, timer)
         self.closed_by = 0
         self._opened = clock.event()
         watch.counters.attach(in_hand)
@@ -87,6 +89,7 @@ class Handle:
 
     def listener(self, deliver: Callable[[Any], Any], *, letters: bool = False) -> Any:
         """Wrap *deliver* in the form that pulsar-client calls for the topic or the retry topic."""
+        self.in_hand.listens = True
 
         def came(_bare: Any, message: Any) -> None:
             self._opened.wait()  # the first message can arrive before `subscribe` has returned
@@ -98,6 +101,7 @@ class Handle:
     def close(self, raws: list[Callable[[], None]]) -> None:
         """Wait for letters in flight, then close what they needed, and call *raws*."""
         until = self.timer.now() + self._parts.operation_timeout
+        self._lost_chunks.close()
         self.settling.close()
         self.watch.counters.detach(self.in_hand)
         closing = self.outbox.close(until) + raws

@@ -72,6 +72,9 @@ class InHand:
             *settled*.
         settled: How many messages were settled.
         looks_at: The count of received messages at which `look` is due.
+        found_nothing: Whether the application has asked for a message, and there was none.
+        listens: Whether a listener gets the messages as soon as they come.
+        chunks_came: Called with the first chunked message.
     """
 
     def __init__(self, plan: Plan, timer: Timer, clock: Clock) -> None:
@@ -90,6 +93,8 @@ class InHand:
         self.received = 0
         self.settled = 0
         self.looks_at = 0
+        self.found_nothing = self.listens = False
+        self.chunks_came: Callable[[], None] = lambda: None
         self._plan = plan
         self._now = timer.now
         self._has_chunked = False
@@ -145,7 +150,8 @@ class InHand:
         for each in messages[:: self._step]:
             message_id, letter = id_of(each), self.is_letter(each)
             nacks = self.source(letter=letter).nacks
-            self._has_chunked |= not nacks.redelivers_all and nacks.saw(message_id)
+            if nacks.saw(message_id):
+                self._has_chunks()
             if self.letters is not None and not letter:
                 self.letters.ledgers.saw_other(message_id.ledger_id())
         now, interval = self._now(), _LOOK_INTERVAL * len(messages)
@@ -157,6 +163,21 @@ class InHand:
                 self.letters.ledgers.knows_all = False
         self._looked = now
         self._samples_at = self.received + self._step
+
+    def _has_chunks(self) -> None:
+        if not self._has_chunked:
+            with contextlib.suppress(RuntimeError):  # no thread can be started: the next one tries
+                self.chunks_came()
+                self._has_chunked = True
+
+    def ran_dry(self) -> None:
+        """Record that the application has asked for a message, and there was none."""
+        self.found_nothing = True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the application gets each message at once."""
+        return self.found_nothing or self.listens
 
     def is_copy(self, raw: Any) -> bool:
         """Tell whether a received message is a copy of a settled one; then it is done with."""
@@ -255,7 +276,7 @@ class InHand:
         if nacks.redelivers_all or chunks_of(message_id) is None:
             return ()
         nacks.saw(message_id)
-        self._has_chunked = True
+        self._has_chunks()
         if raw is not message_id:
             return chunk_ids(message_id, [raw.topic_name()])
         topics = self._plan.topics.retry if letter and self._plan.topics else self._plan.topic

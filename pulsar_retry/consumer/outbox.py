@@ -234,6 +234,11 @@ class Outbox:
 
         future.add_done_callback(done)
 
+    @property
+    def in_flight(self) -> int:
+        """How many letters are in flight, or wait to be published again."""
+        return 0 if self._hand_off is None else self._hand_off.in_flight
+
     # -- ending -----------------------------------------------------------------------------------
 
     def drain(self) -> None:

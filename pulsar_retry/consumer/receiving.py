@@ -76,6 +76,7 @@ class Receiving:
             in_hand.main.raw,
             None if in_hand.retry is None else in_hand.retry.raw,
             in_hand.letter_came,
+            in_hand.ran_dry,
             clock=self._clock,
             polls=polls,
         )
@@ -150,6 +151,7 @@ class Receiving:
     def batch_after_empty(self) -> list[pulsar.Message]:
         """Return a batch of what is available, after a batch of the topic alone was empty."""
         if self._in_hand.retry is None:
+            self._in_hand.ran_dry()
             return []
         count, size, _ = self._batch_limits
         return self._batch((count, size, 1))

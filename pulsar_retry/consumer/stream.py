@@ -62,6 +62,7 @@ class Stream:
         main: Any,
         retry: Any,
         letter_came: Callable[[Any], None],
+        ran_dry: Callable[[], None],
         *,
         clock: Clock,
         polls: bool = True,
@@ -72,6 +73,7 @@ class Stream:
             main: The consumer of the topic.
             retry: The consumer of the retry topic; None if there is none.
             letter_came: Called with each retry letter before the letter is returned.
+            ran_dry: Called when the topic has no message for a caller.
             clock: The clock.
             polls: See the class.
         """
@@ -80,6 +82,7 @@ class Stream:
         self.polls = polls
         self._main, self._retry = main, retry
         self._letter_came = letter_came
+        self._ran_dry = ran_dry
         self._now = clock.monotonic
         self._longest = clock.interval(_LONGEST)
         # Until then, letters are read. -inf: there was none when the retry topic was last asked.
@@ -163,6 +166,7 @@ class Stream:
             raw = self._main.receive(max(1, round(seconds * 1000)) if seconds else _NO_WAIT)
         except _pulsar.Timeout:
             self.fast_receive = None
+            self._ran_dry()
             return None
         self.fast_receive = self._main.receive
         return raw

@@ -287,10 +287,6 @@ def test_a_cell(cell: Cell, table: Table) -> None:
     elif cell.fault == "unload":
         for topic in table.sources:
             table.admin.unload(topic)
-        if cell.form == "chunked":
-            # pulsar-client may have dropped one whose chunks arrived just then: docs/nacks.md.
-            table.kill()
-            table.start()
     table.wait(table.is_drained)
     if refuses:  # each refused letter may have needed something of its own
         table.wait(lambda: has_no_more(table.processes[-1].pid, before))

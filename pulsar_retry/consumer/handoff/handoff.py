@@ -432,8 +432,12 @@ class HandOff:
 
     def gauges(self) -> dict[str, float]:
         """Return the current values for the metrics."""
-        waiting = 0 if self.kept is None else len(self.kept)
-        return {"letters_inflight": float(len(self.flights) + waiting)}
+        return {"letters_inflight": float(self.in_flight)}
+
+    @property
+    def in_flight(self) -> int:
+        """How many letters are in flight, or wait to be published again."""
+        return len(self.flights) + (0 if self.kept is None else len(self.kept))
 
     def stop(self) -> None:
         """Refuse new letters."""

@@ -95,8 +95,15 @@ class Rig:
         self.main, self.retry = FakeConsumer("m"), FakeConsumer("l")
         self.came: list[Message] = []
         retry = self.retry if letters else None
-        self.stream = Stream(self.main, retry, self.came.append, clock=clock, polls=polls)
+        self.dry = 0
+        self.stream = Stream(
+            self.main, retry, self.came.append, self.ran_dry, clock=clock, polls=polls
+        )
         self.clock = clock
+
+    def ran_dry(self) -> None:
+        """Count that there was nothing."""
+        self.dry += 1
 
     def receive(self) -> Message:
         """Receive what is there."""
@@ -122,9 +129,10 @@ def rig() -> Iterator[Rig]:
 
 @pytest.mark.parametrize("timeout", [0, 0.001])
 def test_nothing_there_is_a_timeout(rig: Rig, timeout: float) -> None:
-    """As pulsar-client's."""
+    """As pulsar-client's; and the consumer knows that the topic had nothing."""
     with pytest.raises(pulsar.Timeout):
         rig.stream.receive(timeout)
+    assert rig.dry
 
 
 def test_both_sources_get_their_turn() -> None:
