@@ -135,8 +135,6 @@ class InHand:
     def _came(self, message: Any) -> None:
         """Cancel the nack of a message that comes early, and begin its time-out."""
         raw, time_out = raw_of(message), self._plan.ack_timeout
-        if not raw.redelivery_count() and self._plan.shared and not time_out:
-            return  # the usual case: it was never nacked
         letter, message_id = self.is_letter(message), raw.message_id()
         nacks = self.source(letter=letter).nacks
         nacks.came(message_id)

@@ -278,3 +278,15 @@ def test_a_pattern_does_not_read_its_own_dead_letters(nacking, publish, topic, c
     publish(b"z", topic=f"{topic}-new")
     assert b"z" == again.receive(SOON).data()  # so it has looked for topics meanwhile
     assert "billing" not in admin.stats(dead)["subscriptions"]
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "KeyShared"])
+def test_a_nack_ends_when_the_topic_moves(client, topic, admin, kind):
+    """The broker redelivers the message at once, and counts from 0 again."""
+    consumer = client.subscribe(topic, "billing", getattr(pulsar.ConsumerType, kind))
+    client.create_producer(topic).send(b"tea")
+    consumer.negative_acknowledge(consumer.receive(SOON), delay=3600)
+    admin.unload(topic)
+    again = consumer.receive(SOON)
+    assert (0, 0, 1) == (again.redelivery_count(), consumer.pending_nacks, consumer.unsettled)
+    consumer.acknowledge(again)
