@@ -254,8 +254,7 @@ class Receiver:
         flowing, whole = self._flowing(), self._whole
         try:
             message = self._first(wait, flowing)
-            # Get the function again: if no message came at once, the next one may wait in the
-            # consumer's own inbox, and must be taken before later ones.
+            # Get the function again: it may be the turn of the retry topic now.
             flowing = self._flowing()
             while True:
                 if own_letters.is_empty or not settler.is_superfluous(message):
