@@ -83,15 +83,13 @@ def test_after_a_burst_each_message_is_checked_again(received: Received) -> None
     assert 500 == received.batches(5, size=100, per_second=50)
 
 
-@pytest.mark.parametrize(("count", "pending"), [(0, 1), (1, 0)])
-def test_a_nacked_message_that_comes_early_is_recognized(
-    received: Received, count: int, pending: int
-) -> None:
-    """Also behind a burst, in which few messages are looked at: its nack is cancelled."""
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_nacked_message_that_comes_early_is_recognized(received: Received, count: int) -> None:
+    """Also behind a burst, and if its topic has moved, so that the broker counts from 0 again."""
     received.batches(20_000, size=1, per_second=100_000)
     nacked = Id(1)
     received.in_hand.nack(nacked, letter=False)(60.0)
     again = SimpleNamespace(message_id=lambda: nacked, redelivery_count=lambda: count)
     received.in_hand.took([again])
-    assert pending == received.in_hand.pending_nacks
-    assert 20_000 + pending == received.in_hand.unsettled
+    assert received.in_hand.pending_nacks == 0
+    assert received.in_hand.unsettled == 20_000
