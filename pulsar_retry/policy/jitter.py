@@ -12,15 +12,20 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.backoff import Backoff, Exponential
 from pulsar_retry.policy.checks import whole
 
-Spread = Literal["none", "full", "decorrelated"]
+Spread = Literal["none", "upward", "full", "decorrelated"]
 NONE: Spread = "none"
+UPWARD: Spread = "upward"
 FULL: Spread = "full"
 DECORRELATED: Spread = "decorrelated"
 
+#: How much longer than the backoff's delay one with upward jitter may be, as a part of it.
+_UPWARD = 0.2
+
 
 def _spread(value: Spread) -> Spread:
-    if value not in {NONE, FULL, DECORRELATED}:
-        raise ConfigError.bad("jitter", value, f'"{NONE}", "{FULL}" or "{DECORRELATED}"')
+    if value not in {NONE, UPWARD, FULL, DECORRELATED}:
+        accepted = f'"{NONE}", "{UPWARD}", "{FULL}" or "{DECORRELATED}"'
+        raise ConfigError.bad("jitter", value, accepted)
     return value
 
 
@@ -36,9 +41,9 @@ class Jitter:
     Jitter"). Different messages have different keys, so no random numbers are needed.
 
     Attributes:
-        spread: ``"none"``; ``"full"``: evenly from 0 to the backoff's delay; or ``"decorrelated"``:
-            evenly from the minimum of an `Exponential` to three times the previous delay, up to its
-            maximum.
+        spread: ``"none"``; ``"upward"``: evenly from the backoff's delay to 1.2 times this delay;
+            ``"full"``: evenly from 0 to the backoff's delay; or ``"decorrelated"``: evenly from the
+            minimum of an `Exponential` to three times the previous delay, up to its maximum.
         seed: A different seed gives different delays.
     """
 
@@ -73,13 +78,17 @@ class Jitter:
         if self.spread == DECORRELATED and isinstance(backoff, Exponential):
             bounds = Exponential(backoff.minimum, backoff.maximum, multiplier=3)
             return backoff.minimum, bounds.delay(max(1, attempt) + 1)
-        longest = backoff.delay(attempt)
-        return (0.0 if self.spread == FULL else longest), longest
+        delay = backoff.delay(attempt)
+        if self.spread == UPWARD:
+            return delay, delay * (1 + _UPWARD)
+        return (0.0 if self.spread == FULL else delay), delay
 
     def delay(self, backoff: Backoff, attempt: int, key: str) -> float:
         """Return the delay of the message *key* after failure number *attempt*, in seconds."""
         if self.spread == NONE:
             return backoff.delay(attempt)
+        if self.spread == UPWARD:
+            return backoff.delay(attempt) * (1 + _UPWARD * self._fraction(attempt, key))
         if self.spread == FULL or not isinstance(backoff, Exponential):
             return backoff.delay(attempt) * self._fraction(attempt, key)
         delay = backoff.minimum

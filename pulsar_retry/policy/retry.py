@@ -17,7 +17,7 @@ from pulsar_retry.policy.backoff import Backoff, BackoffLike, Exponential, Level
 from pulsar_retry.policy.checks import keywords_only, whole
 from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT, DeadLetterPolicy
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, seconds_of_text
-from pulsar_retry.policy.jitter import Jitter, Spread
+from pulsar_retry.policy.jitter import UPWARD, Jitter, Spread
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 _log = logging.getLogger("pulsar_retry")
@@ -114,7 +114,8 @@ class RetryPolicy:
         backoff: The delays: a `Backoff`, a function from attempt numbers to seconds, or text such
             as ``"exponential 10s 10m"``. The longest possible delay is 864 000 s. Default:
             ``Exponential(10, 600)``.
-        jitter: ``"none"``, ``"full"``, ``"decorrelated"`` or a `Jitter`. Default: none.
+        jitter: ``"none"``, ``"upward"``, ``"full"``, ``"decorrelated"`` or a `Jitter`. Default:
+            upward, by 0 to 20 %, if the backoff is the default one too; else none.
         delay_levels: The table for ``Retry(level=…)``. Default: the table of a `Levels` backoff, or
             TDMQ's table.
         retry_on: Errors to retry. If it is set, errors that no list names are dead-lettered.
@@ -201,6 +202,8 @@ class RetryPolicy:
         if name == "delay_levels":
             backoff = self.setting("backoff")
             return (backoff if isinstance(backoff, Levels) else Levels()).delay_levels
+        if name == "jitter" and self.backoff is not None:
+            return Jitter()  # whoever chooses delays gets these delays
         return _DEFAULTS[name]
 
     # -- for `decide` -------------------------------------------------------------------------
@@ -349,7 +352,7 @@ _DEFAULTS = MappingProxyType(
         "max_attempts": DEFAULT_MAX_REDELIVER_COUNT + 1,
         "max_age": math.inf,
         "backoff": _DEFAULT_BACKOFF,
-        "jitter": Jitter(),
+        "jitter": Jitter(UPWARD),
         "retry_on": None,  # all errors that the other lists do not name
         "dead_letter_on": (),
         "drop_on": (),

@@ -173,7 +173,11 @@ def test_jitter_is_the_messages_own() -> None:
 
 
 LISTS = pr.RetryPolicy(
-    retry_on=TimeoutError, dead_letter_on=ValueError, drop_on=KeyError, stop_on=PermissionError
+    backoff=pr.Exponential(10, 600),
+    retry_on=TimeoutError,
+    dead_letter_on=ValueError,
+    drop_on=KeyError,
+    stop_on=PermissionError,
 )
 BY_CLASS = {
     TimeoutError: RetryLater(10),
@@ -239,7 +243,7 @@ def test_a_group_of_which_no_member_is_named() -> None:
     """Is judged as any error that no list names."""
     group = ExceptionGroup("several", [RuntimeError(), LookupError()])
     assert DeadLetter("not-retryable") == pr.decide(LISTS, 1, failed(group))
-    policy = pr.RetryPolicy(drop_on=KeyError)
+    policy = pr.RetryPolicy(backoff=pr.Exponential(10, 600), drop_on=KeyError)
     assert RetryLater(10) == pr.decide(policy, 1, failed(group))
     mixed = ExceptionGroup("several", [KeyError(), RuntimeError()])
     assert RetryLater(10) == pr.decide(policy, 1, failed(mixed))

@@ -200,7 +200,7 @@ def test_an_option_changes_the_preset(run: Callable[..., tuple[int, str, str]]) 
         (["--max-age", "soon"], "error: max_age='soon': expected a duration such as 90, 500ms"),
         (["--backoff", "fixed"], "error: backoff='fixed': expected a backoff such as"),
         (["--backoff", "linear 9s 1s"], "error: maximum=1.0: expected at least step=9"),
-        (["--jitter", "some"], 'error: jitter=\'some\': expected "none", "full" or'),
+        (["--jitter", "some"], 'error: jitter=\'some\': expected "none", "upward", "full" or'),
         (["--attempts", "0"], "error: attempts=0: expected a whole number, 1 or more"),
         (["--preset", "kafka"], "Invalid value for '--preset'"),
         (

@@ -12,7 +12,8 @@ import pulsar_retry as pr
 
 ATTEMPTS = st.integers(0, 100)
 SEEDS = st.integers(-(2**70), 2**70)
-JITTERS = st.builds(pr.Jitter, st.sampled_from(["none", "full", "decorrelated"]), seed=SEEDS)
+SPREADS = ["none", "upward", "full", "decorrelated"]
+JITTERS = st.builds(pr.Jitter, st.sampled_from(SPREADS), seed=SEEDS)
 BACKOFFS = st.builds(
     lambda one, other: pr.Exponential(min(one, other), max(one, other)),
     st.floats(0, 1e6),
@@ -25,9 +26,17 @@ KEYS = st.text(st.characters(), max_size=20)
 def test_delays_are_within_their_span(
     jitter: pr.Jitter, backoff: pr.Exponential, attempt: int, key: str
 ) -> None:
-    """The span is what `explain` shows, and never above the backoff's maximum."""
+    """The span is what `explain` shows. Only upward jitter goes above the backoff's maximum."""
     shortest, longest = jitter.span(backoff, attempt)
-    assert 0 <= shortest <= jitter.delay(backoff, attempt, key) <= longest <= backoff.maximum
+    assert 0 <= shortest <= jitter.delay(backoff, attempt, key) <= longest
+    most = 1.2 if jitter.spread == "upward" else 1
+    assert longest <= backoff.maximum * most
+
+
+@given(BACKOFFS, ATTEMPTS, KEYS)
+def test_upward_jitter_is_never_early(backoff: pr.Exponential, attempt: int, key: str) -> None:
+    """The delays of a backoff are minima."""
+    assert pr.Jitter("upward").delay(backoff, attempt, key) >= backoff.delay(attempt)
 
 
 @given(JITTERS, BACKOFFS, ATTEMPTS, KEYS)
@@ -49,7 +58,7 @@ def test_delays_do_not_change_between_versions() -> None:
     ]
 
 
-@pytest.mark.parametrize("spread", ["full", "decorrelated"])
+@pytest.mark.parametrize("spread", ["upward", "full", "decorrelated"])
 def test_messages_that_failed_together_come_back_apart(spread: str) -> None:
     """A thousand of them are spread evenly: about as many in each tenth of the span."""
     jitter, backoff = pr.Jitter(spread), pr.Exponential(10, 600)
@@ -92,7 +101,7 @@ def test_a_jitter_as_text_has_its_seed() -> None:
 @pytest.mark.parametrize("spread", ["", "FULL", "equal", None, 1])
 def test_what_is_no_jitter_is_refused(spread: object) -> None:
     """The error names those that there are."""
-    expected = f'jitter={spread!r}: expected "none", "full" or "decorrelated"'
+    expected = f'jitter={spread!r}: expected "none", "upward", "full" or "decorrelated"'
     with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
         pr.Jitter.of(spread)  # type: ignore[arg-type]
 

@@ -196,7 +196,7 @@ def test_a_policy_that_says_nothing() -> None:
             "max_attempts": 17,
             "max_age": math.inf,
             "backoff": pr.Exponential(10, 600),
-            "jitter": pr.Jitter("none"),
+            "jitter": pr.Jitter("upward"),
             "delay_levels": pr.DelayLevels.parse(pr.DEFAULT_DELAY_LEVELS),
             "retry_on": None,
             "dead_letter_on": (),
@@ -205,6 +205,16 @@ def test_a_policy_that_says_nothing() -> None:
         },
     )
     assert values == {name: policy.setting(name) for name in attrs.asdict(policy)}
+
+
+def test_only_the_default_backoff_has_jitter() -> None:
+    """Who chooses a backoff gets its delays, and who chooses a jitter gets that one."""
+    delays = [RetryPolicy().after(1, f"1:{n}:-1").delay for n in range(100)]
+    assert 10 <= min(delays) < 10.5
+    assert 11.5 < max(delays) <= 12
+    for policy in (RetryPolicy(backoff=pr.Exponential(10, 600)), RetryPolicy(jitter="none")):
+        assert 10 == policy.after(1, "1:1:-1").delay
+    assert pr.Jitter("full") == RetryPolicy(jitter="full").setting("jitter")
 
 
 def test_texts_change_a_policy() -> None:
