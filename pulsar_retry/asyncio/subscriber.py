@@ -1,4 +1,3 @@
-# ruff: noqa: SLF001 - the blocking subscriber does the work for this one
 """The managed subscriber for asyncio."""
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Subscriber:
     """
 
     def __init__(self, subscriber: threaded.Subscriber) -> None:
-        self._inner = subscriber
+        self._inner, self._course = subscriber, subscriber.course
         self._bridge: Bridge | None = None
         self._ended: asyncio.Future[Any] | None = None
 
@@ -46,15 +45,15 @@ class Subscriber:
         if self._bridge is not None:
             raise RuntimeError("a subscriber runs once; make another one")
         bridge = self._bridge = Bridge()
-        inner = self._inner
-        inner._begin(bridge.loop)
-        self._ended = bridge.follow(inner._ending)
+        course = self._course
+        course.begin(bridge.loop)
+        self._ended = bridge.follow(course.ending)
         try:
-            await asyncio.wait([bridge.follow(inner._opening)])
+            await asyncio.wait([bridge.follow(course.opening)])
         except asyncio.CancelledError:
-            inner._ask("abandon", 0)
+            course.ask("abandon", 0)
             raise
-        if (refusal := inner._refused()) is not None:
+        if (refusal := course.refused()) is not None:
             raise failure(refusal) from refusal.__cause__
         return self
 
@@ -79,9 +78,9 @@ class Subscriber:
         def signalled(number: int) -> None:
             begins, abandons = requests.told(number)
             if begins:
-                self._inner._ask(mode, timeout)
+                self._course.ask(mode, timeout)
             elif abandons:
-                self._inner._ask("abandon", 0)
+                self._course.ask("abandon", 0)
 
         with asked_by_signals(signalled):
             try:
@@ -113,11 +112,11 @@ class Subscriber:
         checked_mode(mode, timeout)
         if self._bridge is None:
             return None
-        self._inner._ask(mode, timeout)
-        if self._inner._is_handling():
+        self._course.ask(mode, timeout)
+        if self._course.is_handling:
             return None
         await self._until_the_end()
-        return self._inner._report
+        return self._course.report
 
     async def result(self, timeout: Duration | None = None) -> Report:
         """Wait until the subscription has ended, and return the report.
@@ -168,8 +167,8 @@ class Subscriber:
 
     async def __aexit__(self, kind: object, *_: object) -> None:
         await self.stop()
-        if kind is None and (reason := self._inner._untold()) is not None:
-            raise failure(reason) if isinstance(reason, Exception) else reason
+        if kind is None and (error := self._course.unraised()) is not None:
+            raise failure(error) if isinstance(error, Exception) else error
 
     async def _until_the_end(self) -> None:
         assert self._bridge is not None  # noqa: S101 - it was started
@@ -179,9 +178,9 @@ class Subscriber:
 
     async def _stop_although_cancelled(self, mode: StopMode, timeout: Duration) -> None:
         """Stop although the caller is cancelled; abandon if it is cancelled again."""
-        self._inner._ask(mode, timeout)
+        self._course.ask(mode, timeout)
         try:
             await self._until_the_end()
         except asyncio.CancelledError:
-            self._inner._ask("abandon", 0)
+            self._course.ask("abandon", 0)
             await self._until_the_end()

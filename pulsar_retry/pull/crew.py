@@ -15,6 +15,8 @@ from pulsar_retry.pull.workers.threads import WorkerThread
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
+    import asyncio
+
     from pulsar_retry.pull.workers.loop import LoopWorkers
 
 
@@ -32,6 +34,7 @@ class Crew:
         settler: Settler,
         clock: Clock = SYSTEM,
         *,
+        loop: asyncio.AbstractEventLoop | None = None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         """Start the workers.
@@ -41,6 +44,7 @@ class Crew:
             work_queue: Where messages are taken from.
             settler: Settles the messages.
             clock: The clock.
+            loop: The event loop for ``async def`` handlers. None: they get a loop of their own.
             lost: Called if the caller's event loop ends too early.
         """
         assert options.handler is not None  # noqa: S101 - it was checked
@@ -49,12 +53,12 @@ class Crew:
         self._work_queue = work_queue
         self._settler = settler
         self._clock = clock
-        self._finisher = Finisher(work_queue, options.loop, lost)
+        self._finisher = Finisher(work_queue, loop, lost)
         self.threads: list[threading.Thread] = []
         self._crew: list[WorkerThread] = []
         self._on_loop: LoopWorkers | None = None
         if options.workers == LOOP:
-            self._start_on_loop(lost)
+            self._start_on_loop(loop, lost)
         else:
             crew = [self._worker() for _ in range(options.concurrency)]
             work_queue.slots.extend(worker.slot for worker in crew)
@@ -101,7 +105,9 @@ class Crew:
         """Release the finisher, which the workers share. Close the queue first."""
         self._finisher.close()
 
-    def _start_on_loop(self, lost: Callable[[], None]) -> None:
+    def _start_on_loop(
+        self, loop: asyncio.AbstractEventLoop | None, lost: Callable[[], None]
+    ) -> None:
         from pulsar_retry.pull.workers.loop import LoopWorkers  # noqa: PLC0415 - brings asyncio
 
         options, handler = self._options, self._handler
@@ -118,8 +124,8 @@ class Crew:
             around=options.around,
             clock=self._clock,
         )
-        if options.loop is not None:
-            workers.run_on(options.loop, lost)
+        if loop is not None:
+            workers.run_on(loop, lost)
             return
         thread = workers.thread()
         thread.start()

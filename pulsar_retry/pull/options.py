@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import attrs
 import pulsar
@@ -27,9 +27,6 @@ from pulsar_retry.pull.rules.lease import Lease
 from pulsar_retry.pull.workers.returned import is_lazy
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming
-
-if TYPE_CHECKING:
-    import asyncio
 
 #: Where handlers run.
 Workers = Literal["threads", "processes"]
@@ -74,8 +71,6 @@ class Options:
     #: the event loop of the workers enters.
     admission: AdmissionControl | None = None
     around: AbstractAsyncContextManager[object] | None = None
-    #: The event loop for ``async def`` handlers. If it is None, they get a loop of their own.
-    loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def letters(self) -> DeadLetterPolicy:

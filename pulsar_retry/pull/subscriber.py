@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import attrs
 import pulsar
@@ -19,6 +18,7 @@ from pulsar_retry.observe.counting import COUNTERS, topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.closing import close_in_time
+from pulsar_retry.pull.course import Course
 from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.engine.failure_letters import FailureLetters
 from pulsar_retry.pull.engine.gauges import Gauges
@@ -27,17 +27,14 @@ from pulsar_retry.pull.engine.receiver import Receiver
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.settler import Counts, Settler
 from pulsar_retry.pull.engine.supervisor import Supervisor
-from pulsar_retry.pull.engine.work_queue import HANDLED_BY, WorkQueue
+from pulsar_retry.pull.engine.work_queue import WorkQueue
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.opening import TRANSIENT, Opened, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective
-from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, StopRequest, checked_mode
+from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, checked_mode
 from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.signals import Requests, awaiting_signals
 from pulsar_retry.runtime.exiting import closes
-
-if TYPE_CHECKING:
-    import asyncio
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -67,24 +64,15 @@ class Subscriber:
         self._options = options
         self._policy = effective(options)
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stop: StopRequest | None = None
-        self._clock = clock = client.parts.clock
-        self._opened, self._ended = clock.event(), clock.event()
-        # The same two events, for code that must not block a thread.
-        self._opening: Future[None] = Future()
-        self._ending: Future[None] = Future()
-        self._work_queue = WorkQueue(clock)
+        self._clock = client.parts.clock
+        self._work_queue = WorkQueue(self._clock)
+        self.course = Course(self._run, self._work_queue, options.admission, self._clock)
         self._settler: Settler | None = None
         self._crew: Crew | None = None
         self._supervisor: Supervisor | None = None
         self._consumer: Consumer | None = None
         self._safe_breaker: ThreadSafeBreaker | None = None
         self._trouble = ""
-        self._reason: BaseException | None = None
-        self._refusal: Exception | None = None
-        self._has_reported = False
-        self._report: Report | None = None
 
     # -- starting and stopping ------------------------------------------------------------------
 
@@ -101,39 +89,11 @@ class Subscriber:
                 role has no permission, the topic does not exist, or another consumer uses the
                 subscription exclusively.
         """
-        self._begin()
-        self._opened.wait()
-        if (refusal := self._refused()) is not None:
+        self.course.begin()
+        self.course.opened.wait()
+        if (refusal := self.course.refused()) is not None:
             raise refusal
         return self
-
-    def _refused(self) -> Exception | None:
-        """Return the error that prevented the subscription, for `start` to raise."""
-        self._has_reported = self._has_reported or self._refusal is not None
-        return self._refusal
-
-    def _untold(self) -> BaseException | None:
-        """Return the error that ended the subscription, if it was not raised to a caller yet."""
-        return None if self._has_reported else self._reason
-
-    def _begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Do what `start` does, but without waiting.
-
-        Args:
-            loop: The event loop for ``async def`` handlers. If it is None, they get a loop of their
-                own.
-
-        Raises:
-            RuntimeError: the subscriber was started before.
-        """
-        with self._lock:
-            if self._thread is not None:
-                raise RuntimeError("a subscriber runs once; make another one")
-            self._options = attrs.evolve(self._options, loop=loop)
-            self._thread = self._clock.thread(
-                target=self._run, name="pulsar-retry-receiver", daemon=True
-            )
-            self._thread.start()
 
     def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:
         """Run until SIGTERM, SIGINT or `stop`; a signal stops it as *mode* and *timeout* say.
@@ -151,15 +111,15 @@ class Subscriber:
             Exception: the error that ended the subscription.
         """
         checked_mode(mode, timeout)
-        with awaiting_signals(self._ended) as next_signal:
+        with awaiting_signals(self.course.ended) as next_signal:
             self.start()
             requests = Requests()
             while (number := next_signal()) is not None:
                 begins, abandons = requests.told(number)
                 if begins:
-                    self._ask(mode, timeout)
+                    self.course.ask(mode, timeout)
                 elif abandons:
-                    self._ask("abandon", 0)
+                    self.course.ask("abandon", 0)
             return self.result()
 
     @closes
@@ -184,21 +144,13 @@ class Subscriber:
             ConfigError: an argument is invalid.
         """
         checked_mode(mode, timeout)
-        with self._lock:
-            if self._thread is None:
-                return None
-        self._ask(mode, timeout)
-        if self._is_handling():
+        if not self.course.has_begun:
             return None
-        self._ended.wait()
-        return self._report
-
-    def _is_handling(self) -> bool:
-        """Tell whether the caller is a handler of this subscriber."""
-        crew = self._crew
-        return HANDLED_BY.get() is self._work_queue or (
-            crew is not None and threading.current_thread() in crew.threads
-        )
+        self.course.ask(mode, timeout)
+        if self.course.is_handling:
+            return None
+        self.course.ended.wait()
+        return self.course.report
 
     def result(self, timeout: Duration | None = None) -> Report:
         """Wait until the subscription has ended, and return the report.
@@ -213,28 +165,27 @@ class Subscriber:
                 `pulsar.AuthorizationError` or `pulsar.TopicNotFound`.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
-        if self._thread is None:
+        if not self.course.has_begun:
             raise RuntimeError(NOT_STARTED)
-        if not self._ended.wait(wait):
+        if not self.course.ended.wait(wait):
             raise TimeoutError("the subscription has not ended yet")
-        if self._reason is not None:
-            self._has_reported = True
-            raise self._reason
-        assert self._report is not None  # noqa: S101 - there is an error or a report
-        return self._report
+        if (error := self.course.failed()) is not None:
+            raise error
+        assert self.course.report is not None  # noqa: S101 - there is an error or a report
+        return self.course.report
 
     @property
     def running(self) -> bool:
         """Whether the subscriber was started and has not ended."""
-        return self._thread is not None and not self._ended.is_set()
+        return self.course.has_begun and not self.course.ended.is_set()
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.stop()
-        if kind is None and (reason := self._untold()) is not None:
-            raise reason
+        if kind is None and (error := self.course.unraised()) is not None:
+            raise error
 
     # -- while it runs --------------------------------------------------------------------------
 
@@ -258,13 +209,13 @@ class Subscriber:
     @property
     def health(self) -> Health:
         """The current state, and in words what is wrong."""
-        if self._thread is None:
+        if not self.course.has_begun:
             return Health("new")
-        if self._ended.is_set():
-            reason = self._reason
-            return Health("stopped") if reason is None else Health("failed", _text_of(reason))
+        if self.course.ended.is_set():
+            error = self.course.error
+            return Health("stopped") if error is None else Health("failed", _text_of(error))
         consumer, supervisor = self._consumer, self._supervisor
-        if self._stop is not None:
+        if self.course.stop is not None:
             return Health("stopping")
         if consumer is None or supervisor is None:
             return Health("starting", self._trouble)
@@ -285,36 +236,26 @@ class Subscriber:
 
     # -- the receiving thread -------------------------------------------------------------------
 
-    def _ask(self, mode: StopMode, timeout: Duration) -> None:
-        """Do what `stop` does, but without waiting."""
-        now = self._clock.monotonic()
-        self._stop = StopRequest(mode, now + seconds("timeout", timeout), now)
-        if self._options.admission is not None:
-            self._options.admission.shut()
-        self._work_queue.notify()
-
     def _run(self) -> None:
         opened: Opened | None = None
         try:
             opened = self._open()
             if opened is None:
-                self._report = self._reported(Counts(), 0)
+                self.course.report = self._reported(Counts(), 0)
             else:
                 self._serve(opened)
         except BaseException as error:  # noqa: BLE001 - `result` raises it
             name = self._options.subscription
             text = "the subscription %r has ended: %s"
             _log.error(text, name, _text_of(error), extra=self._facts())
-            self._reason = error
+            self.course.error = error
             counters = COUNTERS.of(self._options.topic, name)
             counters.count("subscriptions_failed", type(error).__name__)
         finally:
             self._work_queue.close()
             close = partial(self._close, opened)
-            close_in_time(close, lambda: self._stop, self._clock, self._facts())
-            self._report_opened()
-            self._ended.set()
-            self._ending.set_result(None)
+            close_in_time(close, lambda: self.course.stop, self._clock, self._facts())
+            self.course.report_ended()
 
     def _close(self, opened: Opened | None) -> None:
         if self._crew is not None:
@@ -330,7 +271,7 @@ class Subscriber:
             Exception: the broker refuses the subscription.
         """
         pause = _FIRST_PAUSE
-        while self._stop is None:
+        while self.course.stop is None:
             try:
                 return open_subscription(self._client, self._options)
             except TRANSIENT as error:
@@ -341,12 +282,12 @@ class Subscriber:
                 name = self._options.subscription
                 _log.warning(text, name, pause, self._trouble, extra=self._facts())
             except Exception as error:
-                if not self._opened.is_set():
-                    self._refusal = error
+                if not self.course.opened.is_set():
+                    self.course.refusal = error
                 raise
-            self._report_opened()
+            self.course.report_opened()
             again = self._clock.monotonic() + pause
-            while self._stop is None and (left := again - self._clock.monotonic()) > 0:
+            while self.course.stop is None and (left := again - self._clock.monotonic()) > 0:
                 self._work_queue.wait(left)
             pause = min(2 * pause, _LONGEST_PAUSE)
         return None
@@ -398,38 +339,34 @@ class Subscriber:
         with self._lock:
             settler.policy = self._policy
             self._settler = settler
-        lost = lambda: self._ask("abandon", 0)  # noqa: E731
-        crew = self._crew = Crew(options, work_queue, settler, clock, lost=lost)
+        lost = lambda: self.course.ask("abandon", 0)  # noqa: E731
+        crew = self._crew = Crew(
+            options, work_queue, settler, clock, loop=self.course.loop, lost=lost
+        )
         self._supervisor = Supervisor(
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )
         gauges = Gauges(work_queue, options.flow_control, receiver.clock, self._supervisor, self)
         counters = settler.handle.watch.counters
         counters.attach(gauges)
-        self._report_opened()
+        self.course.report_opened()
         try:
-            receiver.run(lambda: self._stop is not None)
+            receiver.run(lambda: self.course.stop is not None)
         finally:
             handed_back = self._finish_in_hand(receiver)
             counters.detach(gauges)
-        self._report = self._reported(settler.counts, handed_back)
+        self.course.report = self._reported(settler.counts, handed_back)
 
     def _supervise(self, now: float) -> None:
         if self._supervisor is not None:
             self._supervisor.look(now)
-
-    def _report_opened(self) -> None:
-        """Wake the threads that wait for the first attempt to subscribe."""
-        self._opened.set()
-        if not self._opening.done():
-            self._opening.set_result(None)
 
     def _finish_in_hand(self, receiver: Receiver) -> int:
         """Wait for the messages in hand as the stop mode says; return how many were not handled."""
         work_queue, handed_back = self._work_queue, 0
         if self._settler is not None:  # only receipts are waited for
             self._settler.handle.outbox.kept.close()
-        while (stop := self._stop) is not None and stop.mode != ABANDON:
+        while (stop := self.course.stop) is not None and stop.mode != ABANDON:
             admission = self._options.admission
             if stop.mode == HAND_BACK or (admission is not None and admission.is_shut()):
                 handed_back += self._hand_back_waiting(receiver)
@@ -452,7 +389,7 @@ class Subscriber:
         return len(works)
 
     def _reported(self, counted: Counts, handed_back: int) -> Report:
-        stop = self._stop
+        stop = self.course.stop
         assert stop is not None  # noqa: S101 - otherwise an error ended the subscription
         held = self._work_queue.held()[0]
         counts = attrs.asdict(counted)

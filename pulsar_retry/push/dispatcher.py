@@ -324,8 +324,8 @@ class Dispatcher:
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.stop()
-        if kind is None and (reason := self._subscriber._untold()) is not None:  # noqa: SLF001
-            raise reason
+        if kind is None and (error := self._subscriber.course.unraised()) is not None:
+            raise error
 
     # -- while it runs ----------------------------------------------------------------------------
 

@@ -246,5 +246,5 @@ class WorkQueue:
         return sum(s.work is not None and s.work is not s.expired for s in list(self.slots))
 
 
-#: The queue that the current handler's message came from, for handlers on an event loop.
+#: The queue that the current handler's message came from.
 HANDLED_BY: ContextVar[WorkQueue | None] = ContextVar("HANDLED_BY", default=None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
+from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Slot, WorkQueue
 from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
@@ -59,6 +59,7 @@ class WorkerThread:
         self.thread = clock.thread(target=self._run, name="pulsar-retry-worker", daemon=True)
 
     def _run(self) -> None:
+        HANDLED_BY.set(self._work_queue)
         try:
             while not self._work_queue.closed:
                 self._handle_all()
