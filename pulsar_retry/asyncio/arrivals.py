@@ -27,10 +27,13 @@ class Arrivals:
     for the next message, as long as a task waits. A message is never assigned to a waiting task. A
     task is only notified that something has come, and then takes it in one step. So a cancelled or
     timed-out receive has either returned a message, or left it for the next receive.
+
+    Attributes:
+        bridge: Leads to the event loop.
     """
 
     def __init__(self, receiving: Receiving, bridge: Bridge) -> None:
-        self._bridge = bridge
+        self.bridge = bridge
         self._stream = receiving.stream
         self._fetcher = receiving.fetcher(
             lambda: bool(self._waiters) and not bridge.loop.is_closed() and not self._is_paused,
@@ -48,7 +51,7 @@ class Arrivals:
     def fast_receive(self) -> Callable[[int], Any] | None:
         """A function that takes a message at once; None if `receive` must be used."""
         now, stream = time.monotonic(), self._stream
-        if now >= self._bridge.turn_ends or now >= stream.turn_ends:
+        if now >= self.bridge.turn_ends or now >= stream.turn_ends:
             return None
         return stream.fast_receive if self._at_rest.is_set() and not self._is_closed else None
 
@@ -59,9 +62,9 @@ class Arrivals:
             pulsar.Timeout: no message came in time.
             pulsar.AlreadyClosed: the consumer is closed.
         """
-        deadline = None if timeout is None else self._bridge.loop.time() + timeout
-        if time.monotonic() >= self._bridge.turn_ends:
-            await self._bridge.give_turn()
+        deadline = None if timeout is None else self.bridge.loop.time() + timeout
+        if time.monotonic() >= self.bridge.turn_ends:
+            await self.bridge.give_turn()
         try:
             while (raw := self._take()) is None:
                 await self._wait(deadline)
@@ -78,23 +81,14 @@ class Arrivals:
         Raises:
             pulsar.AlreadyClosed: the consumer is closed.
         """
-        batch = Batch(limits, time.monotonic())
-        try:
-            while not batch.is_full(now := time.monotonic()):
-                raw = await self.receive(batch.left(now))
-                if not batch.add(raw):
-                    self._give_back([raw])
-                    break
-        except _pulsar.Timeout:
-            pass
-        except BaseException:
-            self._give_back(batch.messages)
-            raise
+        with Batch(limits, time.monotonic, self._give_back) as batch:
+            while not batch.is_full:
+                batch.add(await self.receive(batch.left))
         return batch.messages
 
     def look(self) -> None:
         """Wake the first waiting receive, so that it checks the stream."""
-        if self._bridge.loop.is_closed():
+        if self.bridge.loop.is_closed():
             return  # the waiting receives ended together with the loop
         for waiter in self._waiters:
             if _wake(waiter):
@@ -111,6 +105,10 @@ class Arrivals:
         finally:
             self._is_paused = False
             self.look()
+
+    def end(self) -> None:
+        """Do what `close` does on the event loop. Thread-safe."""
+        self.bridge.post(self.close)
 
     def close(self) -> None:
         """Make all waiting receives raise `pulsar.AlreadyClosed`."""
@@ -142,7 +140,7 @@ class Arrivals:
         Raises:
             pulsar.Timeout: there is none, and *deadline* has passed.
         """
-        loop = self._bridge.loop
+        loop = self.bridge.loop
         if deadline is not None and deadline <= loop.time():
             raise of_result(_pulsar.Result.Timeout)
         waiter: asyncio.Future[None] = loop.create_future()

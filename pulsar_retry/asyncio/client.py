@@ -13,7 +13,8 @@ import pulsar
 import pulsar.asyncio
 
 from pulsar_retry import client as threaded
-from pulsar_retry.asyncio.bridge import Pool
+from pulsar_retry.asyncio.arrivals import Arrivals
+from pulsar_retry.asyncio.bridge import Bridge, Pool
 from pulsar_retry.asyncio.consumer import Consumer
 from pulsar_retry.asyncio.delivery import Delivery
 from pulsar_retry.asyncio.subscriber import Subscriber
@@ -73,7 +74,7 @@ class Client(pulsar.asyncio.Client):
         self._client = inner._client  # noqa: SLF001 - as pulsar.asyncio.Client has it
         inner._client = Opener(self._client)  # noqa: SLF001
         self._pool = Pool()
-        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._arrivals: weakref.WeakSet[Arrivals] = weakref.WeakSet()
         fork.guard(self, "_client")
 
     @property
@@ -180,9 +181,9 @@ class Client(pulsar.asyncio.Client):
 
         limits = batch_limits(batch_receive_policy)
         inner = await self._pool.run(lambda: self._inner.subscribe(**arguments), dropped=_close)
-        consumer = Consumer(inner, self._pool, limits)
-        self._consumers.add(consumer)
-        return consumer
+        arrivals = Arrivals(inner.handle.receiving, Bridge())
+        self._arrivals.add(arrivals)
+        return Consumer(inner, arrivals, self._pool, limits)
 
     @_taking(threaded.Client.subscriber)
     def subscriber(self, *args: Any, **kwargs: Any) -> Subscriber:  # noqa: D102 - wrapped
@@ -220,8 +221,8 @@ class Client(pulsar.asyncio.Client):
         Raises:
             pulsar.AlreadyClosed: the client is closed already.
         """
-        for consumer in list(self._consumers):
-            consumer._end_receives()  # noqa: SLF001
+        for arrivals in list(self._arrivals):
+            arrivals.end()
         try:
             await self._pool.run(self._inner.close)
         finally:

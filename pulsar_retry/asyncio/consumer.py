@@ -12,7 +12,7 @@ import pulsar
 import pulsar.asyncio
 
 from pulsar_retry.asyncio.arrivals import Arrivals
-from pulsar_retry.asyncio.bridge import Bridge, Pool
+from pulsar_retry.asyncio.bridge import Pool
 from pulsar_retry.asyncio.failing import failure, translating_errors
 from pulsar_retry.consumer import consumer as threaded
 from pulsar_retry.consumer.handoff.lists import raise_failures
@@ -47,6 +47,7 @@ class Consumer(pulsar.asyncio.Consumer):
     def __init__(
         self,
         consumer: threaded.Consumer,
+        arrivals: Arrivals,
         pool: Pool,
         batch_limits: tuple[int, int, int],
     ) -> None:
@@ -57,8 +58,7 @@ class Consumer(pulsar.asyncio.Consumer):
         self._took = handle.in_hand.took  # bound once, because it is called for each message
         self._pool = pool
         self._batch_limits = batch_limits
-        self._bridge = Bridge()
-        self._arrivals = Arrivals(self._receiving, self._bridge)
+        self._arrivals, self._bridge = arrivals, arrivals.bridge
         # Waiting for a permit of the hand-off would block. This semaphore is acquired before, so
         # that a permit is free.
         self._room = asyncio.Semaphore(handle.plan.max_pending_letters)
@@ -387,10 +387,6 @@ class Consumer(pulsar.asyncio.Consumer):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def _end_receives(self) -> None:
-        """Make waiting receives raise `pulsar.AlreadyClosed`. Thread-safe."""
-        self._bridge.post(self._arrivals.close)
 
 
 def seconds_of(timeout_millis: int | None) -> float | None:

@@ -1,8 +1,9 @@
-"""The limits of a batch receive."""
+"""What a batch receive returns."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import pulsar
 
@@ -13,42 +14,66 @@ DEFAULT_BATCH_LIMITS = (-1, 10 * 1024 * 1024, 100)
 
 
 class Batch:
-    """The raw messages of a batch receive so far.
+    """The messages of one batch receive, on a thread or on an event loop.
+
+    As a context manager it ends the receiving: a message that comes too late ends the batch, and
+    with any other error all of its messages are given back.
 
     Attributes:
-        messages: The messages, in order.
+        messages: The raw messages so far, in order.
     """
 
-    def __init__(self, limits: tuple[int, int, int], now: float) -> None:
-        """Start a batch at the time *now*, in seconds.
+    def __init__(
+        self,
+        limits: tuple[int, int, int],
+        now: Callable[[], float],
+        give_back: Callable[[list[Any]], None],
+    ) -> None:
+        """Start a batch.
 
         Args:
             limits: The limits of messages, bytes and milliseconds. 0 or less means no limit.
-            now: The time of the monotonic clock.
+            now: The monotonic clock.
+            give_back: Called with messages that were received, and are not in the batch.
         """
         self.messages: list[Any] = []
         self._count, self._size, wait = limits
         self._length = 0
-        self._deadline = now + wait / 1000 if wait > 0 else None
+        self._now = now
+        self._deadline = now() + wait / 1000 if wait > 0 else None
+        self._give_back = give_back
+        self._has_too_much = False
 
-    def is_full(self, now: float) -> bool:
-        """Tell whether the batch must be returned now."""
+    @property
+    def is_full(self) -> bool:
+        """Whether the batch must be returned now."""
         if 0 < self._count <= len(self.messages) or 0 < self._size <= self._length:
             return True
-        return bool(self.messages) and self.left(now) == 0
+        return self._has_too_much or (bool(self.messages) and self.left == 0)
 
-    def left(self, now: float) -> float | None:
-        """Return how many seconds the batch may still wait, 0 or more; None: no limit."""
-        return None if self._deadline is None else max(0.0, self._deadline - now)
+    @property
+    def left(self) -> float | None:
+        """How many seconds the batch may still wait, 0 or more; None: no limit."""
+        return None if self._deadline is None else max(0.0, self._deadline - self._now())
 
-    def add(self, raw: Any) -> bool:
-        """Add a message if the batch has room for it; tell whether it had."""
+    def add(self, raw: Any) -> None:
+        """Add a message. If the batch has no room for it, the batch is full."""
         length = raw.length()
         if self.messages and 0 < self._size < self._length + length:
-            return False
+            self._has_too_much = True
+            self._give_back([raw])
+            return
         self._length += length
         self.messages.append(raw)
-        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        if kind is None or issubclass(kind, pulsar.Timeout):
+            return True
+        self._give_back(self.messages)
+        return False
 
 
 def batch_limits(policy: pulsar.ConsumerBatchReceivePolicy | None) -> tuple[int, int, int]:

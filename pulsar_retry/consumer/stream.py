@@ -114,18 +114,9 @@ class Stream:
         Raises:
             pulsar.AlreadyClosed: the consumer is closed.
         """
-        batch = Batch(limits, self._now())
-        try:
-            while not batch.is_full(now := self._now()):
-                raw = self.receive(batch.left(now))
-                if not batch.add(raw):
-                    self.give_back([raw])
-                    break
-        except _pulsar.Timeout:
-            pass
-        except BaseException:
-            self.give_back(batch.messages)
-            raise
+        with Batch(limits, self._now, self.give_back) as batch:
+            while not batch.is_full:
+                batch.add(self.receive(batch.left))
         return batch.messages
 
     def take(self) -> Any:
