@@ -93,7 +93,7 @@ class Consumer(pulsar.Consumer):
         if raw.redelivery_count() > receiving.limit and receiving.is_surplus(raw):
             return receiving.receive(timeout_millis)
         if not self._has_one_topic:
-            message._letter = False  # noqa: SLF001 - as `message_of` does it
+            message.is_letter = False
             if receiving.now() >= stream.turn_ends:
                 stream.fast_receive = None
         in_hand.received = count = in_hand.received + 1
@@ -123,7 +123,7 @@ class Consumer(pulsar.Consumer):
                 message._message = raw  # noqa: SLF001 - as `message_of` makes it
                 message._schema = schema  # noqa: SLF001
                 if has_letters:
-                    message._letter = False  # noqa: SLF001
+                    message.is_letter = False
                 messages.append(message)
         self._in_hand.took(messages)
         return messages if batch else receiving.batch_after_empty()
@@ -139,12 +139,10 @@ class Consumer(pulsar.Consumer):
             pulsar.AlreadyClosed: the consumer is closed.
         """
         # Written out for speed: this code runs for every message.
-        if isinstance(message, Message) and (
-            self._has_one_topic or getattr(message, "_letter", None) is False
-        ):
+        if isinstance(message, Message) and (self._has_one_topic or message.is_letter is False):
             raw = message._message  # noqa: SLF001
             self._consumer.acknowledge(raw)
-            message._settled = True  # noqa: SLF001 - see `unsettled`
+            message.settled = True
             self._in_hand.settled += 1
             if self._nacked:
                 self._in_hand.main.nacks.cancel(raw.message_id())

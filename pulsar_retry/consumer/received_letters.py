@@ -204,7 +204,7 @@ class ReceivedLetters:
             ConfigError: that cannot be told of the id.
         """
         if isinstance(message, Message):
-            known = getattr(message, "_letter", None)  # see `message_of`
+            known = getattr(message, "is_letter", None)
             return self.ledgers.is_from(message.topic_name()) if known is None else known
         if isinstance(message, _pulsar.Message):
             return self.ledgers.is_from(message.topic_name())

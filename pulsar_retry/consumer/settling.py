@@ -32,13 +32,13 @@ class MessageSettler:
     def acknowledge(self, message: Any) -> None:
         """Acknowledge a message or an id."""
         _check_id(message)
-        letter = getattr(message, "_letter", None)  # see `message_of`
+        letter = getattr(message, "is_letter", None)
         if letter is None:
             letter = self._in_hand.is_letter(message)
         self._acknowledge(message, letter=letter)
         self._watch.settled(raw_of(message), ACKNOWLEDGED)
         if isinstance(message, Message):
-            message._settled = True  # noqa: SLF001 - see `unsettled`
+            message.settled = True
 
     def settle_as(self, message: Any, outcome: str) -> None:
         """Acknowledge a message that was not handled successfully, and count it as *outcome*."""

@@ -58,7 +58,7 @@ class Facts:
 
 def facts_of(message: Any, recipient: Recipient) -> Facts:
     """Return the facts about a message for its recipient; the message keeps them."""
-    facts: Facts | None = getattr(message, "_facts", None)
+    facts: Facts | None = getattr(message, "facts", None)
     if facts is None:
-        facts = message._facts = Facts(message, recipient)  # noqa: SLF001 - a mark of this package
+        facts = message.facts = Facts(message, recipient)
     return facts

@@ -74,14 +74,12 @@ def message_of(raw: Any, schema: Any, *, letter: bool | None = None) -> pulsar.M
     Args:
         raw: pulsar-client's raw message.
         schema: The schema that decodes its value.
-        letter: Whether it came from the retry topic; None: unknown. If it is known, the name of the
-            topic need not be read later, which would double the cost.
+        letter: Whether it came from the retry topic; None: unknown.
     """
     message = Message()
     message._message = raw  # noqa: SLF001
     message._schema = schema  # noqa: SLF001
-    if letter is not None:
-        message._letter = letter  # noqa: SLF001
+    message.is_letter = letter
     return message
 
 

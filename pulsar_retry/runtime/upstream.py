@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from operator import methodcaller
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import _pulsar
 import pulsar
@@ -40,12 +40,18 @@ _of_batches: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary
 
 
 class Message(pulsar.Message):
-    """A received message, with the marks of this package."""
+    """A received message, with the marks of this package.
 
-    if TYPE_CHECKING:
-        _facts: Any
-        _letter: bool
-        _settled: Any
+    Attributes:
+        is_letter: Whether it came from the retry topic. None: its topic has to be read, which
+            doubles the cost of a receive.
+        settled: True if it was acknowledged; the future of its hand-off; None: neither.
+        facts: See `facts_of`.
+    """
+
+    is_letter: bool | None = None
+    settled: Any = None
+    facts: Any = None
 
     def message_id(self) -> Any:
         """Return the id; if the message is in a batch, `is_whole_batch` recognizes it."""

@@ -63,7 +63,7 @@ def checked_error(error: Any) -> BaseException | None:
 
 def handed_on(message: Any, future: AnyFuture) -> None:
     """Record in *message* that it is handed on; *future* is the result of the hand-off."""
-    message._settled = future  # noqa: SLF001
+    message.settled = future
 
 
 def unsettled(message: Any) -> Any:
@@ -74,7 +74,7 @@ def unsettled(message: Any) -> Any:
         ConfigError: the argument is not a message.
     """
     raw = whole_of(message)
-    settled = getattr(message, "_settled", None)
+    settled = getattr(message, "settled", None)
     if settled is True:
         what = "was acknowledged"
     elif settled is None or _has_failed(settled):
