@@ -93,6 +93,9 @@ _KNOWN = {
     for value in {**_OURS, **_READ_ONLY, **_PUBSUB}
 }
 
+#: The names of the time of the first publication.
+PUBLISHED = frozenset(_KNOWN["published"])
+
 #: The values that failures of one kind share.
 _SHARED = ("reason", "stage", "error", "fingerprint", "message")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from pulsar_retry.wire.envelope import READ
+from pulsar_retry.wire.envelope import PUBLISHED, READ
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.owner import Owner
 from pulsar_retry.wire.properties import (
@@ -32,8 +32,9 @@ from pulsar_retry.wire.properties import (
 #: Targets of a redrive, besides the name of a topic.
 RETRY, ORIGIN = "retry", "origin"
 
-#: The delay, the stamp and the crashes of the last attempt. A redrive always removes them.
-_NEVER_KEPT = frozenset({DELAY_TIME, FAILURE_STAMP, FAILURE_CRASHES})
+#: The delay, the stamp and the crashes of the last attempt, and the time of the first publication. A
+#: redrive always removes them: the message is new work, and its age begins again.
+_NEVER_KEPT = frozenset({DELAY_TIME, FAILURE_STAMP, FAILURE_CRASHES}) | PUBLISHED
 #: Properties about failures, of any writer.
 _FAILURES = READ - SYSTEM_PROPERTIES
 

@@ -53,6 +53,26 @@ def test_letters_go_to_their_origin_for_all_subscriptions(dead, client) -> None:
         assert {"number", *ours} == set(message.properties())
 
 
+@pytest.mark.parametrize(
+    "published", ["FAILURE_PUBLISH_TIME", "CloudPubSubDeadLetterSourceTopicPublishTime"]
+)
+def test_the_age_begins_anew(dead, published) -> None:
+    """Also if the failure is kept: its first publication would make the message too old at once."""
+    dead.send(b"tea", dead.properties(0, **{published: "2026-01-01T00:00:00Z"}))
+    attempts: list[int] = []
+
+    def handle(message: pulsar.Message) -> None:
+        attempts.append(pr.attempt_of(message))
+        if len(attempts) == 1:
+            raise TimeoutError
+
+    policy = pr.RetryPolicy(max_age=600, backoff="immediate")
+    with dead.client.subscriber(dead.topic, SUBSCRIPTION, handle, retry_policy=policy) as worker:
+        dead.redrive(keep_failure=True).run()
+        eventually(lambda: len(attempts) == 2)
+    assert (1, 0) == (worker.result().retried, worker.result().dead_lettered)
+
+
 def test_letters_go_elsewhere(dead, client) -> None:
     """A topic by its name; the failure is told there when it is asked for."""
     dead.create("keep")
