@@ -199,8 +199,8 @@ class Client(consumer_client.Client):
         passes without another one, or after *timeout*. A delivery that is not settled within its
         deadline counts as a failed attempt and is redelivered.
 
-        The consumer stays open for further pulls until it was unused for 10 s, or the client is
-        closed. Unsettled messages are redelivered then. If the arguments of a later pull require a
+        The consumer stays open for further pulls until it was unused for 10 s and no nack waits for
+        its delay, or the client is closed. Unsettled messages are redelivered then. If the arguments of a later pull require a
         different consumer, for example because of another dead-letter topic, that pull closes the
         earlier consumer and opens a new one.
 
@@ -228,7 +228,7 @@ class Client(consumer_client.Client):
 
         Raises:
             ConfigError: an argument is invalid, or requires a different consumer while deliveries
-                of the earlier one are not settled.
+                of the earlier one are not settled, or wait for the delay of their nack.
             pulsar.PulsarException: the subscription could not be opened.
         """
         count, wait = whole("max_messages", max_messages), seconds("timeout", timeout)

@@ -53,6 +53,7 @@ class Puller:
         self._idle_after = _IDLE
         self._pulls = 0
         self._used_at = 0.0
+        self._had_nacks = False
         self._checked_at = float("inf")
         self._now = client.parts.clock.monotonic
         self._worker = Worker("pulsar-retry-leases", client.parts.clock)
@@ -64,17 +65,19 @@ class Puller:
         prefetched.
 
         Raises:
-            ConfigError: another consumer is needed, but deliveries of this one are in hand.
+            ConfigError: another consumer is needed, but deliveries of this one are in hand, or wait
+                for their nack.
         """
         now, before = _consumer_arguments(options), _consumer_arguments(self._options)
         other = [name for name, value in now.items() if value != before[name]]
         if not other:
             return False
         with self._lock:
-            if self._settler is not None and (self._pulls or len(self._clock)):
+            if self._is_used() or self._has_nacks():
                 name = other[0]
                 accepted = (
-                    "the value with which the deliveries in hand were pulled; settle them first"
+                    "the value with which earlier deliveries were pulled, which are in hand or "
+                    "wait for the delay of their nack; settle them first"
                 )
                 raise ConfigError.bad(name, getattr(options, name), accepted)
             self._idle_after = 0.0
@@ -173,6 +176,14 @@ class Puller:
         if self._options.lease.late == "refuse":
             raise LeaseExpired(f"the lease of {pulled} has expired: the message is redelivered")
 
+    def _is_used(self) -> bool:
+        """Tell whether a pull is running, or a delivery is in hand."""
+        return self._pulls > 0 or len(self._clock) > 0
+
+    def _has_nacks(self) -> bool:
+        """Tell whether nacks wait for their delay. They would be lost with the consumer."""
+        return self._settler is not None and self._settler.consumer.pending_nacks > 0
+
     # -- opening, expiring, closing ---------------------------------------------------------------
 
     def _opened(self) -> Settler:
@@ -195,7 +206,7 @@ class Puller:
         """Have `check` called when the next lease ends, or the consumer is unused for too long."""
         now = self._now()
         due = self._clock.next_due()
-        if not self._pulls and not len(self._clock):
+        if not self._is_used():
             due = min(due, max(now, self._used_at + self._idle_after))
         if due < self._checked_at:
             try:
@@ -221,8 +232,10 @@ class Puller:
                 return
             now = self._now()
             gone = cast("list[Pulled]", self._clock.expired(now))
-            is_unused = not self._pulls and not len(self._clock)
-            closes = is_unused and not gone and now >= self._used_at + self._idle_after
+            had_nacks, self._had_nacks = self._had_nacks, self._has_nacks()
+            if self._had_nacks or had_nacks:  # pulsar-client keeps those that are due for a moment
+                self._used_at = now
+            closes = not self._is_used() and not gone and now >= self._used_at + self._idle_after
             if closes:
                 self._settler = None
             else:

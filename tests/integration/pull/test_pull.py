@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pulsar
 import pytest
 
 import pulsar_retry as pr
@@ -200,6 +201,23 @@ def test_what_is_out_keeps_the_consumer_open(pull, publish, admin, topic, monkey
     assert [] == pull(timeout=1)
     assert 1 == len(admin.stats(topic)["subscriptions"][SUBSCRIPTION]["consumers"])
     delivery.ack()
+
+
+def test_a_pending_nack_keeps_the_consumer_open(pull, publish, monkeypatch):
+    """Closing would redeliver the message at once, and the attempt would not count."""
+    monkeypatch.setattr("pulsar_retry.pull.puller._IDLE", 0.2)
+    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(4))
+    publish(b"order")
+    (delivery,) = pull(redelivery="nack", retry_policy=policy)
+    began = time.monotonic()
+    delivery.nack()
+    with pytest.raises(pr.ConfigError, match=r"consumer_type=.*their nack"):
+        pull(redelivery="nack", consumer_type=pulsar.ConsumerType.Exclusive)
+    eventually(lambda: time.monotonic() - began >= 2)  # in the meantime it is unused
+    (again,) = pull(redelivery="nack", retry_policy=policy)
+    assert time.monotonic() - began >= 4 - TICK
+    assert 2 == again.attempt
+    again.ack()
 
 
 #: What `pulsar.Producer.send` takes for text, and what other clients can write.

@@ -116,6 +116,22 @@ def test_what_is_handed_back_uses_up_no_attempt(memory: MemoryBroker, redelivery
     assert 2 == delivery.attempt
 
 
+def test_a_nack_has_its_delay_when_nothing_is_pulled_meanwhile(memory: MemoryBroker) -> None:
+    """The consumer, which has the nack in its memory, stays open."""
+    client = memory.client()
+    memory.send("orders", b"order")
+    policy = pr.RetryPolicy(backoff=pr.Fixed(40))
+    began = memory.clock.time()
+    for attempt in (1, 2, 3):
+        (delivery,) = client.pull("orders", "billing", redelivery="nack", retry_policy=policy)
+        assert attempt == delivery.attempt
+        delivery.nack()
+        memory.clock.advance(40)
+    assert memory.clock.time() - began >= 120
+    memory.clock.advance(30)
+    assert 0 == len(client._consumers)
+
+
 def test_what_is_let_go_uses_up_no_attempt(memory: MemoryBroker) -> None:
     """A subscriber gives up what it has fetched when the subscription may have been moved."""
     consumer = memory.client().subscribe("orders", "billing", pulsar.ConsumerType.Shared)
