@@ -200,9 +200,9 @@ class Client(consumer_client.Client):
         deadline counts as a failed attempt and is redelivered.
 
         The consumer stays open for further pulls until it was unused for 10 s and no nack waits for
-        its delay, or the client is closed. Unsettled messages are redelivered then. If the arguments of a later pull require a
-        different consumer, for example because of another dead-letter topic, that pull closes the
-        earlier consumer and opens a new one.
+        its delay, or the client is closed. Unsettled messages are redelivered then. If the
+        arguments of a later pull require a different consumer, for example because of another
+        dead-letter topic, that pull closes the earlier consumer and opens a new one.
 
         Args:
             topic: A topic or a list of topics.

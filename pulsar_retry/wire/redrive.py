@@ -32,8 +32,8 @@ from pulsar_retry.wire.properties import (
 #: Targets of a redrive, besides the name of a topic.
 RETRY, ORIGIN = "retry", "origin"
 
-#: The delay, the stamp and the crashes of the last attempt, and the time of the first publication. A
-#: redrive always removes them: the message is new work, and its age begins again.
+#: The delay, the stamp and the crashes of the last attempt, and the time of the first publication.
+#: A redrive always removes them: the message is new work, and its age begins again.
 _NEVER_KEPT = frozenset({DELAY_TIME, FAILURE_STAMP, FAILURE_CRASHES}) | PUBLISHED
 #: Properties about failures, of any writer.
 _FAILURES = READ - SYSTEM_PROPERTIES
