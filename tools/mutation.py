@@ -2,12 +2,14 @@
 
 mutmut makes the errors, which it calls mutants; pyproject.toml has its settings. The run ends with
 1 if a mutant survives that tests/unit/harmless.toml does not list with a reason, or if that file
-lists one that is found or no longer there. Arguments are names of mutants, also with wildcards:
-only these run again, with the tests of now. `mutmut browse` shows them all.
+lists one that is found or no longer there. `--resume` goes on where a run was ended. Other
+arguments are names of mutants, also with wildcards: only these run again, with the tests of now.
+`mutmut browse` shows them all.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,8 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 HARMLESS = Path("tests/unit/harmless.toml")
-#: The results of a mutant that is found. A segmentation fault is one that a check has to prevent.
-FOUND = {"killed", "timeout", "segfault"}
+#: The results of a mutant that is found, and of one that was not asked for. A segmentation fault is
+#: one that a check has to prevent.
+FINE = {"killed", "timeout", "segfault", "not checked"}
 
 
 class Mutant(NamedTuple):
@@ -39,7 +42,7 @@ def mutmut(*arguments: str) -> str:
 def survivors() -> dict[Mutant, str]:
     """Return the mutants that no test finds, and their results."""
     lines = [line.strip().rpartition(": ") for line in mutmut("results").splitlines()]
-    return {mutant(name): f"{name}: {result}" for name, _, result in lines if result not in FOUND}
+    return {mutant(name): f"{name}: {result}" for name, _, result in lines if result not in FINE}
 
 
 def mutant(name: str) -> Mutant:
@@ -65,10 +68,10 @@ def listed() -> set[Mutant]:
 
 def main() -> int:
     """Run mutmut, and compare what survives with the list."""
-    names = sys.argv[1:]
-    if not names:
+    names = [each for each in sys.argv[1:] if each != "--resume"]
+    if not sys.argv[1:]:
         shutil.rmtree("mutants", ignore_errors=True)  # results of other tests
-    print(mutmut("run", *names).splitlines()[-1])
+    print(*re.findall(r".* mutations/second", mutmut("run", *names)))
     found, harmless = survivors(), listed()
     for each, result in found.items():
         if each not in harmless:

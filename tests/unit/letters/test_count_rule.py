@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pulsar
@@ -110,6 +111,7 @@ def test_the_automatic_level_is_the_number_of_the_retry(plan_of: Callable[..., P
     [
         ({"delay": 0}, ("-1", 0)),
         ({"delay": 2.5}, ("-1", 2.5)),
+        ({"delay": timedelta(seconds=2.5)}, ("-1", 2.5)),
         ({"level": 0}, ("0", 0)),
         ({"level": 2}, ("2", 5)),
         ({"level": 99}, ("3", 10)),

@@ -79,6 +79,14 @@ def test_a_list_has_the_names_of_any_of_its_topics(real: str) -> None:
     assert (real != "else") == bool(recipient.own(properties, PAID))
 
 
+@pytest.mark.parametrize(("real", "kept"), [("paid", "paid"), ("else", "orders")])
+def test_a_letter_of_a_list_keeps_the_name_of_one_of_its_topics(real: str, kept: str) -> None:
+    """Also where another client has copied the subscription."""
+    recipient = Recipient.of(["paid", "orders"], "s2", RETRY)
+    properties = {**COPIED, "REAL_TOPIC": f"{ROOT}/{real}"}
+    assert f"{ROOT}/{kept}" == recipient.own(properties, RETRY)["REAL_TOPIC"]
+
+
 def test_a_pattern_believes_the_topic_it_comes_from() -> None:
     """It does not know its topics."""
     recipient = Recipient.of((), "s2", None)

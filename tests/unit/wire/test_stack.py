@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from pulsar_retry.wire import stack
-from pulsar_retry.wire.stack import formatted, own_frame
+from pulsar_retry.wire.stack import fingerprint_of, formatted, own_frame, place_of
 
 
 def simple(number):
@@ -131,8 +131,9 @@ def test_an_error_that_was_not_raised():
     assert "".join(traceback.format_exception(error)) == formatted(error)
 
 
-def test_many_places():
+def test_many_places(monkeypatch):
     """Their texts do not fill the memory, and stay right."""
+    monkeypatch.setattr(stack, "_places", {})
     for number in range(600):
         space: dict[str, object] = {}
         source = f"def raises():\n    raise ValueError({number})"
@@ -141,6 +142,26 @@ def test_many_places():
             space["raises"]()
         wanted = "".join(traceback.format_exception(caught.value, limit=-30))
         assert wanted == formatted(caught.value)
+        assert len(stack._places) <= stack._MOST
+
+
+def test_a_place_is_read_once():
+    """It is remembered with its code, so that no other code is taken for it."""
+    trace = raises_in("/srv/shop").__traceback__
+    place = place_of(trace)
+    assert place is place_of(trace)
+    assert trace.tb_frame.f_code in place.codes
+
+
+def test_nothing_was_raised():
+    """It has no place."""
+    assert not place_of(None).function
+
+
+def test_classes_of_one_name():
+    """Their errors are told apart by the module."""
+    other = type("OfMainError", (Exception,), {"__module__": "shop"})
+    assert fingerprint_of(OfMainError(), None) != fingerprint_of(other(), None)
 
 
 def raises_in(*folders: str) -> Exception:
@@ -169,7 +190,10 @@ STANDARD = stack._STANDARD[1]
         (["/srv/shop", "/srv/shop", "/x/site-packages/httpx", f"{STANDARD}/socket"], "shop"),
         (["/srv/outer", f"{STANDARD}/json", "/srv/inner"], "inner"),
         (["/x/site-packages/pulsar_retry", "/srv/shop", "/x/site-packages/pulsar_retry"], "shop"),
-        ([f"{STANDARD}/asyncio", "/x/site-packages/app", "/x/site-packages/httpx"], "app"),
+        (
+            [f"{STANDARD}/asyncio", "/x/site-packages/app.jobs", "/x/site-packages/httpx"],
+            "app.jobs",
+        ),
         ([f"{STANDARD}/asyncio", f"{STANDARD}/json"], "json"),
         (["<frozen importlib>/importlib", "/x/dist-packages/app"], "app"),
     ],
@@ -182,4 +206,4 @@ def test_the_place_is_in_the_application(folders, own):
 
 def test_there_is_no_place_in_this_package():
     """It raises errors that say themselves what they are of."""
-    assert own_frame(raises_in("/srv/pulsar_retry").__traceback__) is None
+    assert own_frame(raises_in("/srv/pulsar_retry.consumer").__traceback__) is None

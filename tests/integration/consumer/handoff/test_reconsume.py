@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import timedelta
 
 import pulsar
 import pytest
@@ -36,121 +35,18 @@ def test_a_message_is_delivered_n_plus_1_times_and_then_dead_lettered(
     assert "7" == dead.properties()["shop"]
 
 
-def test_no_retries_means_the_dlq_on_the_first_reconsume(subscribe, publish, dead_letters):
-    """N = 0 never delivers a message twice."""
-    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(0))
-    publish()
-
-    consumer.reconsume_later(consumer.receive(SOON))
-
-    assert "1" == dead_letters(1)[0].properties()["RECONSUMETIMES"]
-    assert [] == receive_all(consumer)
-
-
-def test_without_a_policy_there_are_16_retries(subscribe, publish, dead_letters):
-    """Java's and TDMQ's default: the 17th failure goes to the DLQ."""
-    consumer = subscribe(dead_letter_policy=None)
-    publish()
-
-    for attempt in range(1, 18):
-        message = consumer.receive(SOON)
-        assert attempt == pr.attempt_of(message)
-        consumer.reconsume_later(message, delay=0)
-
-    assert "17" == dead_letters(1)[0].properties()["RECONSUMETIMES"]
-
-
-@pytest.mark.parametrize("delay", [3, 3.0, timedelta(seconds=3)])
-def test_an_explicit_delay_is_kept(subscribe, publish, delay):
+def test_an_explicit_delay_is_kept(subscribe, publish):
     """A letter comes after its delay, and says so in milliseconds."""
     consumer = subscribe()
     publish()
     message = consumer.receive(SOON)
     before = time.time()
 
-    consumer.reconsume_later(message, delay=delay)
+    consumer.reconsume_later(message, delay=3)
     letter = consumer.receive(SOON)
 
     assert time.time() - before >= 3 - TICK
     assert "3000" == letter.properties()["DELAY_TIME"]
-
-
-@pytest.mark.parametrize(("level", "expected"), [(0, 0), (1, 100), (3, 300), (99, 300)])
-def test_a_level_names_its_delay(subscribe, publish, level, expected):
-    """Levels count from 1; 0 is no delay; above the table it is the last."""
-    consumer = subscribe()
-    publish()
-
-    consumer.reconsume_later(consumer.receive(SOON), level=level)
-
-    assert str(expected) == consumer.receive(SOON).properties()["DELAY_TIME"]
-
-
-def test_automatic_levels_rise_with_the_count_whoever_counted(subscribe, publish):
-    """The level is the number of the retry, also when Java or Go made the hops before."""
-    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(9))
-    publish(properties={"RECONSUMETIMES": "1"})
-
-    delays = []
-    message = consumer.receive(SOON)
-    for _ in range(3):
-        consumer.reconsume_later(message)
-        message = consumer.receive(SOON)
-        delays.append(message.properties()["DELAY_TIME"])
-
-    assert ["200", "300", "300"] == delays
-
-
-def test_a_letter_says_where_it_comes_from(subscribe, publish, topic):
-    """Origin and names as Java and Go write them, in both spellings, and kept over the hops."""
-    consumer = subscribe()
-    message_id = publish()
-    consumer.reconsume_later(consumer.receive(SOON), delay=0)
-    consumer.reconsume_later(consumer.receive(SOON), delay=0)
-
-    letter = consumer.receive(SOON)
-
-    place = f"{message_id.ledger_id()}:{message_id.entry_id()}"
-    origin = f"{place}:{message_id.partition()}"
-    properties = letter.properties()
-    assert {
-        "REAL_TOPIC": topic,
-        "REAL_SUBSCRIPTION": "billing",
-        "RETRY_TOPIC": f"{topic}-billing-RETRY",
-        "ORIGIN_MESSAGE_ID": origin,
-        "ORIGIN_MESSAGE_IDY_TIME": origin,
-        "RECONSUMETIMES": "2",
-        "DELAY_TIME": "0",
-    } == properties
-    assert pr.RetryProperties(2, 0.0, topic, "billing", origin, f"{topic}-billing-RETRY") == (
-        pr.RetryProperties.of(letter)
-    )
-
-
-def test_the_caller_adds_properties_but_cannot_reset_the_count(subscribe, publish):
-    """A changed system property is refused before anything is sent."""
-    consumer = subscribe()
-    publish()
-    message = consumer.receive(SOON)
-
-    with pytest.raises(pr.ConfigError, match="RECONSUMETIMES"):
-        consumer.reconsume_later(message, properties={"RECONSUMETIMES": "0"})
-    consumer.reconsume_later(message, delay=0, properties={"why": "db down"})
-
-    letter = consumer.receive(SOON)
-    assert ("db down", "1") == (letter.properties()["why"], letter.properties()["RECONSUMETIMES"])
-    consumer.acknowledge(letter)
-    assert [] == receive_all(consumer)
-
-
-def test_garbage_for_a_count_is_a_zero(subscribe, publish):
-    """A producer that writes nonsense cannot crash a consumer."""
-    consumer = subscribe()
-    publish(properties={"RECONSUMETIMES": "often"})
-
-    consumer.reconsume_later(consumer.receive(SOON), delay=0)
-
-    assert "1" == consumer.receive(SOON).properties()["RECONSUMETIMES"]
 
 
 def test_a_list_is_reconsumed_whole(subscribe, publish):
@@ -215,26 +111,6 @@ def test_thousands_are_in_flight_within_the_bound(subscribe, publish, client, to
 
     payloads = receive_all(consumer, count=3_000)
     assert 3_000 == len(payloads) == len(set(payloads))
-
-
-def test_a_dead_letter_carries_its_reason_and_error(subscribe, publish, dead_letters):
-    """dead_letter goes to the DLQ at once, with why, and leaves the count alone."""
-    consumer = subscribe()
-    publish(properties={"RECONSUMETIMES": "1"})
-
-    consumer.dead_letter(
-        consumer.receive(SOON),
-        reason="invalid",
-        error=ValueError("no amount"),
-        properties={"x": "y"},
-    )
-
-    properties = dead_letters(1)[0].properties()
-    assert ("invalid", "ValueError", "no amount", "y", "1") == tuple(
-        properties[name]
-        for name in ("FAILURE_REASON", "FAILURE_ERROR", "FAILURE_MESSAGE", "x", "RECONSUMETIMES")
-    )
-    assert [] == receive_all(consumer)
 
 
 def test_the_count_survives_the_consumer(subscribe, publish, client, topic):

@@ -16,7 +16,6 @@ from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.clock import Clock
-from support.versions import SINCE_3_13
 from support.waiting import eventually
 
 RETRY = "persistent://public/default/orders-billing-RETRY"
@@ -163,14 +162,6 @@ def test_a_letter_is_the_original_with_other_properties(rig: Rig) -> None:
         sent.event_timestamp(),
         sent.properties(),
     )
-
-
-@SINCE_3_13
-def test_a_tombstone_stays_one(rig: Rig) -> None:
-    """A null value is not an empty one."""
-    rig.hand_on(original(set_null_value=None))
-    rig.hand_on(original(b""))
-    assert [True, False] == [sent.has_null_value() for sent in rig.world.published]
 
 
 @pytest.mark.parametrize("was_letter", [False, True])
