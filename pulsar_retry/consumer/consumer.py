@@ -15,7 +15,7 @@ import pulsar
 
 from pulsar_retry.consumer.handle import Handle
 from pulsar_retry.consumer.handoff.lists import settle_each
-from pulsar_retry.consumer.handoff.making import handed_on
+from pulsar_retry.consumer.handoff.making import handed_on, is_settled
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.runtime import fork
@@ -165,9 +165,10 @@ class Consumer(pulsar.Consumer):
     def negative_acknowledge(self, message: MessageOrId, *, delay: Duration | None = None) -> None:
         """Have *message* redelivered later.
 
-        Settling the message before that cancels the nack. The broker can only redeliver a whole
-        batch, so the nack applies to all unacknowledged messages of the batch. If the message, or
-        another one of its batch, is nacked again, the earlier due time counts.
+        Settling the message before that cancels the nack, and a nack of a settled message does
+        nothing. The broker can only redeliver a whole batch, so the nack applies to all
+        unacknowledged messages of the batch. If the message, or another one of its batch, is nacked
+        again, the earlier due time counts.
 
         With a dead-letter policy of N retries, the nack of the last delivery (redelivery count N)
         sends the message to the dead-letter topic instead. On Exclusive and Failover subscriptions
@@ -185,8 +186,10 @@ class Consumer(pulsar.Consumer):
             TypeError: *message* is neither a message nor a message id.
         """
         wait = None if delay is None else seconds("delay", delay, maximum=MAX_DELAY)
+        if is_settled(message):
+            return
         raw = raw_of(message)
-        if not self._receiving.dead_letters_last(raw):
+        if not self._receiving.dead_letters_last(message, raw):
             self._settling.nack(message, raw, wait)
 
     def redeliver_unacknowledged_messages(self) -> None:

@@ -235,6 +235,7 @@ class InHand:
     def moved(self) -> None:
         """Drop what was known of messages of the topic: its subscription was moved."""
         self.main.nacks.clear()
+        self.returns.moved()
         if self._copies is not None:
             self._copies.clear()
         if self.letters is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -212,17 +211,24 @@ class Outbox:
             raise ConsumerClosedError("the consumer is closed")
         return self._hand_off
 
-    def dead_letter_redelivered(self, raw: Any) -> None:
+    def dead_letter_redelivered(self, raw: Any) -> Future[None] | None:
         """Dead-letter a message whose redeliveries are used up, without blocking the caller.
 
         If that fails, it is tried again after longer and longer delays. The message is not
         delivered meanwhile.
+
+        Returns:
+            The result; None if the consumer is closed, and the broker redelivers the message.
         """
         if self.closed:
-            return  # the broker redelivers the message after the consumer has closed
+            return None
         letter = dead_lettered(self._plan, text_properties(raw), self._origin(raw))
-        with contextlib.suppress(ConsumerClosedError):  # as above
-            self._log_failure(self.hand_on_elsewhere(raw, letter, keeps=True), raw)
+        try:
+            future = self.hand_on_elsewhere(raw, letter, keeps=True)
+        except ConsumerClosedError:
+            return None
+        self._log_failure(future, raw)
+        return future
 
     def _log_failure(self, future: Future[None], raw: Any) -> None:
         """Log a failed hand-off of the message *raw*, because no caller waits for its result."""

@@ -12,6 +12,7 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
+from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.outbox import Outbox
 from pulsar_retry.consumer.settling import MessageSettler
@@ -201,15 +202,19 @@ class Receiving:
         self._in_hand.took((raw,))
         return True
 
-    def dead_letters_last(self, raw: Any) -> bool:
+    def dead_letters_last(self, message: Any, raw: Any) -> bool:
         """Dead-letter a nacked message if this was its last delivery; tell whether it was.
 
-        An id has no redelivery count, so the answer is False.
+        An id has no redelivery count, so the answer is False. *raw* is the raw *message*.
         """
         limit = self._plan.limit
         if limit is None or not isinstance(raw, _pulsar.Message):
             return False
+        if getattr(message, "is_nacked", False):  # the first nack of this delivery has decided it
+            return False
         if not last_delivery(self._in_hand.returns.attempts_before(raw), limit):
             return False
-        self._outbox.dead_letter_redelivered(raw)
+        future = self._outbox.dead_letter_redelivered(raw)
+        if future is not None and isinstance(message, pulsar.Message):
+            handed_on(message, future)
         return True

@@ -62,6 +62,11 @@ class Returns:
         with self._lock:
             _one_more(self._nacks, place_of(message_id))
 
+    def moved(self) -> None:
+        """Forget the nacks, because the subscription was moved: its messages begin anew."""
+        with self._lock:
+            self._nacks.clear()
+
     def given_back(self, raw: Any) -> None:
         """Record that *raw* is redelivered, and that this is not a retry."""
         count = raw.redelivery_count()

@@ -100,8 +100,11 @@ class MessageSettler:
         if wait is None:
             wait = self._plan.nack_backoff.delay(self._deliveries(raw, letter=letter))
         in_hand.nack(raw, letter=letter)(wait)
-        if not self._plan.shared and not letter:
-            in_hand.returns.nacked(id_of(raw))  # the broker does not count it
+        # The broker counts nothing there. Several nacks of one delivery are one retry.
+        if not self._plan.shared and not letter and not getattr(message, "is_nacked", False):
+            in_hand.returns.nacked(id_of(raw))
+            if isinstance(message, Message):
+                message.is_nacked = True
         self._watch.retried(raw, "nack", wait)
 
     def _deliveries(self, raw: Any, *, letter: bool) -> int:

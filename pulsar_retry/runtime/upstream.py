@@ -46,11 +46,13 @@ class Message(pulsar.Message):
         is_letter: Whether it came from the retry topic. None: its topic has to be read, which
             doubles the cost of a receive.
         settled: True if it was acknowledged; the future of its hand-off; None: neither.
+        is_nacked: Whether this delivery was nacked, and the nack was counted.
         facts: See `facts_of`.
     """
 
     is_letter: bool | None = None
     settled: Any = None
+    is_nacked: bool = False
     facts: Any = None
 
     def message_id(self) -> Any:

@@ -347,6 +347,60 @@ def test_nacks_end_in_a_dead_letter(place: Place, kind: str) -> None:
     assert [] == rest(place, consumer)
 
 
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
+@pytest.mark.parametrize(
+    ("before", "letters"),
+    [("acknowledge", []), ("reconsume_later", []), ("negative_acknowledge", ["x"])],
+)
+def test_a_nack_of_a_settled_message_does_nothing(
+    place: Place, kind: str, before: str, letters: list[str]
+) -> None:
+    """If the last delivery is settled before its nack, there is no dead letter, or no second."""
+    with place.subscribe(
+        kind,
+        enable_retry=True,
+        dead_letter_policy=pr.DeadLetterPolicy(1),
+        negative_ack_backoff=pr.Immediate(),
+        delay_levels="1h",
+    ) as consumer:
+        place.publish("x")
+        consumer.negative_acknowledge(take(consumer, 1)[0])
+        (message,) = take(consumer, 1)
+        getattr(consumer, before)(message)
+        consumer.negative_acknowledge(message)
+        assert [] == rest(place, consumer)
+    dead = f"{place.topic}-{SUBSCRIPTION}-DLQ"
+    place.publish(MARK, topic=dead)
+    assert [*letters, MARK] == texts(_read(place, dead, len(letters) + 1))
+
+
+def test_several_nacks_of_one_delivery_count_once(place: Place) -> None:
+    """With one retry there are two deliveries, also where the consumer counts by itself."""
+    consumer = place.subscribe(
+        "Exclusive", dead_letter_policy=pr.DeadLetterPolicy(1), negative_ack_backoff=pr.Immediate()
+    )
+    place.publish("x")
+    for _ in range(2):
+        (message,) = take(consumer, 1)
+        consumer.negative_acknowledge(message, delay=5)
+        consumer.negative_acknowledge(message)
+    assert ["x"] == texts(_read(place, f"{place.topic}-{SUBSCRIPTION}-DLQ", 1))
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
+def test_after_a_seek_nacks_are_counted_anew(place: Place, kind: str) -> None:
+    """A message that was nacked before the seek has all its deliveries again."""
+    consumer = place.subscribe(
+        kind, dead_letter_policy=pr.DeadLetterPolicy(1), negative_ack_backoff=pr.Immediate()
+    )
+    place.publish("x")
+    consumer.negative_acknowledge(take(consumer, 1)[0])
+    take(consumer, 1)
+    consumer.seek(pulsar.MessageId.earliest)
+    consumer.negative_acknowledge(take(consumer, 1)[0])
+    assert ["x"] == texts(take(consumer, 1))
+
+
 def test_many_retries_at_once(place: Place) -> None:
     """No message is lost, and each is counted once."""
     consumer = _subscribe(place)

@@ -74,18 +74,18 @@ def unsettled(message: Any) -> Any:
         ConfigError: the argument is not a message.
     """
     raw = whole_of(message)
-    settled = getattr(message, "settled", None)
-    if settled is True:
-        what = "was acknowledged"
-    elif settled is None or _has_failed(settled):
+    if not is_settled(message):
         return raw
-    else:
-        what = "was handed on"
+    what = "was acknowledged" if message.settled is True else "was handed on"
     raise AlreadySettledError(f"the message {what} already, so no letter is made from it")
 
 
-def _has_failed(future: AnyFuture) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is not None
+def is_settled(message: Any) -> bool:
+    """Tell whether *message* was acknowledged or handed on, as far as the message itself shows."""
+    settled = getattr(message, "settled", None)
+    if settled is None or settled is True:
+        return settled is True
+    return not (settled.done() and not settled.cancelled() and settled.exception() is not None)
 
 
 def check_readable(raw: Any) -> None:
