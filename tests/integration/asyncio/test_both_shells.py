@@ -319,7 +319,8 @@ async def test_close_ends_what_waits(client, topic):
     consumer = await client.subscribe(topic, "billing", **RETRIES)
     await send(client, topic, b"a")
     message = await consumer.receive(SOON)
-    waiting = [asyncio.create_task(consumer.receive()) for _ in range(3)]
+    waits = consumer.receive(), consumer.receive(SOON), consumer.receive()
+    waiting = [asyncio.create_task(each) for each in waits]
     await asyncio.sleep(0.2)
     await consumer.close()
     await consumer.close()

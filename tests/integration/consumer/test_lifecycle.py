@@ -36,73 +36,6 @@ def run(code, broker, *arguments, expect=0):
     return process.stdout
 
 
-def test_close_waits_for_letters_in_flight(subscribe, client, topic):
-    """Every future of the last moment is done when close returns, and none has failed."""
-    consumer = subscribe()
-    producer = client.create_producer(topic, block_if_queue_full=True)
-    for number in range(500):
-        producer.send_async(b"%d" % number, lambda *_: None)
-    producer.flush()
-
-    futures = [consumer.reconsume_later_async(consumer.receive(SOON), delay=3) for _ in range(500)]
-    consumer.close()
-
-    assert all(future.done() for future in futures)
-    assert {None} == {future.exception() for future in futures}
-    assert 500 == len(receive_different(subscribe(), 500))
-
-
-def test_a_closed_consumer_refuses_in_the_clients_own_terms(subscribe, publish):
-    """ConsumerClosedError is pulsar.AlreadyClosed; closing twice is no error."""
-    consumer = subscribe()
-    publish()
-    message = consumer.receive(SOON)
-    consumer.close()
-    consumer.close()
-
-    with pytest.raises(pr.ConsumerClosedError):
-        consumer.reconsume_later(message)
-    with pytest.raises(pulsar.AlreadyClosed):
-        consumer.dead_letter(message, reason="late")
-    with pytest.raises(pulsar.AlreadyClosed):
-        consumer.receive(100)
-
-
-def test_close_wakes_a_blocked_receive(subscribe):
-    """Both the endless and the timed receive end with AlreadyClosed."""
-    consumer = subscribe()
-    outcomes = []
-
-    def work(*timeout):
-        try:
-            consumer.receive(*timeout)
-        except pulsar.AlreadyClosed as error:
-            outcomes.append(error)
-
-    threads = [threading.Thread(target=work), threading.Thread(target=work, args=(60_000,))]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.2)  # until both wait
-    consumer.close()
-    for thread in threads:
-        thread.join(60)
-
-    assert 2 == len(outcomes)
-
-
-def test_a_timed_out_receive_loses_nothing(subscribe, publish):
-    """The receive that waits on in the background gives its message to the next call."""
-    consumer = subscribe()
-    for _ in range(3):
-        with pytest.raises(pulsar.Timeout):
-            consumer.receive(50)
-
-    publish(b"a")
-    publish(b"b")
-
-    assert [b"a", b"b"] == sorted(receive_all(consumer, count=2))
-
-
 @pytest.mark.parametrize("enable_retry", [True, False])
 def test_an_interrupt_is_pulsars_and_loses_nothing(subscribe, publish, enable_retry):
     """Ctrl-C in an endless receive raises Interrupted; pulsar-client would lose a message."""
@@ -303,16 +236,6 @@ def test_a_paused_listener_gets_nothing_from_either_topic(client, publish, topic
     eventually(lambda: sorted(seen) == [b"letter", b"main"])
 
 
-def test_unsubscribe_removes_both_subscriptions(subscribe, admin, topic):
-    """Neither topic keeps a backlog for a subscription that is gone."""
-    consumer = subscribe()
-
-    consumer.unsubscribe()
-
-    assert {} == admin.stats(topic)["subscriptions"]
-    assert {} == admin.stats(f"{topic}-billing-RETRY")["subscriptions"]
-
-
 def test_seek_moves_the_topic_and_leaves_the_letters(subscribe, publish):
     """Everything of the topic comes again, the letter once; pending nacks are dropped."""
     consumer = subscribe()
@@ -398,44 +321,6 @@ def test_bad_arguments_open_nothing(client, admin, namespace, topic, wrong, name
         client.subscribe(**arguments)
 
     assert [] == admin.topics(namespace)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"delay": -1},
-        {"delay": 864_001},
-        {"delay": float("nan")},
-        {"level": -1},
-        {"level": 1.5},
-        {"delay": 1, "level": 1},
-        {"properties": {"a": 1}},
-    ],
-    ids=str,
-)
-def test_bad_calls_send_nothing(subscribe, publish, admin, topic, wrong):
-    """The message is still in hand after a ConfigError."""
-    consumer = subscribe()
-    publish()
-    message = consumer.receive(SOON)
-
-    with pytest.raises(pr.ConfigError):
-        consumer.reconsume_later(message, **wrong)
-
-    assert 0 == admin.stats(f"{topic}-billing-RETRY")["msgInCounter"]
-    consumer.acknowledge(message)
-
-
-def test_reconsume_needs_enable_retry(client, publish, topic):
-    """A clear error on a plain consumer, for the synchronous and the asynchronous form."""
-    consumer = client.subscribe(topic, "billing", pulsar.ConsumerType.Shared)
-    publish()
-    message = consumer.receive(SOON)
-
-    with pytest.raises(pr.ConfigError, match="enable_retry"):
-        consumer.reconsume_later(message)
-    with pytest.raises(pr.ConfigError, match="dead_letter_policy"):
-        consumer.dead_letter(message)
 
 
 def test_killed_between_publish_and_ack_nothing_is_lost(broker, subscribe, publish, topic):

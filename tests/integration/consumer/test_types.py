@@ -17,15 +17,15 @@ UNSHARED = [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover]
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-@pytest.mark.parametrize("kind", UNSHARED)
-def test_unshared_subscriptions_delay(subscribe, publish, admin, topic, kind, partitions):
-    """Their retry topic, and each partition of it, is Shared, and nobody is warned of anything."""
+@pytest.mark.parametrize("kind", list(pulsar.ConsumerType.__members__.values()))
+def test_each_type_delays(subscribe, publish, admin, topic, kind, partitions):
+    """The retry topic, and each partition of it, is Shared, and nobody is warned of anything."""
     if partitions:
         admin.create_partitioned_topic(f"{topic}-billing-RETRY", partitions)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         consumer = subscribe(consumer_type=kind)
-    publish()
+    publish(partition_key="k")
     message = consumer.receive(SOON)
     before = time.monotonic()
 
@@ -33,7 +33,7 @@ def test_unshared_subscriptions_delay(subscribe, publish, admin, topic, kind, pa
     letter = consumer.receive(SOON)
 
     assert time.monotonic() - before >= 3 - TICK
-    assert "3000" == letter.properties()["DELAY_TIME"]
+    assert ("3000", "k") == (letter.properties()["DELAY_TIME"], letter.partition_key())
 
 
 @pytest.mark.parametrize("kind", UNSHARED)
@@ -48,21 +48,6 @@ def test_unshared_subscriptions_dead_letter_by_the_same_count(
         consumer.reconsume_later(consumer.receive(SOON))
 
     assert "2" == dead_letters(1)[0].properties()["RECONSUMETIMES"]
-
-
-def test_key_shared_delays_and_keeps_the_key(subscribe, publish):
-    """Key_Shared on the topic, Shared on the retry topic, without a warning."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        consumer = subscribe(consumer_type=pulsar.ConsumerType.KeyShared)
-    publish(partition_key="k")
-    before = time.monotonic()
-
-    consumer.reconsume_later(consumer.receive(SOON), delay=3)
-    letter = consumer.receive(SOON)
-
-    assert time.monotonic() - before >= 3 - TICK
-    assert "k" == letter.partition_key()
 
 
 def test_cumulative_acknowledgement_covers_both_topics(subscribe, publish, admin, topic):
@@ -117,15 +102,3 @@ def test_reconsumed_letters_are_not_remembered(subscribe, publish):
     consumer.reconsume_later(letter)
 
     assert {} == consumer._in_hand.letters._in_hand._ids
-
-
-def test_shared_subscriptions_have_no_cumulative_forms(subscribe, publish):
-    """Refused before anything is sent."""
-    consumer = subscribe()
-    publish()
-    message = consumer.receive(SOON)
-
-    with pytest.raises(pr.ConfigError, match="Exclusive or Failover"):
-        consumer.reconsume_later_cumulative(message)
-    with pytest.raises(pulsar.CumulativeAcknowledgementNotAllowedError):
-        consumer.acknowledge_cumulative(message)
