@@ -361,18 +361,16 @@ def _size(text: str) -> int:
 def _head(text: str, size: int) -> str:
     if text.isascii():
         return text[:size]
-    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+    return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
 def _tail(text: str, size: int) -> str:
     """Return the end of the text, which is the most useful part of a traceback."""
-    if len(text) <= size and text.isascii():
-        return text
-    data = text.encode("utf-8", "replace")
+    data = text.encode(errors="replace")
     if len(data) <= size:
         return data.decode()
     cut = "…"
-    return cut + data[len(data) - size + len(cut.encode()) :].decode("utf-8", "ignore")
+    return cut + data[len(data) - size + len(cut.encode()) :].decode(errors="ignore")
 
 
 #: The envelope of a message that has not failed yet.

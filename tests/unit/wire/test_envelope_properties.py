@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 
 import attrs
@@ -108,12 +109,30 @@ def test_there_is_room_for_what_matters() -> None:
     for pubsub in (False, True):
         properties = envelope.to_properties(pubsub_attributes=pubsub)
         read = read_envelope(properties)
-        assert size_of(properties) > MAX_ENVELOPE - 100
+        assert MAX_ENVELOPE == size_of(properties)
         assert len(read.message or "") >= 682
         assert (read.traceback or "").startswith("…x")
         assert (read.traceback or "").endswith("xValueError: no amount\n")
         assert len(read.traceback or "") > 500
         assert 50 == read.history[-1].number
+
+
+def test_what_just_fits_is_whole() -> None:
+    """One byte more, and the beginning is cut off."""
+    room = size_of(pr.Envelope(traceback="x" * 9000).to_properties()) - len("FAILURE_TRACEBACK")
+    for size, cut in ((room, False), (room + 1, True)):
+        traceback = pr.Envelope(traceback="x" * size).to_properties()["FAILURE_TRACEBACK"]
+        assert (cut, room) == (traceback.startswith("…"), len(traceback.encode()))
+
+
+def test_the_history_has_all_that_fits() -> None:
+    """2 KiB of the latest attempts, whatever their sizes are."""
+    for size in range(8, 128):
+        attempts = tuple(pr.Attempt(n, None, "x" * size, None) for n in range(10, 99))
+        history = pr.Envelope(history=attempts).to_properties()["FAILURE_HISTORY"]
+        latest = f'[98,null,"{"x" * size}",null]'
+        assert history.endswith(f",{latest}]")
+        assert len(history) <= 2048 < len(history) + len(f",{latest}")
 
 
 PROPERTIES = st.dictionaries(
@@ -190,9 +209,10 @@ def test_an_envelope_goes_with_its_letters() -> None:
         letter.failure.message_id,
         letter.failure.published,
     )
-    assert [(1, "ValueError"), (2, "ValueError"), (3, None)] == [
-        (each.number, each.error) for each in letter.failure.history
-    ]
+    assert [
+        (number, NOW + timedelta(seconds=number), error)
+        for number, error in ((1, "ValueError"), (2, "ValueError"), (3, None))
+    ] == [(each.number, each.when, each.error) for each in letter.failure.history]
     assert "FAILURE_MESSAGE" not in properties
 
 
@@ -210,15 +230,15 @@ ENVELOPE = pr.Envelope(
 )
 
 
-def added(*, pubsub: bool) -> dict[str, str]:
+def added(**options: bool) -> dict[str, str]:
     """Return what is written beside our own properties."""
-    properties = ENVELOPE.to_properties(pubsub_attributes=pubsub)
+    properties = ENVELOPE.to_properties(**options)  # type: ignore[arg-type]
     return {name: text for name, text in properties.items() if not name.startswith("FAILURE_")}
 
 
 def test_a_letter_has_what_every_letter_has() -> None:
     """Java, Go and TDMQ know no properties of failures."""
-    assert {} == added(pubsub=False)
+    assert {} == added() == added(pubsub_attributes=False)
 
 
 def test_pubsubs_attributes() -> None:
@@ -228,7 +248,9 @@ def test_pubsubs_attributes() -> None:
         "CloudPubSubDeadLetterSourceSubscription": "billing",
         "CloudPubSubDeadLetterSourceSubscriptionProject": "shop",
         "CloudPubSubDeadLetterSourceTopicPublishTime": "2026-11-21T12:00:00.123+00:00",
-    } == added(pubsub=True)
+    } == added(pubsub_attributes=True)
+    unknown = pr.Envelope(subscription="billing").to_properties(pubsub_attributes=True)
+    assert {"CloudPubSubDeadLetterSourceSubscription": "billing"} == unknown
 
 
 @pytest.mark.parametrize("pubsub", [False, True])
@@ -254,6 +276,9 @@ MAIN = "persistent://public/default/orders"
     ("properties", "expected"),
     [
         pytest.param({}, pr.Envelope(), id="nothing"),
+        pytest.param(
+            {"ORIGIN_MESSAGE_ID": "1:2:-1"}, pr.Envelope(message_id="1:2:-1"), id="an origin alone"
+        ),
         pytest.param(
             {
                 "REAL_TOPIC": MAIN,
@@ -394,6 +419,17 @@ def test_the_first_publish_time_that_can_be_read_is_taken() -> None:
     assert 1.0 == published({"FAILURE_PUBLISH_TIME": "soon", **others})
     assert 3.0 == published({"FAILURE_PUBLISH_TIME": "1970-01-01T00:00:03Z", **others})
     assert published({"FAILURE_PUBLISH_TIME": ""}) is None
+
+
+@pytest.mark.parametrize("text", ["2026-11-21T14:00:00.123+02:00", "2026-11-21T12:00:00.123"])
+def test_a_time_is_utc(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it does not say another zone; wherever the program runs."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "EST5")
+        time.tzset()
+        when = read_published({"FAILURE_PUBLISH_TIME": text})
+    time.tzset()
+    assert (NOW, UTC) == (when, when and when.tzinfo)
 
 
 def published(properties: dict[str, str]) -> float | None:
