@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import weakref
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar, cast
+from collections.abc import Callable, Sequence
+from functools import WRAPPER_ASSIGNMENTS, wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
+import attrs
 import pulsar
 import pulsar.asyncio
 
@@ -18,38 +20,36 @@ from pulsar_retry.asyncio.bridge import Bridge, Pool
 from pulsar_retry.asyncio.consumer import Consumer
 from pulsar_retry.asyncio.delivery import Delivery
 from pulsar_retry.asyncio.subscriber import Subscriber
+from pulsar_retry.consumer.arguments import SubscribeArguments
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks
-from pulsar_retry.policy.backoff import Backoff
-from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.policy.durations import Duration
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.pull.delivery import hand_back_all
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.results import Opener
-from pulsar_retry.wire.names import Naming, NamingLike
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_PERSISTENT_ONLY = pulsar.RegexSubscriptionMode.PersistentOnly
-_CRYPTO_FAIL = pulsar.ConsumerCryptoFailureAction.FAIL
-
 
 def _taking(
-    original: Callable[Concatenate[Any, P], Any],
+    original: Callable[Concatenate[Any, P], Any], assigned: Sequence[str] = WRAPPER_ASSIGNMENTS
 ) -> Callable[
     [Callable[Concatenate[Client, ...], R]],
     Callable[Concatenate[Client, P], R],
 ]:
-    """Give a method the parameters and docstring of *original*, but keep its return type."""
+    """Give a method the parameters and docstring of *original*, but keep its return type.
+
+    *assigned* are the attributes of *original* that it gets besides.
+    """
 
     def decorate(
         method: Callable[Concatenate[Client, ...], R],
     ) -> Callable[Concatenate[Client, P], R]:
-        return cast("Callable[Concatenate[Client, P], R]", wraps(original)(method))
+        returns = inspect.signature(method).return_annotation
+        taking: Any = wraps(original, assigned)(method)
+        taking.__signature__ = inspect.signature(original).replace(return_annotation=returns)
+        return cast("Callable[Concatenate[Client, P], R]", taking)
 
     return decorate
 
@@ -108,47 +108,8 @@ class Client(pulsar.asyncio.Client):
             lambda: self._inner.create_table_view(*args, **kwargs), dropped=_close
         )
 
-    async def subscribe(  # noqa: D417, PLR0917 - pulsar-client's arguments, which it documents
-        self,
-        topic: str | list[str] | re.Pattern[str],
-        subscription_name: str,
-        consumer_type: pulsar.ConsumerType = pulsar.ConsumerType.Exclusive,
-        schema: pulsar.schema.Schema | None = None,
-        receiver_queue_size: int = 1000,
-        max_total_receiver_queue_size_across_partitions: int = 50000,
-        consumer_name: str | None = None,
-        unacked_messages_timeout_ms: int | None = None,
-        broker_consumer_stats_cache_time_ms: int = 30000,
-        negative_ack_redelivery_delay_ms: int = 60000,
-        is_read_compacted: bool = False,
-        properties: dict[str, str] | None = None,
-        initial_position: pulsar.InitialPosition = pulsar.InitialPosition.Latest,
-        crypto_key_reader: pulsar.CryptoKeyReader | None = None,
-        replicate_subscription_state_enabled: bool = False,
-        max_pending_chunked_message: int = 10,
-        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
-        start_message_id_inclusive: bool = False,
-        batch_receive_policy: pulsar.ConsumerBatchReceivePolicy | None = None,
-        key_shared_policy: pulsar.ConsumerKeySharedPolicy | None = None,
-        batch_index_ack_enabled: bool = False,
-        regex_subscription_mode: pulsar.RegexSubscriptionMode = _PERSISTENT_ONLY,
-        dead_letter_policy: DeadLetterPolicy | pulsar.ConsumerDeadLetterPolicy | None = None,
-        crypto_failure_action: pulsar.ConsumerCryptoFailureAction = _CRYPTO_FAIL,
-        is_pattern_topic: bool = False,
-        *,
-        pattern_auto_discovery_period: int = 60,
-        enable_retry: bool = False,
-        naming: NamingLike = Naming.PULSAR,
-        delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS,
-        negative_ack_backoff: Backoff | None = None,
-        max_pending_letters: int = 1000,
-        letter_send_timeout: Duration = 30.0,
-        hooks: Hooks | None = None,
-        dedupe_letters: int = DEFAULT_MOST,
-        letter_encryption_key: str | None = None,
-        plain_letters: bool = False,
-        **newer: Never,
-    ) -> Consumer:
+    @_taking(SubscribeArguments.__init__, assigned=())
+    async def subscribe(self, *args: Any, **kwargs: Any) -> Consumer:  # noqa: D417 - see the other
         """Subscribe, as `pulsar.asyncio.Client.subscribe` does, with support for letters.
 
         A new subscription is Exclusive and starts after the latest message, as in pulsar-client;
@@ -162,7 +123,8 @@ class Client(pulsar.asyncio.Client):
             is_pattern_topic: Whether *topic* is a regular expression as text.
             max_pending_letters: How many letters can be in flight. At this limit, and while they
                 hold 64 MiB of payload or more, handing on waits.
-            **newer: Arguments that only a newer pulsar-client has. They are passed on to it.
+
+        Arguments that only a newer pulsar-client has are passed on to it.
 
         Raises:
             TypeError: the installed pulsar-client has no such argument. Nothing was opened.
@@ -170,17 +132,18 @@ class Client(pulsar.asyncio.Client):
             pulsar.PulsarException: the broker refused a subscription, or the look-up of old-style
                 letter topics. Everything that was open is closed again.
         """
-        arguments = {name: value for name, value in locals().items() if name != "self"}
-        arguments.update(arguments.pop("newer"))
-        if arguments.pop("is_pattern_topic"):
+        known = {each.name for each in attrs.fields(SubscribeArguments)}
+        newer = {name: kwargs.pop(name) for name in kwargs.keys() - known}
+        given = attrs.asdict(SubscribeArguments(*args, **kwargs), recurse=False)
+        if given.pop("is_pattern_topic"):
+            topic = given["topic"]
             if not isinstance(topic, str):
                 raise ConfigError.bad("topic", topic, "a str, because is_pattern_topic is True")
-            arguments["topic"] = re.compile(topic)
-        if schema is None:
-            arguments["schema"] = pulsar.schema.BytesSchema()
-
-        limits = batch_limits(batch_receive_policy)
-        inner = await self._pool.run(lambda: self._inner.subscribe(**arguments), dropped=_close)
+            given["topic"] = re.compile(topic)
+        limits = batch_limits(given["batch_receive_policy"])
+        inner = await self._pool.run(
+            lambda: self._inner.subscribe(**given, **newer), dropped=_close
+        )
         arrivals = Arrivals(inner.handle.receiving, Bridge())
         self._arrivals.add(arrivals)
         return Consumer(inner, arrivals, self._pool, limits)

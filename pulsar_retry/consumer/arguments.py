@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import pulsar
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST, Plan, topic_list
+from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.backoff import Backoff, Fixed
 from pulsar_retry.policy.checks import flag, not_blank, positive, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.policy.durations import seconds
+from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.letter_producers import LetterProducerOptions, ProducerOptions
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName, first_topic
@@ -27,33 +28,8 @@ SHARED_TYPES = frozenset({pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeySha
 _LEAST_ACK_TIMEOUT_MS = 10_000
 
 
-#: The arguments that pulsar-client gets as they are, for the topic and for the retry topic.
-OF_BOTH = (
-    "schema",
-    "receiver_queue_size",
-    "max_total_receiver_queue_size_across_partitions",
-    "consumer_name",
-    "broker_consumer_stats_cache_time_ms",
-    "properties",
-    "pattern_auto_discovery_period",
-    "crypto_key_reader",
-    "replicate_subscription_state_enabled",
-    "max_pending_chunked_message",
-    "auto_ack_oldest_chunked_message_on_queue_full",
-    "batch_index_ack_enabled",
-    "crypto_failure_action",
-)
-
-#: Those that it gets for the topic only.
-OF_TOPIC = (
-    "consumer_type",
-    "is_read_compacted",
-    "initial_position",
-    "start_message_id_inclusive",
-    "batch_receive_policy",
-    "key_shared_policy",
-    "regex_subscription_mode",
-)
+#: Which subscriptions pulsar-client gets an argument for, as it is: both, or that of the topic.
+_BOTH, _TOPIC = {"of": "both"}, {"of": "topic"}
 
 
 def _by(check: Callable[..., Any], *more: Any) -> Any:
@@ -61,34 +37,73 @@ def _by(check: Callable[..., Any], *more: Any) -> Any:
     return lambda _, field, value: check(field.name, value, *more)
 
 
-@attrs.frozen(kw_only=True)
-class SubscribeArguments:
-    """What this package reads of the arguments of `Client.subscribe`.
+def _schema_or_bytes(schema: pulsar.schema.Schema | None) -> pulsar.schema.Schema:
+    return pulsar.schema.BytesSchema() if schema is None else schema
 
-    The names are those of its signature, and so are the meanings and the defaults.
+
+@attrs.frozen
+class SubscribeArguments:
+    """The arguments of `subscribe`: names, order and defaults are those of `pulsar.asyncio`.
+
+    The ones that this package adds are keyword-only. `Client.subscribe` has another order, that of
+    `pulsar.Client`.
 
     Raises:
         ConfigError: an argument is invalid.
     """
 
-    topic: Any
-    subscription_name: Any
-    consumer_type: Any = attrs.field(default=pulsar.ConsumerType.Exclusive)
-    schema: Any = attrs.field(factory=pulsar.schema.BytesSchema)
-    receiver_queue_size: Any = 1000
-    unacked_messages_timeout_ms: Any = None
-    negative_ack_redelivery_delay_ms: Any = 60_000
-    crypto_key_reader: Any = None
-    dead_letter_policy: Any = None
-    enable_retry: Any = attrs.field(default=False, validator=_by(flag))
-    naming: NamingLike = Naming.PULSAR
-    delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS
-    negative_ack_backoff: Backoff | None = None
-    max_pending_letters: Any = attrs.field(default=1000, validator=_by(whole))
-    letter_send_timeout: Any = attrs.field(default=30.0, validator=_by(positive))
-    dedupe_letters: Any = attrs.field(default=DEFAULT_MOST, validator=_by(whole, 0))
-    letter_encryption_key: Any = None
-    plain_letters: Any = False
+    topic: str | list[str] | re.Pattern[str]
+    subscription_name: str
+    consumer_type: pulsar.ConsumerType = attrs.field(
+        default=pulsar.ConsumerType.Exclusive, metadata=_TOPIC
+    )
+    schema: pulsar.schema.Schema = attrs.field(
+        default=None, converter=_schema_or_bytes, metadata=_BOTH
+    )
+    receiver_queue_size: int = attrs.field(default=1000, metadata=_BOTH)
+    max_total_receiver_queue_size_across_partitions: int = attrs.field(
+        default=50_000, metadata=_BOTH
+    )
+    consumer_name: str | None = attrs.field(default=None, metadata=_BOTH)
+    unacked_messages_timeout_ms: int | None = None
+    broker_consumer_stats_cache_time_ms: int = attrs.field(default=30_000, metadata=_BOTH)
+    negative_ack_redelivery_delay_ms: int = 60_000
+    is_read_compacted: bool = attrs.field(default=False, metadata=_TOPIC)
+    properties: dict[str, str] | None = attrs.field(default=None, metadata=_BOTH)
+    initial_position: pulsar.InitialPosition = attrs.field(
+        default=pulsar.InitialPosition.Latest, metadata=_TOPIC
+    )
+    crypto_key_reader: pulsar.CryptoKeyReader | None = attrs.field(default=None, metadata=_BOTH)
+    replicate_subscription_state_enabled: bool = attrs.field(default=False, metadata=_BOTH)
+    max_pending_chunked_message: int = attrs.field(default=10, metadata=_BOTH)
+    auto_ack_oldest_chunked_message_on_queue_full: bool = attrs.field(default=False, metadata=_BOTH)
+    start_message_id_inclusive: bool = attrs.field(default=False, metadata=_TOPIC)
+    batch_receive_policy: pulsar.ConsumerBatchReceivePolicy | None = attrs.field(
+        default=None, metadata=_TOPIC
+    )
+    key_shared_policy: pulsar.ConsumerKeySharedPolicy | None = attrs.field(
+        default=None, metadata=_TOPIC
+    )
+    batch_index_ack_enabled: bool = attrs.field(default=False, metadata=_BOTH)
+    regex_subscription_mode: pulsar.RegexSubscriptionMode = attrs.field(
+        default=pulsar.RegexSubscriptionMode.PersistentOnly, metadata=_TOPIC
+    )
+    dead_letter_policy: DeadLetterPolicy | pulsar.ConsumerDeadLetterPolicy | None = None
+    crypto_failure_action: pulsar.ConsumerCryptoFailureAction = attrs.field(
+        default=pulsar.ConsumerCryptoFailureAction.FAIL, metadata=_BOTH
+    )
+    is_pattern_topic: bool = False
+    pattern_auto_discovery_period: int = attrs.field(default=60, kw_only=True, metadata=_BOTH)
+    enable_retry: bool = attrs.field(default=False, kw_only=True, validator=_by(flag))
+    naming: NamingLike = attrs.field(default=Naming.PULSAR, kw_only=True)
+    delay_levels: str | DelayLevels = attrs.field(default=DEFAULT_DELAY_LEVELS, kw_only=True)
+    negative_ack_backoff: Backoff | None = attrs.field(default=None, kw_only=True)
+    max_pending_letters: int = attrs.field(default=1000, kw_only=True, validator=_by(whole))
+    letter_send_timeout: Duration = attrs.field(default=30.0, kw_only=True, validator=_by(positive))
+    dedupe_letters: int = attrs.field(default=DEFAULT_MOST, kw_only=True, validator=_by(whole, 0))
+    hooks: Hooks | None = attrs.field(default=None, kw_only=True)
+    letter_encryption_key: str | None = attrs.field(default=None, kw_only=True)
+    plain_letters: bool = attrs.field(default=False, kw_only=True)
 
     @consumer_type.validator
     def _check_consumer_type(self, _: Any, value: Any) -> None:
@@ -102,8 +117,14 @@ class SubscribeArguments:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> SubscribeArguments:
-        """Return those among all *arguments* that this package reads."""
-        return cls(**{each.name: arguments[each.name] for each in attrs.fields(cls)})
+        """Return them out of *arguments*, which can have others too."""
+        names = [each.name for each in attrs.fields(cls)]
+        return cls(**{name: arguments[name] for name in names if name in arguments})
+
+    def passed(self, of: Literal["both", "topic"]) -> dict[str, Any]:
+        """Return what pulsar-client gets for *both* subscriptions, or for the *topic* only."""
+        fields = [each for each in attrs.fields(type(self)) if each.metadata.get("of") == of]
+        return {each.name: getattr(self, each.name) for each in fields}
 
     def plan(self) -> Plan:
         """Return the plan of the subscription.
@@ -111,19 +132,20 @@ class SubscribeArguments:
         Raises:
             ConfigError: an argument is invalid, or does not fit the others.
         """
-        policy, naming = self.dead_letter_policy, Naming.of(self.naming)
-        name = self.subscription_name
-        if policy is not None or self.enable_retry:
-            policy = DeadLetterPolicy() if policy is None else DeadLetterPolicy.of(policy)
+        naming, name = Naming.of(self.naming), self.subscription_name
+        policy, topics = None, None
+        if self.dead_letter_policy is not None:
+            policy = DeadLetterPolicy.of(self.dead_letter_policy)
+        elif self.enable_retry:
+            policy = DeadLetterPolicy()
         if policy is not None:
             not_blank("subscription_name", name, "a name that is not blank")
             check_nameable(name, policy, retry=self.enable_retry)
-        topics = None
-        if self.enable_retry:
-            _check_retry(self.topic, self.receiver_queue_size)
-            topics = _letter_topics(self.topic, name, policy, naming)
-        elif policy is not None and policy.dead_letter_topic is not None:
-            TopicName.parse(policy.dead_letter_topic, "dead_letter_topic")
+            if self.enable_retry:
+                _check_retry(self.topic, self.receiver_queue_size)
+                topics = _letter_topics(self.topic, name, policy, naming)
+            elif policy.dead_letter_topic is not None:
+                TopicName.parse(policy.dead_letter_topic, "dead_letter_topic")
         return Plan(
             topic=self.topic,
             subscription=name,

@@ -18,7 +18,7 @@ import _pulsar
 import pulsar
 from pulsar import Client as BareClient
 
-from pulsar_retry.consumer.arguments import OF_BOTH, OF_TOPIC, SubscribeArguments, check_newer
+from pulsar_retry.consumer.arguments import SubscribeArguments, check_newer
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handle import Handle
@@ -314,20 +314,19 @@ class Client(pulsar.Client):
             pulsar.PulsarException: the broker refused a subscription, or the look-up of old-style
                 letter topics. Everything that was open is closed again.
         """
-        arguments = {**locals(), **newer}
+        arguments = SubscribeArguments.of(locals())
         hooks = self._hooks if hooks is None else checked_hooks(hooks)
-        plan = SubscribeArguments.of(arguments).plan()
+        plan = arguments.plan()
         checked_sources(plan)
         check_newer(newer)
         if crypto_failure_action == pulsar.ConsumerCryptoFailureAction.CONSUME:
             _log.warning(_CRASHES, subscription_name)
         limits = batch_limits(batch_receive_policy)
-        of_both = {name: arguments[name] for name in (*OF_BOTH, *newer)}
+        of_both = {**arguments.passed("both"), **newer}
         of_both["negative_ack_redelivery_delay_ms"] = CLIENT_DELAY_MS  # `Nacks` has the delays
-        of_topic = {name: arguments[name] for name in OF_TOPIC}
         plan = with_old_names(plan, self)
         checked_sources(plan)  # the look-up may have changed the names
-        handle = Handle(self, schema, plan, hooks)
+        handle = Handle(self, arguments.schema, plan, hooks)
         consumer: Consumer  # exists when the first message is delivered
 
         def deliver(message: pulsar.Message) -> None:
@@ -353,7 +352,7 @@ class Client(pulsar.Client):
                 without_letters(plan),
                 subscription_name,
                 message_listener=handle.listener(deliver) if listens else None,
-                **of_topic,
+                **arguments.passed("topic"),
                 **of_both,
             )
             on_failure.pop_all()

@@ -26,6 +26,7 @@ MISTAKES = (
         "ProducerOptions(pulsar.ConsumerType.Shared.value)",
     ),
     ("enable_retry=True,\n        naming", "enable_retries=True,\n        naming"),
+    ('"billing", enable_retry=True)', '"billing", enable_retries=True)'),
     ("pulsar.InitialPosition.Earliest", "pulsar.InitialPosition.Earlyest"),
     ("pulsar.ConsumerType.Shared", '"Shared"'),
     ("def handle(message: pulsar.Message)", "def handle(message: bytes)"),
