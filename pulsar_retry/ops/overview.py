@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,8 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminNotFoundError
 from pulsar_retry.replay.redriving.source import is_users, usual_subscription
-from pulsar_retry.wire.names import Kind, candidates, kind_of
+from pulsar_retry.wire.names import Kind, kind_of, old_subscription, splits
+from pulsar_retry.wire.owner import Owner, owner_by_name
 
 #: How many requests run at a time.
 _THREADS = 16
@@ -29,7 +30,7 @@ class LetterTopic:
         topic: Its full name.
         kind: ``retry`` or ``dead_letter``.
         main_topic: The topic of the subscription that it belongs to; None if it is not known.
-        subscription: That subscription.
+        subscription: That subscription; None if several fit.
         backlog: How many letters wait for its subscription `pulsar-retry`, which redrives use, or
             else for its only subscription, or the one with most letters. Without a subscription it
             is the number of stored entries: they stay as long as the retention says, or until the
@@ -84,8 +85,7 @@ def letter_topics(
     """
     topics = set(admin.namespaces.topics(namespace))
     letters = {each for each in topics if kind_of(each)}
-    owners = {each: list(candidates(each, topics)) for each in letters}
-    mains = {topic for each in owners.values() for topic, _ in each if topic is not None}
+    mains = {topic for each in letters for topic, _ in splits(each)} & topics
     stats = dict(_ask_stats(admin, sorted(letters | mains), progress))
     subscriptions = {topic: _subscriptions_of(each) for topic, each in stats.items()}
     there = sorted(letters & stats.keys())
@@ -94,7 +94,7 @@ def letter_topics(
         asked = pool.map(lambda each: _stored(admin, stats[each]), unread)
         stored = dict(zip(unread, asked, strict=True))
     found = [
-        _letter_topic(each, stats[each], *_owner_of(owners[each], subscriptions), stored.get(each))
+        _letter_topic(each, stats[each], _owner_of(each, subscriptions), stored.get(each))
         for each in there
     ]
     return sorted(found, key=lambda each: -each.backlog)
@@ -156,14 +156,20 @@ def _subscriptions_of(stats: _TopicStats) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _owner_of(
-    possible: list[tuple[str | None, str]], subscriptions: dict[str, dict[str, Any]]
-) -> tuple[str | None, str]:
-    """Return the topic and subscription that exist, or else the most likely ones."""
-    for topic, subscription in possible:
-        if topic is not None and subscription in subscriptions.get(topic, {}):
-            return topic, subscription
-    return possible[0]
+def _owner_of(letter_topic: str, subscriptions: Mapping[str, Collection[str]]) -> Owner:
+    """Return the owner of a letter topic, as far as its name and what exists tell it.
+
+    Args:
+        letter_topic: The letter topic.
+        subscriptions: The subscriptions of the topics that exist.
+    """
+    owner = owner_by_name(letter_topic, lambda topic, name: name in subscriptions.get(topic, ()))
+    if owner is not None:
+        return owner
+    there = [Owner(*pair) for pair in splits(letter_topic) if pair[0] in subscriptions]
+    if not there:
+        return Owner(subscription=old_subscription(letter_topic))
+    return there[0] if len(there) == 1 else Owner()  # its subscription may have been deleted
 
 
 def _stored(admin: AdminClient, stats: _TopicStats) -> _Waiting:
@@ -187,8 +193,7 @@ def _stored(admin: AdminClient, stats: _TopicStats) -> _Waiting:
 def _letter_topic(
     topic: str,
     found: _TopicStats,
-    main: str | None,
-    subscription: str | None,
+    owner: Owner,
     stored: _Waiting | None,
 ) -> LetterTopic:
     kind = kind_of(topic)
@@ -198,8 +203,8 @@ def _letter_topic(
     return LetterTopic(
         topic=topic,
         kind=kind,
-        main_topic=main,
-        subscription=subscription,
+        main_topic=owner.topic,
+        subscription=owner.subscription,
         backlog=waiting.count,
         oldest_age_seconds=waiting.oldest_age,
         rate_in=round(sum(each["msgRateIn"] for each in stats), 3),

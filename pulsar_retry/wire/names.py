@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import attrs
@@ -166,12 +166,6 @@ def splits(letter_topic: str) -> Iterator[tuple[str, str]]:
             yield stem[:at], rest
 
 
-def candidates(letter_topic: str, topics: Collection[str]) -> Iterator[tuple[str | None, str]]:
-    """Yield the *topics* and the subscriptions that a letter topic can belong to.
-
-    The longest topic is the likeliest and comes first. TDMQ's older dialects use only the
-    subscription's name.
-    """
-    yield from (each for each in splits(letter_topic) if each[0] in topics)
-    if match := _LETTER_NAME.fullmatch(letter_topic):
-        yield None, match["stem"].rpartition("/")[2]
+def old_subscription(letter_topic: str) -> str:
+    """Return the subscription of a letter topic that is named in one of TDMQ's older dialects."""
+    return letter_topic.rpartition("/")[2].rpartition("-")[0]

@@ -183,13 +183,29 @@ def owner_of(
     if given.topic is not None and given.subscription is not None:
         is_anothers = None not in {named.topic, named.subscription} and not named.fits(given)
         return named if is_anothers and not given.has(letter_topic, naming) else given
-    pairs = [each for each in starmap(Owner, splits(letter_topic)) if each.fits(given)]
     if given == Owner():
-        pairs = [each for each in pairs if exists(str(each.topic), str(each.subscription))]
-    if len(pairs) == 1:
-        return pairs[0]
+        only = owner_by_name(letter_topic, exists)
+    else:
+        only = _only(each for each in starmap(Owner, splits(letter_topic)) if each.fits(given))
+    if only is not None:
+        return only
     is_old = naming is Naming.PULSAR and named.has(letter_topic, Naming.TDMQ_2_7_2)
     return named if is_old else None
+
+
+def owner_by_name(letter_topic: str, exists: Callable[[str, str], bool]) -> Owner | None:
+    """Return the only split of a letter topic's name whose topic has the subscription; else None.
+
+    Args:
+        letter_topic: The full name of the retry or dead-letter topic.
+        exists: Tells whether a topic exists and has a subscription.
+    """
+    return _only(Owner(*pair) for pair in splits(letter_topic) if exists(*pair))
+
+
+def _only(owners: Iterable[Owner]) -> Owner | None:
+    found = list(owners)
+    return found[0] if len(found) == 1 else None
 
 
 def retry_beside(dead_letter_topic: str) -> str | None:

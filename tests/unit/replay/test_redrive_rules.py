@@ -14,7 +14,7 @@ from pulsar_retry.admin import Position
 from pulsar_retry.replay import Cluster, Filter, Redrive
 from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.source import Checkpoint
-from pulsar_retry.wire.names import candidates, kind_of
+from pulsar_retry.wire.names import kind_of
 from pulsar_retry.wire.owner import Owner
 from pulsar_retry.wire.redrive import RedriveProperties, dedupe_id, next_redrive
 
@@ -247,28 +247,3 @@ def test_what_is_no_checkpoint(text) -> None:
 def test_letter_topics_are_known_by_their_names(topic, kind) -> None:
     """In any dialect."""
     assert kind == kind_of(topic)
-
-
-@pytest.mark.parametrize(
-    ("name", "owners"),
-    [
-        (
-            "orders-eu-1-billing",
-            [("orders-eu", "1-billing"), ("orders", "eu-1-billing"), (None, "orders-eu-1-billing")],
-        ),
-        ("orders-us-billing", [("orders", "us-billing"), (None, "orders-us-billing")]),
-        (
-            "orders-partition-3-billing",
-            [("orders", "billing"), (None, "orders-partition-3-billing")],
-        ),
-        ("orders-partition-3-", [(None, "orders-partition-3-")]),
-        ("orders-", [(None, "orders-")]),
-        ("billing", [(None, "billing")]),
-    ],
-)
-def test_the_longest_topic_is_the_likeliest_owner(name, owners) -> None:
-    """What is left of the name is the subscription; older dialects have no topic in it."""
-    topics = {f"{ROOT}/orders", f"{ROOT}/orders-eu"}
-    found = [*candidates(f"{ROOT}/{name}-DLQ", topics)]
-    assert [(topic and f"{ROOT}/{topic}", subscription) for topic, subscription in owners] == found
-    assert not [*candidates(f"{ROOT}/{name}", topics)]

@@ -1,0 +1,55 @@
+"""Whose the letter topics of a namespace are."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pulsar_retry.ops.overview import letter_topics
+
+ROOT = "persistent://public/default"
+
+
+def admin_of(topics: dict[str, list[str]]) -> Any:
+    """Return a client of the REST API of a namespace with *topics* and their subscriptions."""
+
+    def stats(topic: str) -> dict[str, Any]:
+        names = topics[topic.removeprefix(f"{ROOT}/")]
+        each = {"isDurable": True, "msgBacklog": 1, "consumers": []}
+        return {"msgRateIn": 0, "msgRateOut": 0, "subscriptions": dict.fromkeys(names, each)}
+
+    return SimpleNamespace(
+        namespaces=SimpleNamespace(topics=lambda _: [f"{ROOT}/{each}" for each in topics]),
+        topics=SimpleNamespace(stats=stats),
+    )
+
+
+@pytest.mark.parametrize(
+    ("there", "letters", "owner"),
+    [
+        ({"orders": ["eu-billing"]}, "orders-eu-billing-DLQ", ("orders", "eu-billing")),
+        (
+            {"orders": ["eu-billing"], "orders-eu": ["x"]},
+            "orders-eu-billing-DLQ",
+            ("orders", "eu-billing"),
+        ),
+        (
+            {"orders": ["eu-billing"], "orders-eu": ["billing"]},
+            "orders-eu-billing-DLQ",
+            (None, None),
+        ),
+        ({"orders": ["x"]}, "orders-billing-RETRY", ("orders", "billing")),
+        ({"orders": ["x"], "orders-eu": ["x"]}, "orders-eu-billing-DLQ", (None, None)),
+        ({"orders": ["billing"]}, "orders-partition-3-billing-DLQ", ("orders", "billing")),
+        ({"orders": ["eu-billing"]}, "eu-billing-dlq", (None, "eu-billing")),
+        ({}, "billing-RETRY", (None, "billing")),
+    ],
+)
+def test_whose_a_letter_topic_is(there, letters, owner) -> None:
+    """As a redrive finds it; if no subscription fits, the name tells the likely one."""
+    admin = admin_of({**there, letters: ["pulsar-retry"]})
+    (found,) = letter_topics(admin, "public/default")
+    topic = found.main_topic and found.main_topic.removeprefix(f"{ROOT}/")
+    assert owner == (topic, found.subscription)
