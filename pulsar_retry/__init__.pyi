@@ -34,6 +34,7 @@ from pulsar_retry.errors import SettleError as SettleError
 from pulsar_retry.errors import SnapshotError as SnapshotError
 from pulsar_retry.errors import StandaloneError as StandaloneError
 from pulsar_retry.errors import TopicMissingError as TopicMissingError
+from pulsar_retry.errors import UndecodableError as UndecodableError
 from pulsar_retry.errors import UnfinishedError as UnfinishedError
 from pulsar_retry.errors import UnreachableError as UnreachableError
 from pulsar_retry.errors import WorkerCrashedError as WorkerCrashedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pulsar
 
@@ -35,6 +35,15 @@ from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
 
+#: What a handler takes, if it is not the message.
+Payload = TypeVar("Payload")
+#: The message comes first, so that a lambda without annotations takes it.
+Handler = (
+    Callable[[pulsar.Message], object]
+    | Callable[[Payload], object]
+    | Callable[[Payload, pulsar.Message], object]
+)
+
 _BYTES = pulsar.schema.BytesSchema()
 _EARLIEST = pulsar.InitialPosition.Earliest
 _FLOW_CONTROL, _LEASE, _LANES = FlowControl(), Lease(), Lanes()
@@ -51,7 +60,7 @@ class Client(consumer_client.Client):
         self,
         topic: str | list[str],
         subscription: str,
-        handler: Callable[[pulsar.Message], object],
+        handler: Handler[Payload],
         *,
         retry_policy: RetryPolicy | None = None,
         dead_letter_policy: DeadLetterPolicy | pulsar.ConsumerDeadLetterPolicy | None = None,

@@ -28,6 +28,7 @@
     │   └── RetentionError                   … because the broker has deleted the messages
     ├── SnapshotError                        a snapshot is missing, or could not be made or restored
     ├── StandaloneError                      the embedded Pulsar did not download, start or stop
+    ├── UndecodableError (also a ValueError) a payload cannot be decoded to what a handler takes
     ├── UnreachableError (a ConnectError)    there is no broker at the service URL
     └── WorkersLostError                     all workers are lost to handlers that never return
 
@@ -77,6 +78,7 @@ __all__ = [
     "SnapshotError",
     "StandaloneError",
     "TopicMissingError",
+    "UndecodableError",
     "UnfinishedError",
     "UnreachableError",
     "WorkerCrashedError",
@@ -273,6 +275,19 @@ class WorkersLostError(PulsarRetryError):
 
 class PayloadError(PulsarRetryError):
     """A payload does not fit its schema, or the schema is not read here, or a patch is refused."""
+
+
+class UndecodableError(PulsarRetryError, ValueError):
+    """A payload cannot be decoded to the type that a handler takes, or by the schema.
+
+    No retry can help, so a subscriber dead-letters the message at its first attempt, whatever the
+    retry policy says about errors of this class.
+
+    Attributes:
+        reason: The reason of the dead letter.
+    """
+
+    reason = "undecodable"
 
 
 class RedriveError(PulsarRetryError):

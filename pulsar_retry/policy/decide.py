@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pulsar_retry.errors import UndecodableError
 from pulsar_retry.policy.actions import (
     RETRIES_EXHAUSTED,
     Action,
@@ -27,7 +28,8 @@ FATAL = "fatal"
 def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
     """Return the action for a message.
 
-    The handler's outcome comes first, then the policy's lists of errors. A message that is to be
+    The handler's outcome comes first, then the policy's lists of errors. A message that cannot be
+    decoded is dead-lettered, whatever the policy says. A message that is to be
     retried is dead-lettered instead if this was its last attempt, or if it would be too old at the
     retry. The age limit applies to a deferred message too; the limit of attempts does not, because
     deferring uses none.
@@ -41,7 +43,7 @@ def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
         One of the actions in `pulsar_retry.policy.actions`.
     """
     match failure.error:
-        case Reject(reason=reason):
+        case Reject(reason=reason) | UndecodableError(reason=reason):
             return DeadLetter(reason)
         case Drop(reason=reason):
             return Discard(reason)

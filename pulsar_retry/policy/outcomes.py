@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from pulsar_retry.errors import ConfigError
+from pulsar_retry.errors import ConfigError, UndecodableError
 from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.policy.levels import checked_level
@@ -154,6 +154,11 @@ class Failure:
     when: datetime = attrs.field(kw_only=True, converter=_aware)
     age: float = attrs.field(default=0.0, kw_only=True, converter=_age)
     key: str = attrs.field(default="", kw_only=True)
+
+    @property
+    def stage(self) -> str:
+        """Where it failed: ``decode`` if the payload cannot be decoded, otherwise ``handler``."""
+        return "decode" if isinstance(self.error, UndecodableError) else "handler"
 
     @property
     def cause(self) -> BaseException | None:

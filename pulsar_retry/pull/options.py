@@ -24,6 +24,7 @@ from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
+from pulsar_retry.pull.typed import of_message
 from pulsar_retry.pull.workers.returned import is_lazy
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming
@@ -121,10 +122,14 @@ def checked_options(**arguments: Any) -> Options:
 
 
 def with_handler(options: Options) -> Options:
-    """Check the handler, and set where it runs.
+    """Check the handler, set where it runs, and make it a function of a message.
+
+    A worker process does the last by itself.
 
     Raises:
-        ConfigError: the handler is not callable, or cannot run there.
+        ConfigError: the handler is not callable, cannot take a message or a payload, or cannot run
+            there.
+        ModuleNotFoundError: its type needs an extra that is not installed.
     """
     handler = options.handler
     _check_handler(handler)
@@ -135,6 +140,7 @@ def with_handler(options: Options) -> Options:
         raise ConfigError.bad("workers", PROCESSES, '"threads", because the handler is async def')
     else:
         workers = LOOP
+    of_messages = of_message(handler, options.schema)
     if workers == PROCESSES:
         from pulsar_retry.pull.workers.processes import (  # noqa: PLC0415 - few need it
             pickled,
@@ -143,7 +149,8 @@ def with_handler(options: Options) -> Options:
 
         pickled("handler", handler)
         pickled("schema", recipe(options.schema))
-    return attrs.evolve(options, workers=workers)
+        return attrs.evolve(options, workers=workers)
+    return attrs.evolve(options, workers=workers, handler=of_messages)
 
 
 def effective(options: Options) -> RetryPolicy:
@@ -161,25 +168,17 @@ def effective(options: Options) -> RetryPolicy:
 
 
 def _check_handler(handler: Any) -> None:
-    """Check that *handler* can handle a message.
+    """Check that *handler* can be called and then has run.
 
     Raises:
-        ConfigError: the handler is not callable, does not accept one message, or is a generator
-            function, which does not run when it is called.
+        ConfigError: the handler is not callable, or is a generator function, which does not run
+            when it is called.
     """
     accepted = "a function of one message, def or async def"
     if not callable(handler):
         raise ConfigError.bad("handler", handler, accepted)
     if is_lazy(handler) or is_lazy(getattr(handler, "__call__", None)):  # noqa: B004 - as below
         raise ConfigError.bad("handler", handler, f"{accepted}, without a yield")
-    try:
-        signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # some C functions have no signature
-        return
-    try:
-        signature.bind("a message")
-    except TypeError as error:
-        raise ConfigError.bad("handler", handler, f"{accepted} ({error})") from None
 
 
 def _is_async(handler: Callable[[Any], Any]) -> bool:

@@ -16,6 +16,8 @@ from typing import Any
 import _pulsar
 import pulsar
 
+from pulsar_retry.runtime import decoding
+
 __all__ = [
     "BLOCKING",
     "OF_ASYNCIO",
@@ -54,6 +56,14 @@ class Message(pulsar.Message):
     settled: Any = None
     is_nacked: bool = False
     facts: Any = None
+
+    def value(self) -> Any:
+        """Return the decoded payload; subscribers recognize the error of one that is broken."""
+        try:
+            return super().value()
+        except Exception as error:
+            decoding.mark(error)
+            raise
 
     def message_id(self) -> Any:
         """Return the id; if the message is in a batch, `is_whole_batch` recognizes it."""

@@ -30,6 +30,15 @@ MISTAKES = (
     ("pulsar.InitialPosition.Earliest", "pulsar.InitialPosition.Earlyest"),
     ("pulsar.ConsumerType.Shared", '"Shared"'),
     ("def handle(message: pulsar.Message)", "def handle(message: bytes)"),
+    # Handlers with two payloads, with none, and with more than a payload and its message.
+    ("def charge(payment: Payment)", "def charge(payment: Payment, other: int)"),
+    ("def charge(payment: Payment)", "def charge()"),
+    ("message: pulsar.Message) -> object:", "message: pulsar.Message, more: int) -> object:"),
+    (
+        "async def charge_later(payment: Payment, message: pulsar.Message)",
+        "async def charge_later(payment: Payment, message: bytes)",
+    ),
+    ("payment.price + 1", "payment.price + payment"),
     ("timeout_millis=1000", 'timeout_millis="1s"'),
     ("return message.data()\n", "return message.data\n"),
     ("consumer.acknowledge(each.message_id())", "consumer.acknowledge(each.topic_name())"),

@@ -9,6 +9,7 @@ from typing import Any
 from pulsar_retry.errors import HandlerError, LeaseExpired, WorkerCrashedError
 from pulsar_retry.letters.facts import Facts
 from pulsar_retry.policy.outcomes import Failure, Retry
+from pulsar_retry.runtime.decoding import undecodable
 
 #: These exceptions end a program, and in the same way they end a subscription.
 ENDS = (SystemExit, KeyboardInterrupt)
@@ -47,7 +48,9 @@ async def contained(awaitable: Awaitable[Any]) -> Any:
 
 def failure_of(facts: Facts, error: BaseException, now: datetime) -> Failure:
     """Return what the policy has to know about a message whose handler raised *error*."""
-    if isinstance(error, LeaseExpired | WorkerCrashedError):
+    if (broken := undecodable(error)) is not None:
+        error = broken
+    elif isinstance(error, LeaseExpired | WorkerCrashedError):
         # These use up an attempt, even if the policy does not retry such errors.
         outcome = Retry()
         outcome.__cause__ = error

@@ -100,6 +100,7 @@ class FailureLetters:
             failures,
             failure.when,
             facts.sent,
+            stage=failure.stage,
             pubsub_attributes=self._pubsub_attributes,
             redact=self._redact,
         )

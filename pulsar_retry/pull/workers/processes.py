@@ -26,8 +26,10 @@ from pulsar_retry.policy.outcomes import Defer
 from pulsar_retry.pull.engine.ending import ENDS, Ending, ending
 from pulsar_retry.pull.engine.work_queue import Slot
 from pulsar_retry.pull.rules.crashes import check_crashes
+from pulsar_retry.pull.typed import of_message
 from pulsar_retry.pull.workers.pickled import carried, restored
 from pulsar_retry.pull.workers.returned import Finisher
+from pulsar_retry.runtime.decoding import undecodable
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -173,9 +175,10 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when a child ends
         signal.signal(number, signal.SIG_IGN)
     try:
-        handle = Finisher().finishing(pickle.loads(handler), Slot())  # noqa: S301 - our own parent's
-        make, *record = pickle.loads(schema)  # noqa: S301 - as above
+        make, *record = pickle.loads(schema)  # noqa: S301 - our own parent's
         codec = make(*record)
+        call = of_message(pickle.loads(handler), codec)  # noqa: S301 - as above
+        handle = Finisher().finishing(call, Slot())
     except (Exception, *ENDS) as error:  # noqa: BLE001 - it may be any module's code
         pipe.send_bytes(_pickled_error(error))
         return
@@ -190,7 +193,8 @@ def _answer(handle: Callable[[Any], Any], message: Any) -> bytes:
     try:
         result = handle(message)
     except (Exception, *ENDS) as error:  # noqa: BLE001 - the parent decides about it
-        return _pickled_error(ending(error) or error)
+        # The mark of a broken payload is not pickled.
+        return _pickled_error(ending(error) or undecodable(error) or error)
     try:
         return pickle.dumps((True, result))
     except Exception:  # noqa: BLE001 - only an outcome matters, and those can be pickled

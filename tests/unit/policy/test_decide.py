@@ -117,6 +117,16 @@ def test_what_follows_a_failure(error: Exception, expected: object) -> None:
     assert expected == pr.decide(policy, 1, failed(error))
 
 
+@given(ATTEMPTS, st.sampled_from(["retry_on", "dead_letter_on", "drop_on", "stop_on"]))
+def test_a_payload_that_cannot_be_decoded_is_dead_at_once(attempt: int, named_in: str) -> None:
+    """At any attempt, whatever the policy says about such errors."""
+    policy = pr.RetryPolicy(**{named_in: (ValueError, pr.UndecodableError)})
+    failure = failed(pr.UndecodableError("no JSON"))
+    assert DeadLetter("undecodable") == pr.decide(policy, attempt, failure)
+    assert "decode" == failure.stage
+    assert "handler" == failed(ValueError()).stage == failed(pr.Reject()).stage
+
+
 @pytest.mark.parametrize("error", [ValueError(), pr.Retry(), pr.Retry(5), pr.Retry(level=2)])
 def test_every_retry_uses_up_an_attempt(error: Exception) -> None:
     """Also one that the handler asks for."""
