@@ -22,6 +22,7 @@ from typing import Any
 import _pulsar
 import attrs
 
+from pulsar_retry.runtime.fork import free_in_child
 from pulsar_retry.runtime.raw import position_of
 
 __all__ = ["Native", "native", "native_rows"]
@@ -43,7 +44,7 @@ _PLATFORMS = (
 
 _SELF_TEST_SECONDS = 60
 
-_lock = threading.RLock()  # one self-test at a time
+_lock = free_in_child(threading.RLock())  # one self-test at a time
 
 #: The properties of the self-test's letter, and what the letter must have.
 _PROPERTIES = {"RECONSUMETIMES": "1", "ä": "ö" * 40}

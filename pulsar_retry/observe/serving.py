@@ -20,6 +20,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.observe.metrics import CountersCollector
 from pulsar_retry.policy.checks import whole
+from pulsar_retry.runtime.fork import free_in_child
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -30,7 +31,7 @@ _LIVE, _READY = "/livez", "/readyz"
 
 _COLLECTOR = CountersCollector()
 _registered: weakref.WeakSet[CollectorRegistry] = weakref.WeakSet()
-_registering = threading.Lock()
+_registering = free_in_child(threading.Lock())
 
 
 class _Health(Protocol):

@@ -11,9 +11,11 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from pulsar_retry.errors import ForkedError
+
+Lock = TypeVar("Lock")
 
 _guarded: weakref.WeakKeyDictionary[Any, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
@@ -41,6 +43,17 @@ def _forked() -> ForkedError:
 def guard(owner: Any, *attributes: str) -> None:
     """Replace the *attributes* of *owner* in every child process forked from now on."""
     _guarded[owner] = attributes
+
+
+def free_in_child(lock: Lock) -> Lock:
+    """Return *lock*, which is free in every child process forked from now on.
+
+    Otherwise a lock of a module, which a thread of the parent holds in this moment, is never
+    released in the child.
+    """
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001 - as the standard library does it
+    return lock
 
 
 def keep_for_ever(value: Any) -> None:

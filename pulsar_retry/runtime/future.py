@@ -8,13 +8,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from pulsar_retry.runtime.fork import free_in_child
+
 _FINISHED = "FINISHED"
 
 _log = logging.getLogger("concurrent.futures")  # where `Future` logs what its callbacks raise
 
 #: Guards the creation of every future's condition, for a very short time. It is re-entrant, because
 #: a garbage collection can run meanwhile, and its finalizers can use a future.
-_guard = threading.RLock()
+_guard = free_in_child(threading.RLock())
 
 
 class LetterFuture(Future[None]):

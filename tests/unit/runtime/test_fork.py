@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from pulsar_retry.errors import ForkedError
-from pulsar_retry.runtime import fork
+from pulsar_retry.native import loading
+from pulsar_retry.observe import serving
+from pulsar_retry.runtime import fork, future
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
@@ -102,6 +106,30 @@ def test_a_handle_is_not_destroyed_in_the_child(owner: Owner) -> None:
         return handle() is not None
 
     assert in_child(still_there)
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [future._guard, loading._lock, serving._registering],
+    ids=["future", "native", "serving"],
+)
+def test_a_lock_of_a_module_is_free_in_the_child(lock: Any) -> None:
+    """Whatever another thread does in the moment of the fork, nothing hangs in the child."""
+    held, ends = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            ends.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    try:
+        assert in_child(lambda: lock.acquire(timeout=5))
+    finally:
+        ends.set()
+        holder.join()
 
 
 def test_guarding_keeps_nothing_alive() -> None:
