@@ -261,12 +261,9 @@ class Client(consumer_client.Client):
             accepted = f"at most the lease's max_total={lease.max_total:g}"
             raise ConfigError.bad("ack_deadline", ack_deadline, accepted)
         policy = effective(options)
-        with _pullers_lock:
+        with self.__dict__.setdefault("_pulls", threading.Lock()):
             pullers: dict[Any, Puller] = self.__dict__.setdefault("_pullers", {})
             puller = pullers.get(key := (str(topic), subscription))
             if puller is None or puller.gives_way_to(options):
                 puller = pullers[key] = Puller(self, options)
         return puller.pull(count, wait, deadline, policy)
-
-
-_pullers_lock = threading.Lock()

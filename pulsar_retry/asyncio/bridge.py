@@ -108,8 +108,9 @@ class Bridge:
 class Pool:
     """Threads for blocking calls such as opening, closing, unsubscribing. Thread-safe."""
 
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(_THREADS, "pulsar-retry-asyncio")
+    def __init__(self, most: int = _THREADS) -> None:
+        """Make it; there are at most *most* threads."""
+        self._executor = ThreadPoolExecutor(most, "pulsar-retry-asyncio")
         fork.guard(self, "_executor")  # its threads do not survive
 
     async def run(

@@ -31,6 +31,10 @@ from pulsar_retry.runtime.results import Opener
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: How many pulls can wait for messages at a time. They have threads of their own, because other
+#: calls must not wait for them.
+_MOST_PULLS = 64
+
 
 def _taking(
     original: Callable[Concatenate[Any, P], Any], assigned: Sequence[str] = WRAPPER_ASSIGNMENTS
@@ -73,7 +77,7 @@ class Client(pulsar.asyncio.Client):
         self._inner = inner
         self._client = inner._client  # noqa: SLF001 - as pulsar.asyncio.Client has it
         inner._client = Opener(self._client)  # noqa: SLF001
-        self._pool = Pool()
+        self._pool, self._pulls = Pool(), Pool(_MOST_PULLS)
         self._arrivals: weakref.WeakSet[Arrivals] = weakref.WeakSet()
         fork.guard(self, "_client")
 
@@ -154,7 +158,7 @@ class Client(pulsar.asyncio.Client):
 
     @_taking(threaded.Client.pull)
     async def pull(self, *args: Any, **kwargs: Any) -> list[Delivery]:  # noqa: D102 - wrapped
-        deliveries = await self._pool.run(
+        deliveries = await self._pulls.run(
             lambda: self._inner.pull(*args, **kwargs), dropped=hand_back_all
         )
         return [Delivery(each, self._pool) for each in deliveries]
@@ -190,6 +194,7 @@ class Client(pulsar.asyncio.Client):
             await self._pool.run(self._inner.close)
         finally:
             self._pool.close()
+            self._pulls.close()
 
     async def __aenter__(self) -> Self:
         return self

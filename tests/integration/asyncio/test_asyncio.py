@@ -438,6 +438,28 @@ def test_a_cancelled_pull_gives_its_messages_to_the_next(broker, topic):
     on_a_loop(broker, scenario)
 
 
+def test_nothing_waits_for_pulls(broker, topic):
+    """Subscribing, settling and closing go on while many pulls wait for messages."""
+
+    async def scenario(client):
+        names = [f"{topic}-{number}" for number in range(8)]
+        pulls = [asyncio.create_task(client.pull(each, "billing", timeout=600)) for each in names]
+        await send(client, topic, 1)
+        (delivery,) = await client.pull(topic, "billing", timeout=60)
+        await delivery.nack(delay=0)
+        (delivery,) = await client.pull(topic, "billing", timeout=60)
+        assert 2 == delivery.attempt
+        await delivery.ack()
+        await (await client.subscribe(topic, "other")).close()
+        assert not any(each.done() for each in pulls)
+        await client.close()
+        assert {pulsar.AlreadyClosed} == {
+            type(each).__mro__[1] for each in await asyncio.gather(*pulls, return_exceptions=True)
+        }
+
+    on_a_loop(broker, scenario)
+
+
 @pytest.mark.parametrize(
     "options",
     [
