@@ -50,13 +50,11 @@ from pulsar_retry.policy.backoff import Exponential as Exponential
 from pulsar_retry.policy.backoff import Fixed as Fixed
 from pulsar_retry.policy.backoff import Immediate as Immediate
 from pulsar_retry.policy.backoff import Levels as Levels
-from pulsar_retry.policy.backoff import Linear as Linear
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy as DeadLetterPolicy
 from pulsar_retry.policy.decide import decide as decide
 from pulsar_retry.policy.explain import Schedule as Schedule
 from pulsar_retry.policy.explain import Step as Step
 from pulsar_retry.policy.explain import explain as explain
-from pulsar_retry.policy.jitter import Jitter as Jitter
 from pulsar_retry.policy.letter_producers import ProducerOptions as ProducerOptions
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS as DEFAULT_DELAY_LEVELS
 from pulsar_retry.policy.levels import DelayLevels as DelayLevels

@@ -34,9 +34,9 @@ Examples:
 @click.option(
     "--backoff",
     metavar="TEXT",
-    help='"immediate", "fixed 5s", "linear 10s 10m", "exponential 10s 10m" or "levels 1s 5s".',
+    help='"immediate", "fixed 5s", "exponential 10s 10m" or "levels 1s 5s".',
 )
-@click.option("--jitter", metavar="KIND", help="none, upward, full or decorrelated.")
+@click.option("--jitter", metavar="KIND", help="none, upward or full.")
 @click.option("--attempts", type=int, metavar="N", help="The number of attempts to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(

@@ -116,9 +116,7 @@ _serve_options = with_options(
         "--max-age", metavar="DURATION", help="Retry by letters: up to this age of the message."
     ),
     click.option("--backoff", metavar="TEXT", help='Retry by letters: "exponential 10s 10m", …'),
-    click.option(
-        "--jitter", metavar="KIND", help="Retry by letters: none, upward, full, decorrelated."
-    ),
+    click.option("--jitter", metavar="KIND", help="Retry by letters: none, upward or full."),
     click.option(
         "--max-delivery-attempts",
         type=int,

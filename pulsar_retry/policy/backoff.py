@@ -54,41 +54,12 @@ class Fixed:
         return self.wait
 
 
-def _step(value: Duration) -> float:
-    return seconds("step", value)
-
-
 def _minimum(value: Duration) -> float:
     return seconds("minimum", value)
 
 
 def _maximum(value: Duration) -> float:
     return seconds("maximum", value)
-
-
-@attrs.frozen
-class Linear:
-    """A delay that grows by *step* after each failure, up to *maximum*.
-
-    Attributes:
-        step: Seconds: the first delay, and the difference between two delays.
-        maximum: Seconds: the longest delay.
-    """
-
-    step: float = attrs.field(default=10.0, converter=_step)
-    maximum: float = attrs.field(default=600.0, converter=_maximum)
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse a maximum that is below the step."""
-        if self.maximum < self.step:
-            raise ConfigError.bad("maximum", self.maximum, f"at least step={self.step:g}")
-
-    def __str__(self) -> str:
-        return f"linear {text_of(self.step)} {text_of(self.maximum)}"
-
-    def delay(self, attempt: int) -> float:
-        """Return the seconds to wait after failure number *attempt*."""
-        return min(self.step * max(1, attempt), self.maximum)
 
 
 _DOUBLE = 2.0
@@ -179,7 +150,7 @@ class _Function:
 
 _ACCEPTED = (
     "a backoff such as Exponential(10, 600), a function from attempts to seconds, or text such as "
-    '"immediate", "fixed 5s", "linear 10s 10m", "exponential 10s 10m" or "levels 1s 5s 10s"'
+    '"immediate", "fixed 5s", "exponential 10s 10m" or "levels 1s 5s 10s"'
 )
 
 
@@ -215,8 +186,6 @@ def _of_text(text: str) -> Backoff:
             return Immediate()
         case ["fixed", wait]:
             return Fixed(*_durations([wait]))
-        case ["linear", *bounds] if len(bounds) in {0, 2}:
-            return Linear(*_durations(bounds))
         case ["exponential", *bounds] if len(bounds) in {0, 2}:
             return Exponential(*_durations(bounds))
         case ["exponential", minimum, maximum, growth]:

@@ -17,7 +17,7 @@ from pulsar_retry.policy.backoff import Backoff, BackoffLike, Exponential, Level
 from pulsar_retry.policy.checks import keywords_only, whole
 from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT, DeadLetterPolicy
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, seconds_of_text
-from pulsar_retry.policy.jitter import UPWARD, Jitter, Spread
+from pulsar_retry.policy.jitter import NONE, UPWARD, Jitter, checked_jitter, span, spread
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 _log = logging.getLogger("pulsar_retry")
@@ -61,8 +61,8 @@ def _backoff(value: BackoffLike | None) -> Backoff | None:
     return None if value is None else backoff_of(value)
 
 
-def _jitter(value: Jitter | Spread | None) -> Jitter | None:
-    return None if value is None else Jitter.of(value)
+def _jitter(value: Jitter | None) -> Jitter | None:
+    return None if value is None else checked_jitter(value)
 
 
 def _levels(value: DelayLevels | str | None) -> DelayLevels | None:
@@ -114,8 +114,9 @@ class RetryPolicy:
         backoff: The delays: a `Backoff`, a function from attempt numbers to seconds, or text such
             as ``"exponential 10s 10m"``. The longest possible delay is 864 000 s. Default:
             ``Exponential(10, 600)``.
-        jitter: ``"none"``, ``"upward"``, ``"full"``, ``"decorrelated"`` or a `Jitter`. Default:
-            upward, by 0 to 20 %, if the backoff is the default one too; else none.
+        jitter: ``"none"``; ``"upward"``: delays are longer by 0 to 20 %; ``"full"``: they are
+            anywhere between 0 and the backoff's. Default: upward if the backoff is the default one
+            too, else none.
         delay_levels: The table for ``Retry(level=…)``. Default: the table of a `Levels` backoff, or
             TDMQ's table.
         retry_on: Errors to retry. If it is set, errors that no list names are dead-lettered.
@@ -143,8 +144,6 @@ class RetryPolicy:
 
     def __attrs_post_init__(self) -> None:
         """Refuse values that contradict each other."""
-        if self.jitter is not None and self.backoff is not None:
-            self.jitter.check(self.backoff)
         seen: dict[type[Exception], str] = {}
         for name, _ in _LISTS:
             for kind in getattr(self, name) or ():
@@ -203,7 +202,7 @@ class RetryPolicy:
             backoff = self.setting("backoff")
             return (backoff if isinstance(backoff, Levels) else Levels()).delay_levels
         if name == "jitter" and self.backoff is not None:
-            return Jitter()  # whoever chooses delays gets these delays
+            return NONE  # whoever chooses delays gets these delays
         return _DEFAULTS[name]
 
     # -- for `decide` -------------------------------------------------------------------------
@@ -265,7 +264,7 @@ class RetryPolicy:
         """
         backoff, jitter = self.setting("backoff"), self.setting("jitter")
         try:
-            delay = _seconds(jitter.delay(backoff, attempt, key))
+            delay = _seconds(spread(jitter, backoff, attempt, key))
         except Exception:  # noqa: BLE001 - it is the user's own code that fails
             _log.exception("%r failed; the default backoff is used instead", backoff)
             return RetryLater(_DEFAULT_BACKOFF.delay(attempt))
@@ -278,7 +277,7 @@ class RetryPolicy:
             Exception: any exception of a user's own backoff.
         """
         backoff = self.setting("backoff")
-        soonest, latest = map(_seconds, self.setting("jitter").span(backoff, attempt))
+        soonest, latest = map(_seconds, span(self.setting("jitter"), backoff, attempt))
         return _retry(backoff, attempt, soonest), _retry(backoff, attempt, latest)
 
 
@@ -324,7 +323,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
         "max_attempts": _attempts_of_text,
         "max_age": _age_of_text,
         "backoff": backoff_of,
-        "jitter": cast("Callable[[str], Jitter]", Jitter.of),
+        "jitter": cast("Callable[[str], Jitter]", checked_jitter),
     }
 )
 
@@ -352,7 +351,7 @@ _DEFAULTS = MappingProxyType(
         "max_attempts": DEFAULT_MAX_REDELIVER_COUNT + 1,
         "max_age": math.inf,
         "backoff": _DEFAULT_BACKOFF,
-        "jitter": Jitter(UPWARD),
+        "jitter": UPWARD,
         "retry_on": None,  # all errors that the other lists do not name
         "dead_letter_on": (),
         "drop_on": (),

@@ -109,7 +109,7 @@ def test_nacks_come_by_their_delay(place: Place) -> None:
 
 def test_a_nack_backoff_goes_by_the_count(place: Place) -> None:
     """The second delay is longer, and another message is delivered meanwhile."""
-    consumer = place.subscribe(negative_ack_backoff=pr.Linear(0, 5))
+    consumer = place.subscribe(negative_ack_backoff=pr.Levels("0s 3s"))
     producer = place.client().create_producer(place.topic)
     place.publish("a")
     (message,) = take(consumer, 1)

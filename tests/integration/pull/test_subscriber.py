@@ -69,7 +69,7 @@ def test_a_letter_says_what_was_asked_for(start, publish):
         asked.append(pr.RetryProperties.of(message).delay)
         fails(message)
 
-    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Linear(0.1), jitter="none")
+    policy = pr.RetryPolicy(max_attempts=3, backoff=lambda n: n / 10, jitter="none")
     start(note, retry_policy=policy)
     publish()
     eventually(lambda: asked == [None, 0.1, 0.2])

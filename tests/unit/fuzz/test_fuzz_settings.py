@@ -37,7 +37,7 @@ NEARLY = st.from_regex(r"[0-9]{1,3}(ms|s|m|h|d)?", fullmatch=True) | st.from_reg
 #: Texts that are nearly durations, levels or backoffs.
 WORDS = st.lists(
     NEARLY
-    | st.sampled_from(["fixed", "exponential", "linear", "levels", "immediate", "to", "\u00a0"])
+    | st.sampled_from(["fixed", "exponential", "levels", "immediate", "to", "\u00a0"])
     | st.text(max_size=4),
     max_size=5,
 ).map(" ".join)
@@ -46,7 +46,7 @@ WITH_UNIT = re.compile(r"[0-9]{1,18}(ms|s|m|h|d)")
 NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 
 #: How many durations can follow a backoff's kind.
-COUNTS = {"immediate": {0}, "fixed": {1}, "linear": {0, 2}, "exponential": {0, 2}}
+COUNTS = {"immediate": {0}, "fixed": {1}, "exponential": {0, 2}}
 
 
 def in_seconds(value: Any) -> Any:
@@ -117,7 +117,7 @@ def test_a_backoff_of_text_is_taken_or_refused(kind, words) -> None:
     assert (taken(backoff_of, " ".join([kind, *words])) is not REFUSED) == fits
 
 
-@pytest.mark.parametrize("kind", [pr.Fixed, pr.Linear, pr.Exponential])
+@pytest.mark.parametrize("kind", [pr.Fixed, pr.Exponential])
 @given(data=st.data(), failures=st.integers(1, 10_000))
 def test_a_backoff_is_made_or_refused(kind, data, failures) -> None:
     """From any arguments: durations, of which the longest is the last."""

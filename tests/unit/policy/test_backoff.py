@@ -113,18 +113,6 @@ def test_immediate_never_waits(attempt: int) -> None:
     assert 0 == pr.Immediate().delay(attempt)
 
 
-@given(SECONDS, SECONDS, ATTEMPTS)
-def test_linear_grows_by_its_step(one: float, other: float, attempt: int) -> None:
-    """One step more after each failure, up to the maximum; attempt 0 is taken for the first."""
-    step, maximum = sorted((one, other))
-    assert min(max(1, attempt) * step, maximum) == pr.Linear(step, maximum).delay(attempt)
-
-
-def test_linear_by_default() -> None:
-    """10 s more each time, up to 600 s."""
-    assert [10, 20, 30, 600] == [pr.Linear().delay(attempt) for attempt in (1, 2, 3, 10_000)]
-
-
 @given(ATTEMPTS)
 def test_levels_follow_each_other(attempt: int) -> None:
     """The n-th failure waits for level n, and above the table for its last level."""
@@ -144,8 +132,6 @@ def test_levels_are_tdmqs_by_default() -> None:
         ("immediate", pr.Immediate()),
         ("fixed 5s", pr.Fixed(5)),
         ("fixed 0.25", pr.Fixed(0.25)),
-        ("linear", pr.Linear()),
-        ("linear 1s 1h", pr.Linear(1, 3600)),
         ("exponential", pr.Exponential()),
         ("  exponential\t500ms   600 ", pr.Exponential(0.5, 600)),
         ("exponential 1s 1m 1.5", pr.Exponential(1, 60, multiplier=1.5)),
@@ -166,9 +152,6 @@ TO_THE_MILLISECOND = st.integers(0, 864_000_000).map(lambda milliseconds: millis
 @given(
     st.just(pr.Immediate())
     | st.builds(pr.Fixed, TO_THE_MILLISECOND)
-    | st.builds(
-        lambda a, b: pr.Linear(min(a, b), max(a, b)), TO_THE_MILLISECOND, TO_THE_MILLISECOND
-    )
     | st.builds(
         lambda a, b, c: pr.Exponential(min(a, b), max(a, b), multiplier=c),
         TO_THE_MILLISECOND,
@@ -206,7 +189,6 @@ def test_a_function_is_a_backoff() -> None:
         "fixed",
         "fixed 1s 2s",
         "immediate 1s",
-        "linear 1s",
         "exponential 1s 2s 3 4",
         5,
         None,
@@ -234,8 +216,6 @@ def test_what_is_no_backoff_is_refused(backoff: object) -> None:
             "maximum=inf: expected seconds (a number) or a timedelta, 0 or more",
         ),
         (lambda: pr.Exponential(10, 5), "maximum=5.0: expected at least minimum=10"),
-        (lambda: pr.Linear(10, 5), "maximum=5.0: expected at least step=10"),
-        (lambda: pr.Linear(-1), "step=-1: expected seconds (a number) or a timedelta, 0 or more"),
         (lambda: pr.Exponential(multiplier=1), "multiplier=1: expected a number above 1"),
         (
             lambda: pr.Exponential(multiplier=math.nan),

@@ -27,7 +27,6 @@ ATTEMPTS = st.integers(0, 10_000)
 BACKOFFS = (
     st.just(pr.Immediate())
     | st.builds(pr.Fixed, st.floats(0, 1e300))
-    | st.builds(lambda step: pr.Linear(step, 1e301), st.floats(0, 1e300))
     | st.builds(lambda low: pr.Exponential(low, 1e301, multiplier=1e9), st.floats(0, 1e300))
     | st.just(pr.Levels())
 )

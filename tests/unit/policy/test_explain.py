@@ -25,7 +25,7 @@ POLICIES = st.builds(
     max_attempts=st.integers(1, 30),
     max_age=st.none() | st.floats(0, 2000),
     backoff=st.sampled_from(
-        [pr.Immediate(), pr.Fixed(5), pr.Linear(), pr.Exponential(), pr.Levels(), lambda n: n]
+        [pr.Immediate(), pr.Fixed(5), pr.Exponential(), pr.Levels(), lambda n: n]
     ),
 )
 
@@ -199,14 +199,10 @@ def test_an_option_changes_the_preset(run: Callable[..., tuple[int, str, str]]) 
         (["--max-attempts", "many"], "error: max_attempts='many': expected a whole number"),
         (["--max-age", "soon"], "error: max_age='soon': expected a duration such as 90, 500ms"),
         (["--backoff", "fixed"], "error: backoff='fixed': expected a backoff such as"),
-        (["--backoff", "linear 9s 1s"], "error: maximum=1.0: expected at least step=9"),
-        (["--jitter", "some"], 'error: jitter=\'some\': expected "none", "upward", "full" or'),
+        (["--backoff", "exponential 9s 1s"], "error: maximum=1.0: expected at least minimum=9"),
+        (["--jitter", "some"], 'error: jitter=\'some\': expected "none", "upward" or "full"'),
         (["--attempts", "0"], "error: attempts=0: expected a whole number, 1 or more"),
         (["--preset", "kafka"], "Invalid value for '--preset'"),
-        (
-            ["--jitter", "decorrelated", "--backoff", "immediate"],
-            "error: backoff=Immediate(): expected an Exponential",
-        ),
     ],
 )
 def test_wrong_usage_is_2(
