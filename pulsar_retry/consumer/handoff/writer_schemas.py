@@ -90,14 +90,27 @@ class LettersSchema(Schema):
 
     def decode_message(self, raw: Any) -> Any:
         """Decode a raw message, with the schema that it was written with."""
-        named = None
-        if raw.int_schema_version() < 0:
-            named = raw.properties().get(WRITER_SCHEMA)
-        if named is None:
+        if _named(raw) is None:
             return self._schema.decode_message(raw)
-        topic, _, version = named.rpartition("@")
-        written = self._schema._get_writer_schema(topic, int(version))  # noqa: SLF001
-        return self._schema._decode_bytes(raw.data(), written)  # noqa: SLF001
+        return self._schema._decode_bytes(raw.data(), self.written(raw))  # noqa: SLF001
+
+    def written(self, raw: Any) -> Any:
+        """Return the definition of the schema that *raw* was written with. May block.
+
+        Raises:
+            pulsar.PulsarException: the broker was not reached, or does not know the schema.
+            RuntimeError: the schema is not Avro.
+        """
+        place = _named(raw) or (raw.topic_name(), raw.int_schema_version())
+        return self._schema._get_writer_schema(*place)  # noqa: SLF001
+
+
+def _named(raw: Any) -> tuple[str, int] | None:
+    """Return the topic and the version of the schema that a letter without a schema names."""
+    if raw.int_schema_version() >= 0 or (named := raw.properties().get(WRITER_SCHEMA)) is None:
+        return None
+    topic, _, version = named.rpartition("@")
+    return topic, int(version)
 
 
 def letters_schema(schema: Any) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import _pulsar
 import attrs
 import pulsar
 
+from pulsar_retry.consumer.handoff.writer_schemas import LettersSchema
 from pulsar_retry.runtime.raw import message_of, raw_of
 from pulsar_retry.runtime.upstream import has_null_value
 
@@ -28,6 +31,27 @@ class PickledMessage:
     int_schema_version: int
     producer_name: str
     has_null_value: bool
+    written: Any
+
+
+class Writers:
+    """Has the schema of a message's writer, as pulsar-client's client has it in a process with one.
+
+    The parent asks the broker. If that fails, its error is raised where the schema is needed.
+    """
+
+    written: Any = None
+
+    def get_schema_info(self, _topic: str, _version: int) -> Any:
+        """Return the schema of the message in hand.
+
+        Raises:
+            Exception: the parent has no schema.
+        """
+        if isinstance(self.written, Exception):
+            raise self.written
+        definition = json.dumps(self.written)
+        return _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, "AVRO", definition)
 
 
 def carried(message: Any) -> PickledMessage:
@@ -47,7 +71,19 @@ def carried(message: Any) -> PickledMessage:
         int_schema_version=raw.int_schema_version(),
         producer_name=raw.producer_name(),
         has_null_value=has_null_value(raw),
+        written=_written(message),
     )
+
+
+def _written(message: Any) -> Any:
+    """Return the Avro schema that *message* was written with, or the broker's error, if any."""
+    schema = message._schema  # noqa: SLF001 - it decodes the message
+    if not isinstance(schema, LettersSchema):
+        return None
+    try:
+        return schema.written(raw_of(message))
+    except Exception as error:  # noqa: BLE001 - the handler may not need it
+        return error
 
 
 class _Restored:

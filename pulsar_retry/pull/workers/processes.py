@@ -20,6 +20,7 @@ from typing import Any
 
 from pulsar.schema import AvroSchema, BytesSchema, JsonSchema, StringSchema
 
+from pulsar_retry.consumer.handoff.writer_schemas import letters_schema
 from pulsar_retry.errors import ConfigError, HandlerError, WorkerCrashedError, shown
 from pulsar_retry.letters.facts import Facts
 from pulsar_retry.policy.outcomes import Defer
@@ -27,7 +28,7 @@ from pulsar_retry.pull.engine.ending import ENDS, Ending, ending
 from pulsar_retry.pull.engine.work_queue import Slot
 from pulsar_retry.pull.rules.crashes import check_crashes
 from pulsar_retry.pull.typed import of_message
-from pulsar_retry.pull.workers.pickled import carried, restored
+from pulsar_retry.pull.workers.pickled import Writers, carried, restored
 from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.runtime.decoding import undecodable
 
@@ -159,10 +160,13 @@ def pickled(argument: str, value: Any) -> bytes:
 
 def recipe(schema: Any) -> tuple[Any, ...]:
     """Return how to make an equal schema, because pulsar-client's schemas cannot be pickled."""
-    if type(schema) in {JsonSchema, AvroSchema}:
-        return (type(schema), schema._record_cls)  # noqa: SLF001 - what it was made of
-    if type(schema) in {BytesSchema, StringSchema}:
-        return (type(schema),)
+    kind = type(schema)
+    if kind is AvroSchema:
+        return (kind, schema._record_cls, schema._schema)  # noqa: SLF001 - what it was made of
+    if kind is JsonSchema:
+        return (kind, schema._record_cls)  # noqa: SLF001 - as above
+    if kind in {BytesSchema, StringSchema}:
+        return (kind,)
     return (_unchanged, schema)
 
 
@@ -176,8 +180,10 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
         signal.signal(number, signal.SIG_IGN)
     try:
         make, *record = pickle.loads(schema)  # noqa: S301 - our own parent's
-        codec = make(*record)
-        call = of_message(pickle.loads(handler), codec)  # noqa: S301 - as above
+        made, writers = make(*record), Writers()
+        made.attach_client(writers)
+        codec = letters_schema(made)
+        call = of_message(pickle.loads(handler), made)  # noqa: S301 - as above
         handle = Finisher().finishing(call, Slot())
     except (Exception, *ENDS) as error:  # noqa: BLE001 - it may be any module's code
         pipe.send_bytes(_pickled_error(error))
@@ -185,8 +191,9 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
     with contextlib.suppress(EOFError, OSError):
         pipe.send_bytes(pickle.dumps((True, None)))
         while True:
-            message = restored(pickle.loads(pipe.recv_bytes()), codec)  # noqa: S301 - as above
-            pipe.send_bytes(_answer(handle, message))
+            parts = pickle.loads(pipe.recv_bytes())  # noqa: S301 - as above
+            writers.written = parts.written
+            pipe.send_bytes(_answer(handle, restored(parts, codec)))
 
 
 def _answer(handle: Callable[[Any], Any], message: Any) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NotRequired, TypeVar
@@ -16,9 +17,13 @@ from pulsar.schema import AvroSchema, BytesSchema, Integer, JsonSchema, Record, 
 from typing_extensions import TypedDict
 
 import pulsar_retry as pr
+from pulsar_retry.consumer.handoff.writer_schemas import LettersSchema
 from pulsar_retry.pull.typed import of_message
+from pulsar_retry.pull.workers.pickled import Writers, carried, restored
 from pulsar_retry.runtime.decoding import undecodable
+from pulsar_retry.runtime.raw import message_of
 from pulsar_retry.testing import MemoryBroker
+from pulsar_retry.testing.memory.message import Content, RawMessage, StoredMessage
 from support.pull.handling import SOON
 
 BYTES = BytesSchema()
@@ -601,6 +606,40 @@ def test_a_schema_that_gets_no_answer_is_retried(
         memory.join("orders", "billing")
     report = subscriber.result(SOON)
     assert (1, 0, 1) == (report.acknowledged, report.dead_lettered, report.retried)
+
+
+@pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated")  # pulsar-client calls it
+@pytest.mark.parametrize("error", [pulsar.Timeout("away"), None])
+def test_a_worker_process_gets_the_schema_of_the_writer(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """Or the error of the broker, which is raised only where somebody needs the schema."""
+    schema = LettersSchema(AvroSchema(Order))
+
+    def writer(_topic: str, _version: int) -> Any:
+        if error is not None:
+            raise error
+        return Order.schema()
+
+    monkeypatch.setattr(schema._schema, "_get_writer_schema", writer)
+    stored = StoredMessage(
+        content=Content(data=b"\x02"),
+        message_id=pulsar.MessageId.earliest,
+        topic="t",
+        published=0,
+        producer="p",
+        schema_version=3,
+    )
+    sent = carried(message_of(RawMessage.of(stored), schema))
+    parts = pickle.loads(pickle.dumps(sent))  # noqa: S301 - made here
+    writers, child = Writers(), AvroSchema(Order)
+    child.attach_client(writers)
+    writers.written = parts.written
+    message = restored(parts, LettersSchema(child))
+    assert b"\x02" == message.data()
+    with pytest.raises(EOFError) as found:
+        message.value()
+    assert (undecodable(found.value) is None) is (error is not None)
 
 
 def test_a_pulled_message_too(memory: MemoryBroker) -> None:
