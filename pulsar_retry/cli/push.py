@@ -274,8 +274,8 @@ def _dispatcher(
     client: Any, options: _Options, endpoint: str, account: ServiceAccount | None
 ) -> Dispatcher:
     from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
-    from pulsar_retry.push.http.descriptors import make_room_for  # noqa: PLC0415 - likewise
-    from pulsar_retry.push.http.guard import Guard  # noqa: PLC0415 - likewise
+    from pulsar_retry.push.endpoint import Guard  # noqa: PLC0415 - likewise
+    from pulsar_retry.push.http import make_room_for  # noqa: PLC0415 - likewise
 
     make_room_for(options.max_outstanding)
     return Dispatcher(

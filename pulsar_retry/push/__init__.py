@@ -7,8 +7,8 @@ from pulsar_retry.push import _needs as _needs
 from pulsar_retry.push.auth.tokens import ServiceAccount
 from pulsar_retry.push.auth.verifier import KeysUnavailableError, VerificationError, Verifier
 from pulsar_retry.push.dispatcher import Dispatcher
+from pulsar_retry.push.endpoint import Guard
 from pulsar_retry.push.errors import PushNacked
-from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.pacing.pacer import Pace
 
 __all__ = [

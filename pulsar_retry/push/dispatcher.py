@@ -42,10 +42,8 @@ from pulsar_retry.push.arguments import (
 from pulsar_retry.push.auth.tokens import ServiceAccount
 from pulsar_retry.push.body import names_of_letters
 from pulsar_retry.push.body import subscription_name as default_name
-from pulsar_retry.push.http.descriptors import room_for
-from pulsar_retry.push.http.endpoint import PushEndpoint
-from pulsar_retry.push.http.guard import Guard
-from pulsar_retry.push.http.poster import Poster
+from pulsar_retry.push.endpoint import Guard, PushEndpoint
+from pulsar_retry.push.http import Poster, room_for
 from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import Pace, Pacer
 from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, LATENCY_LIMIT, Window

@@ -1,11 +1,19 @@
-"""The error of a failed push, for retry policies."""
+"""The error of a failed push, and the excerpt of an answer that letters contain. Pure."""
 
 from __future__ import annotations
 
+import html
+from collections.abc import Iterable
+from urllib.parse import parse_qsl, unquote, urlsplit
+
 from pulsar_retry.errors import PulsarRetryError
-from pulsar_retry.push.http.endpoint import PushEndpoint
-from pulsar_retry.push.http.excerpt import excerpt, secrets_of
-from pulsar_retry.push.http.poster import Answer
+from pulsar_retry.push.endpoint import PushEndpoint
+from pulsar_retry.push.http import Answer
+
+#: The length of an excerpt, in characters.
+MOST = 500
+#: The length, in characters, from which a path or query, or one part of it, may be a secret.
+_WHOLE, _PART = 4, 8
 
 
 class PushNacked(PulsarRetryError):  # noqa: N818 - a nack is not a mistake of the endpoint
@@ -50,6 +58,32 @@ class PushNacked(PulsarRetryError):  # noqa: N818 - a nack is not a mistake of t
         # The detail repeats an answer that is not HTTP, which may contain the request itself.
         failed = excerpt(answer.detail.encode("utf-8", "replace"), secrets)
         said = f"answered {answer.status}" if answer.failure is None else failed
+        if answer.location:  # its query may be a secret of the endpoint's own
+            location = answer.location.partition("?")[0].encode("utf-8", "replace")
+            said += f" (Location {excerpt(location, secrets)})"
         kind = answer.code if answer.error is None else f"{answer.code} {answer.error}"
         detail = excerpt(answer.body, secrets)
         return cls(f"{endpoint}: {said}", answer.status, answer.failure, kind, detail or None)
+
+
+def excerpt(body: bytes, hidden: Iterable[str] = ()) -> str:
+    """Return the beginning of *body* on one line, without the texts of *hidden*.
+
+    Error pages repeat parts of the request: the path, and in debug mode the headers.
+    """
+    text = body.decode("utf-8", "replace")
+    forms = {form for each in hidden for form in (each, unquote(each), html.escape(each)) if each}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, "…")
+    text = "".join(each if each.isprintable() else " " for each in text)
+    text = " ".join(text.split())
+    return text if len(text) <= MOST else text[: MOST - 1] + "…"
+
+
+def secrets_of(target: bytes) -> list[str]:
+    """Return the parts of an endpoint's path and query that may be secrets."""
+    whole = target.decode()
+    parts = urlsplit(whole)
+    values = [value for _, value in parse_qsl(parts.query)]
+    wholes = [each for each in (whole, parts.path, parts.query) if len(each) >= _WHOLE]
+    return wholes + [each for each in (*parts.path.split("/"), *values) if len(each) >= _PART]

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from pulsar_retry.observe.counting import Counters
 from pulsar_retry.observe.serving import own_registry
-from pulsar_retry.push.http.poster import Answer
+from pulsar_retry.push.http import Answer
 from pulsar_retry.push.pacing.pacer import Pace
 
 #: The upper bounds of the histogram's buckets, in seconds.

@@ -23,7 +23,7 @@ from pulsar_retry.push.body import (
     wrapped_headers,
 )
 from pulsar_retry.push.errors import PushNacked
-from pulsar_retry.push.http.poster import Poster
+from pulsar_retry.push.http import Poster
 from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import Pacer
 from pulsar_retry.wire.owner import Recipient

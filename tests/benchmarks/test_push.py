@@ -17,9 +17,8 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.push.body import Pushed, common_headers, wrapped, wrapped_headers
-from pulsar_retry.push.http.endpoint import PushEndpoint
-from pulsar_retry.push.http.guard import Guard
-from pulsar_retry.push.http.poster import Poster
+from pulsar_retry.push.endpoint import Guard, PushEndpoint
+from pulsar_retry.push.http import Poster
 from support.benchmarks.comparing import Stopwatch, compare
 from support.benchmarks.loads import PAYLOAD, QUIET, ROUNDS, fill, subscribe
 from support.push import endpoint

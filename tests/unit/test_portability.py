@@ -78,7 +78,7 @@ _OTHERS = """
 import pulsar_retry.cli, pulsar_retry.console, pulsar_retry.ops
 assert pr.replay.Redrive and pr.push.Dispatcher and pr.admin.AdminClient and pr.asyncio.Client
 assert pr.start_metrics_server
-from pulsar_retry.push.http.descriptors import make_room_for, room_for
+from pulsar_retry.push.http import make_room_for, room_for
 make_room_for(5000)
 assert room_for(5000) == 5000
 """

@@ -15,7 +15,7 @@ from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.push.auth.tokens import ALGORITHM, ISSUER, LONGEST
-from pulsar_retry.push.http.endpoint import PushEndpoint
+from pulsar_retry.push.endpoint import PushEndpoint
 
 _REQUIRED = ["aud", "email", "exp", "iat", "iss"]
 

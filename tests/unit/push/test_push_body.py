@@ -23,8 +23,7 @@ from pulsar_retry.push.body import (
     unwrapped_headers,
     wrapped,
 )
-from pulsar_retry.push.http.endpoint import PushEndpoint
-from pulsar_retry.push.http.guard import Guard
+from pulsar_retry.push.endpoint import Guard, PushEndpoint
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.owner import Recipient
 

@@ -15,7 +15,7 @@ def limited(soft: int, hard: int, program: str) -> Any:
     before = f"""
 import json, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from pulsar_retry.push.http.descriptors import make_room_for, room_for
+from pulsar_retry.push.http import make_room_for, room_for
 """
     done = subprocess.run(
         [sys.executable, "-c", before + program], capture_output=True, text=True, check=True

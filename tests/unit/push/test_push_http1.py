@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.push.http.connection import (
+from pulsar_retry.push.endpoint import PushEndpoint
+from pulsar_retry.push.http import (
     LONGEST_HEAD,
     MOST_OF_A_BODY,
-    HttpConnection,
-    HttpReply,
+    Answer,
+    BrokenError,
+    Connection,
+    seconds_to_wait,
 )
-from pulsar_retry.push.http.endpoint import PushEndpoint
-from pulsar_retry.push.http.stream import BrokenError
 
 INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
 FRAMED = b"HTTP/1.1 102 Processing\r\ncontent-LENGTH:  0\r\n\r\n"
@@ -25,44 +28,61 @@ FINAL = b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno"
 pieces = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 
 
-class Said:
-    """A stream of which a server has said something, and then closed it."""
+class Transport:
+    """A transport that sends nothing, and is closed at the end."""
 
-    is_stale = is_sending = False
-
-    def __init__(self, data: bytes, sizes: list[int]) -> None:
-        self.pieces, at = [], 0
-        while at < len(data):
-            size = sizes[len(self.pieces) % len(sizes)]
-            self.pieces.append(data[at : at + size])
-            at += size
-        self.read_all = False
+    is_closed = False
 
     def write(self, _data: bytes) -> None:
         """Send nothing."""
 
-    async def read(self, _most: int) -> bytes:
-        """Return the next piece."""
-        assert not self.read_all, "it was read beyond the end"
-        self.read_all = not self.pieces
-        return self.pieces.pop(0) if self.pieces else b""
+    def abort(self) -> None:
+        """Close it."""
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        """Tell whether it is closed."""
+        return self.is_closed
+
+    def get_write_buffer_size(self) -> int:
+        """Return what is still unsent: nothing."""
+        return 0
+
+    def get_extra_info(self, _name: str) -> None:
+        """Return nothing: there is no socket."""
 
 
-def connection(data: bytes, sizes: list[int]) -> HttpConnection:
-    """Return a connection whose server says *data* in pieces of those sizes."""
-    stream: Any = Said(data, sizes)
-    return HttpConnection(stream, PushEndpoint.of("https://example.com/"))
+def connection() -> Connection:
+    """Return a connection to nowhere."""
+    made, transport = Connection(PushEndpoint.of("https://example.com/")), Transport()
+    made.connection_made(transport)  # type: ignore[arg-type]  # one of asyncio's has more methods
+    return made
 
 
-def replied(data: bytes, sizes: list[int]) -> HttpReply:
-    """Return what a request is answered; it never waits."""
-    request = connection(data, sizes).post(b"{}", [])
-    try:
-        request.send(None)
-    except StopIteration as ended:
-        reply: HttpReply = ended.value
-        return reply
-    raise AssertionError("it waits")
+def run(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
+    """Run *coroutine* without a look at sockets."""
+    return _loop.run_until_complete(coroutine)
+
+
+_loop = asyncio.new_event_loop()
+
+
+def replied(data: bytes, sizes: list[int]) -> Answer:
+    """Return what a request is answered if a server says *data* in pieces, and then closes."""
+    ours = connection()
+
+    async def ask() -> Answer:
+        asking = asyncio.ensure_future(ours.post(b"{}", []))
+        await asyncio.sleep(0)
+        at = number = 0
+        while at < len(data) and not ours.transport.is_closing():
+            size = sizes[number % len(sizes)]
+            ours.data_received(data[at : at + size])
+            at, number = at + size, number + 1
+        ours.eof_received()
+        return await asking
+
+    return run(ask())
 
 
 @given(pieces, st.integers(1, 3))
@@ -74,7 +94,7 @@ def test_processing_alone(sizes, count):
 @given(pieces)
 def test_processing_before_an_answer(sizes):
     """Then the answer counts."""
-    assert HttpReply(500, b"no") == replied(INTERIM + FINAL, sizes)
+    assert Answer(500, body=b"no") == replied(INTERIM + FINAL, sizes)
 
 
 @given(pieces, st.integers(1, len(EARLY) - 1))
@@ -102,16 +122,64 @@ def test_anything(data, sizes):
 
 def test_a_head_without_end():
     """It is not kept beyond 64 KiB."""
-    endless = connection(b"HTTP/1.1 102 P\r\nX: " + b"x" * 10 * LONGEST_HEAD, [4096])
+    endless = b"HTTP/1.1 102 P\r\nX: " + b"x" * 10 * LONGEST_HEAD
     with pytest.raises(BrokenError):
-        endless.post(b"{}", []).send(None)
-    left: Any = endless.stream
-    assert sum(map(len, left.pieces)) > 8 * LONGEST_HEAD
+        replied(endless, [4096])
 
 
 def test_a_body_without_end():
     """Of it the first 64 KiB are kept, and no more is read."""
     head = b"HTTP/1.1 500 Oh\r\n\r\n"
-    assert HttpReply(500, b"x" * MOST_OF_A_BODY) == replied(
+    assert Answer(500, body=b"x" * MOST_OF_A_BODY) == replied(
         head + b"x" * 10 * MOST_OF_A_BODY, [4096]
     )
+
+
+def test_what_nobody_has_asked_for_ends_the_connection():
+    """Whether it comes before the request, or after the answer."""
+    ours = connection()
+    ours.data_received(FINAL)
+    assert (True, False) == (ours.transport.is_closing(), ours.is_fit())
+    with pytest.raises(BrokenError):
+        run(ours.post(b"{}", []))
+
+
+NOW = 1_700_000_000.0  # 14 November 2023, 22:13:20 UTC
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("7", 7),
+        ("0.5", 0.5),
+        ("601", 600),
+        ("9" * 400, 600),
+        ("Tue, 14 Nov 2023 22:13:50 GMT", 30),
+        ("Tuesday, 14-Nov-23 22:13:50 GMT", 30),
+        ("Tue Nov 14 22:13:50 2023", 30),
+        ("Tue, 14 Nov 2023 22:13:10 GMT", 0),
+        ("Wed, 14 Nov 2029 22:13:10 GMT", 600),
+        *(
+            (text, 0)
+            for text in ("", "-1", "soon", "1e3", "nan", "٣", "Tue, 99 Nov 2023 1:1:1 GMT")
+        ),
+    ],
+)
+def test_seconds_to_wait(text, seconds):
+    """Seconds, or a date in each of HTTP's forms; never more than 600 s, and 0 for nonsense."""
+    assert seconds == seconds_to_wait(text, NOW)
+
+
+@given(st.text())
+def test_seconds_to_wait_of_anything(text):
+    """It never fails."""
+    assert 0 <= seconds_to_wait(text, NOW) <= 600
+
+
+@pytest.mark.parametrize("status", [200, 307, 429, 500, 503])
+def test_what_an_answer_asks_for(status):
+    """A redirect says where it leads, 429 and 503 when to come again."""
+    head = b"HTTP/1.1 %d X\r\nContent-Length: 0\r\nLocation: /x\r\nretry-AFTER: 7\r\n\r\n" % status
+    found = replied(head, [1000])
+    asked = {307: ("/x", 0.0), 429: ("", 7.0), 503: ("", 7.0)}.get(status, ("", 0.0))
+    assert (status, *asked) == (found.status, found.location, found.retry_after)

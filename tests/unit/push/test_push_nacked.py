@@ -10,11 +10,9 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.push.errors import PushNacked
-from pulsar_retry.push.http.endpoint import PushEndpoint
-from pulsar_retry.push.http.excerpt import MOST, excerpt, secrets_of
-from pulsar_retry.push.http.guard import Guard
-from pulsar_retry.push.http.poster import Answer, Poster
+from pulsar_retry.push.endpoint import Guard, PushEndpoint
+from pulsar_retry.push.errors import MOST, PushNacked, excerpt, secrets_of
+from pulsar_retry.push.http import Answer, Poster
 from pulsar_retry.wire.envelope import Envelope
 from pulsar_retry.wire.properties import Origin
 from pulsar_retry.wire.stack import fingerprint_of
@@ -68,6 +66,16 @@ def test_what_is_repeated_of_the_request_is_left_out():
     for hidden in ("T012345678", "s3cr3t", "aaa.bbb"):
         assert hidden not in told
     assert "Cannot POST …; no hook …" in told
+
+
+def test_a_redirect_says_where_it_leads():
+    """Without its query, and without the endpoint's own path."""
+    leads_to = "https://www.example.com/hooks/T012345678?session=s3cr3t-value"
+    assert "https://example.com: answered 301 (Location https://www.example.com…)" == str(
+        raised(Answer(301, location=leads_to))
+    )
+    assert "answered 302 (Location /login)" in str(raised(Answer(302, location="/login\r\n?x=1")))
+    assert "https://example.com: answered 301" == str(raised(Answer(301)))
 
 
 def test_an_endpoint_that_echoes_the_request():

@@ -8,17 +8,15 @@ import re
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 import trustme
 
-from pulsar_retry.push.http.connection import MOST_OF_A_BODY
-from pulsar_retry.push.http.endpoint import PushEndpoint
-from pulsar_retry.push.http.guard import Guard
-from pulsar_retry.push.http.poster import Answer, Poster
-from pulsar_retry.push.http.stream import BrokenError, dial
+from pulsar_retry.push.endpoint import Guard, PushEndpoint
+from pulsar_retry.push.http import MOST_OF_A_BODY, Answer, Connection, Poster, dial
 from support.push.receiving import Act, Receiver, Request, Say, answer, no_content
 
 ACKS = (102, 200, 201, 202, 204)
@@ -343,7 +341,7 @@ def test_what_nobody_has_asked_for_answers_nothing(said, later):
 
 def test_connections_that_nobody_uses_are_closed(monkeypatch):
     """After a burst one connection may be enough; the server has closed the others long ago."""
-    monkeypatch.setattr("pulsar_retry.push.http.poster._IDLE", 0.1)
+    monkeypatch.setattr("pulsar_retry.push.http._IDLE", 0.1)
 
     async def ask(poster: Poster) -> int:
         await asyncio.gather(*(poster.post(b"{}", []) for _ in range(50)))
@@ -432,21 +430,18 @@ def test_an_answer_before_the_body_is_read_with_tls(authority, then):
 def test_what_has_come_is_read_where_a_write_fails():
     """Then the failure is told; a busy event loop writes before it has read."""
 
-    async def main() -> bytes:
+    async def main() -> Answer:
         with socket.create_server(("127.0.0.1", 0)) as server:
             endpoint = PushEndpoint.of(f"http://127.0.0.1:{server.getsockname()[1]}/")
-            stream = await dial(endpoint, Guard(), None)
+            connection = await dial(endpoint, Guard(), None)
+            posting = asyncio.ensure_future(connection.post(b"{}", []))
             theirs, _ = server.accept()
-            theirs.sendall(ACK)
+            theirs.sendall(ACK + b"\r\n")
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             theirs.close()  # a reset
-            stream.write(b"POST")
-            received = await stream.read(1000)
-            with pytest.raises(BrokenError):
-                await stream.read(1000)
-            return received
+            return await posting
 
-    assert ACK == asyncio.run(main())
+    assert asyncio.run(main()).is_ack
 
 
 def test_the_request():
@@ -465,6 +460,64 @@ def test_the_request():
         request.headers["X-One"],
         request.body,
     )
+
+
+LABEL = "a" * 63
+
+
+@pytest.mark.parametrize("host", [f"{LABEL}.example.com", LABEL, "bücher.example"])
+def test_the_host_of_long_and_of_foreign_names(host, monkeypatch):
+    """A label may have 63 characters; it is not encoded together with the port."""
+    look_up = asyncio.BaseEventLoop.getaddrinfo
+
+    async def here(loop: Any, _host: str, port: int, **more: Any) -> list[Any]:
+        return await look_up(loop, "127.0.0.1", port, **more)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", here)
+
+    async def ask(port: int) -> Answer:
+        endpoint = PushEndpoint.of(f"http://{host}:{port}/", allow_http=True)
+        poster = Poster(endpoint, deadline=20.0, guard=Guard(allow=["127.0.0.1"]))
+        answered = await poster.post(b"{}", [])
+        await poster.aclose()
+        return answered
+
+    with Receiver() as receiver:
+        assert asyncio.run(ask(receiver.port)).is_ack
+        shown = host.encode("idna").decode()
+        assert f"{shown}:{receiver.port}" == receiver.requests[0].headers["Host"]
+
+
+def test_connections_are_renewed(monkeypatch):
+    """They get old, however busy they are; a new one goes to where the name leads by then."""
+    connect = asyncio.BaseEventLoop.create_connection
+
+    async def connected(loop: Any, factory: Any, host: str, _port: int) -> Any:
+        return await connect(loop, factory, host, leads_to)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", connected)
+
+    async def ask(poster: Poster) -> None:
+        nonlocal leads_to
+        for _ in range(10):
+            assert (await poster.post(b"{}", [])).is_ack
+        leads_to = new.port
+        while not new.requests:
+            assert (await poster.post(b"{}", [])).is_ack
+
+    with Receiver() as old, Receiver() as new:
+        leads_to = old.port
+        asked(old.url, ask, max_age=0.3)
+        assert 10 < len(old.requests)
+        assert old.connections < 5
+
+
+def test_connections_of_one_burst_are_not_renewed_together():
+    """Each has an age of its own, within a fifth of the limit."""
+    endpoint = PushEndpoint.of("https://example.com/")
+    ages = [Connection(endpoint, 100.0)._old_at - time.monotonic() for _ in range(50)]
+    assert 79 < min(ages) < max(ages) <= 100
+    assert max(ages) - min(ages) > 5
 
 
 def test_the_path_shows_nowhere():
@@ -541,7 +594,7 @@ def test_http_1_1_is_spoken_whatever_a_server_prefers(authority):
 
     async def ask(poster: Poster) -> str | None:
         assert (await poster.post(b"{}", [])).is_ack
-        tls = poster._idle[0].stream._writer.get_extra_info("ssl_object")
+        tls = poster._idle[0].transport.get_extra_info("ssl_object")
         protocol: str | None = tls.selected_alpn_protocol()
         return protocol
 

@@ -1,14 +1,128 @@
-"""Which addresses may be connected to: a guard against server-side request forgery. Pure."""
+"""Where messages are pushed to: the endpoint's URL, and the addresses that may be connected to.
+
+The guard protects against server-side request forgery. Pure.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
+from typing import Self
+from urllib.parse import quote, urlsplit
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.push.http.endpoint import host_name, is_loopback_name
+
+_PORTS = {"https": 443, "http": 80}
+_SAFE = "/?:@!$&'()*+,;=-._~%[]"
+_ACCEPTED = "an https:// URL; http:// to loopback, or with allow_http=True"
+#: Characters that a URL must not contain unencoded; urlsplit silently drops some of them.
+_CONTROL = re.compile(r"[\x00-\x20\x7f]")
+#: Names of services in clusters may contain an underscore.
+_NAME = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*")
+
+
+@attrs.frozen
+class PushEndpoint:
+    """The parts of a push endpoint's URL.
+
+    Its `str` is only the origin, because it is logged, and paths and queries often contain secrets.
+
+    Attributes:
+        url: The URL as it was given. It is the default audience of tokens.
+        is_tls: Whether it is ``https``.
+        host: The host, without brackets and in ASCII.
+        port: The port.
+        target: Path and query, percent-encoded.
+    """
+
+    url: str = attrs.field(repr=False)
+    is_tls: bool
+    host: str
+    port: int
+    target: bytes = attrs.field(repr=False)
+
+    @classmethod
+    def of(cls, url: object, *, allow_http: bool = False) -> Self:
+        """Return *url* as an endpoint.
+
+        Args:
+            url: An ``https://`` URL. ``http://`` is accepted if the host is loopback, as in
+                ``http://localhost:8080/push``, or with *allow_http*.
+            allow_http: Whether ``http://`` is accepted for every host.
+
+        Raises:
+            ConfigError: the URL is invalid. The message shows no more of it than necessary.
+        """
+        if not isinstance(url, str) or _CONTROL.search(url):
+            raise ConfigError.bad("endpoint", _kind(url), _ACCEPTED)
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+            # Percent-encode non-ASCII characters; what is encoded already is not changed.
+            path, query = (quote(each, safe=_SAFE) for each in (parts.path or "/", parts.query))
+        except ValueError:  # a UnicodeError is one
+            raise ConfigError.bad("endpoint", "a URL that cannot be read", _ACCEPTED) from None
+        host, scheme = parts.hostname or "", parts.scheme
+        is_host = host_name(host) or _is_address(host)
+        if scheme not in _PORTS or not is_host or port == 0:
+            raise ConfigError.bad("endpoint", f"{scheme}://{host}", _ACCEPTED)
+        if parts.username is not None or parts.password is not None or parts.fragment:
+            shown = f"{scheme}://{host}"
+            accepted = _ACCEPTED + ", without user, password and fragment"
+            raise ConfigError.bad("endpoint", shown, accepted)
+        if scheme == "http" and not (allow_http or is_loopback_name(host)):
+            raise ConfigError.bad("endpoint", f"http://{host}", _ACCEPTED)
+        target = f"{path}?{query}" if query else path
+        ascii_host = host if _is_address(host) else host.encode("idna").decode("ascii")
+        return cls(url, scheme == "https", ascii_host, port or _PORTS[scheme], target.encode())
+
+    @property
+    def authority(self) -> str:
+        """The value of the ``Host`` header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def scheme(self) -> str:
+        """``https`` or ``http``."""
+        return "https" if self.is_tls else "http"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+
+def host_name(text: str) -> str:
+    """Return a host name as DNS needs it, in lower-case ASCII; empty if *text* is not one."""
+    try:
+        name = text.encode("idna").decode("ascii").lower().removesuffix(".")
+    except UnicodeError:
+        return ""
+    return name if _NAME.fullmatch(name) else ""
+
+
+def is_loopback_name(host: str) -> bool:
+    """Tell whether *host* by itself means this machine, without a look-up."""
+    if host.lower() == "localhost" or host.lower().endswith(".localhost"):
+        return True
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _kind(url: object) -> object:
+    return "a URL with blanks or control characters" if isinstance(url, str) else url
+
+
+# -- the guard ------------------------------------------------------------------------------------
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -35,13 +149,12 @@ _TUNNELS = tuple(ipaddress.IPv6Network(each) for each in ("2002::/16", "2001::/3
 #: These count as private, too: shared by the customers of a provider (RFC 6598), and site-local
 #: (RFC 3879).
 _SHARED = tuple(ipaddress.ip_network(each) for each in ("100.64.0.0/10", "fec0::/10"))
-
-_ACCEPTED = "host names (hooks.example.com, *.example.com), addresses and networks (10.0.0.0/8)"
+_ALLOWED = "host names (hooks.example.com, *.example.com), addresses and networks (10.0.0.0/8)"
 
 
 def _allow(value: Iterable[str]) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ConfigError.bad("allow", value, _ACCEPTED)
+        raise ConfigError.bad("allow", value, _ALLOWED)
     return tuple(map(_entry, value))
 
 
@@ -52,7 +165,7 @@ def _entry(value: object) -> str:
         return text
     star, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
     if not (name := host_name(name)):
-        raise ConfigError.bad("allow", value, _ACCEPTED)
+        raise ConfigError.bad("allow", value, _ALLOWED)
     return star + name
 
 
