@@ -79,8 +79,7 @@ def main() -> None:
             TOPIC,
             "shop",
             endpoint,
-            sign=account,
-            audience=AUDIENCE,
+            form=pr.push.Form(sign=account, audience=AUDIENCE),
             retry_policy=pr.RetryPolicy(backoff=pr.Fixed(0.2)),
             dead_letter_policy=pr.DeadLetterPolicy(max_redeliver_count=2),
         ) as dispatcher:

@@ -48,7 +48,7 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Run the simulation to its end."""
-        pacer = Pacer(Window(), lambda: self._now)
+        pacer = Pacer(Window(), clock=lambda: self._now)
         answers: list[tuple[float, int, bool, Ticket]] = []
         number, next_step, waiting, since = 0, 0.0, 0.0, 0
         while self._now < END:

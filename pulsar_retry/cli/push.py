@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +41,7 @@ __all__ = ["command"]
 _NAMES = {
     "client_email": "--service-account",
     "email": "--service-account",
+    "others": "--service-account",
     "private_key": "--service-account",
     "wrapped=False": "--unwrapped",
 }
@@ -100,8 +100,11 @@ _serve_options = with_options(
     ),
     click.option(
         "--service-account",
+        "service_accounts",
         type=FILE,
-        help="A service account's key file. Sign requests with a JWT.",
+        multiple=True,
+        help="A service account's key file. Sign requests with a JWT. Repeatable, to change the "
+        "key: the first one signs, and the public keys of all are served.",
     ),
     click.option(
         "--audience", metavar="TEXT", help="The audience of the JWT.  [default: the endpoint]"
@@ -123,6 +126,14 @@ _serve_options = with_options(
         metavar="N",
         help="Dead-letter after this number of attempts, 5 to 100.",
     ),
+    click.option(
+        "--dead-letter-status",
+        "dead_letter_statuses",
+        type=int,
+        multiple=True,
+        metavar="STATUS",
+        help="Dead-letter at once after this status, for example 410. Repeatable.",
+    ),
     click.option("--dead-letter-topic", metavar="TOPIC", help="The dead-letter topic."),
     click.option("--retry-letter-topic", metavar="TOPIC", help="The retry topic."),
     naming_option("retry and dead-letter topics"),
@@ -136,13 +147,9 @@ _serve_options = with_options(
     ),
     click.option("--max-outstanding", type=int, default=3000, show_default=True, metavar="N"),
     click.option(
-        "--latency-limit",
-        default="1",
-        metavar="DURATION",
-        help="Above this mean latency, at most 3000 requests are outstanding; or inf.  [default: "
-        "1s]",
+        "--max-rate", type=float, metavar="N", help="Send at most this many requests a second."
     ),
-    click.option("--prefetch", type=int, default=100, show_default=True, metavar="N"),
+    click.option("--prefetch", type=int, metavar="N", help="[default: 100, or those of a second]"),
     click.option(
         "--allow",
         multiple=True,
@@ -152,6 +159,12 @@ _serve_options = with_options(
     click.option("--private/--no-private", default=True, help="Allow private addresses."),
     click.option("--allow-http", is_flag=True, help="Allow http:// for hosts other than this one."),
     click.option("--ca-file", type=FILE, help="The only certificates to trust at the endpoint."),
+    click.option(
+        "--renew-after",
+        default="5m",
+        metavar="DURATION",
+        help="Replace a connection after this time, and look the name up again.  [default: 5m]",
+    ),
     click.option(
         "--listen",
         default="127.0.0.1:0",
@@ -184,25 +197,27 @@ class _Options:
     attribute_headers: tuple[str, ...]
     subscription_name: str | None
     ordered: bool
-    service_account: Path | None
+    service_accounts: tuple[Path, ...]
     audience: str | None
     max_attempts: str | None
     max_age: str | None
     backoff: str | None
     jitter: str | None
     max_delivery_attempts: int | None
+    dead_letter_statuses: tuple[int, ...]
     dead_letter_topic: str | None
     retry_letter_topic: str | None
     naming: str
     pubsub_attributes: bool
     breaker: bool
     max_outstanding: int
-    latency_limit: str
-    prefetch: int
+    max_rate: float | None
+    prefetch: int | None
     allow: tuple[str, ...]
     private: bool
     allow_http: bool
     ca_file: Path | None
+    renew_after: str
     listen: str
     drain_timeout: str
     as_json: bool
@@ -273,8 +288,10 @@ def _serve(options: _Options) -> None:
 def _dispatcher(
     client: Any, options: _Options, endpoint: str, account: ServiceAccount | None
 ) -> Dispatcher:
+    from pulsar_retry.pull.letters import Letters  # noqa: PLC0415 - likewise
     from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
     from pulsar_retry.push.endpoint import Guard  # noqa: PLC0415 - likewise
+    from pulsar_retry.push.form import Connections, Form  # noqa: PLC0415 - likewise
     from pulsar_retry.push.http import make_room_for  # noqa: PLC0415 - likewise
 
     make_room_for(options.max_outstanding)
@@ -286,22 +303,27 @@ def _dispatcher(
         ack_deadline=seconds_of_text("ack_deadline", options.ack_deadline),
         retry_policy=_retry_policy(options),
         dead_letter_policy=_dead_letter_policy(options),
-        sign=account,
-        audience=options.audience,
-        wrapped=not options.unwrapped,
-        write_metadata=options.write_metadata,
-        attribute_headers=options.attribute_headers,
-        subscription_name=options.subscription_name,
-        consumer_type=pulsar.ConsumerType.KeyShared if options.ordered else None,
-        naming=Naming(options.naming),
-        pubsub_attributes=options.pubsub_attributes,
-        breaker=Breaker() if options.breaker else None,
+        dead_letter_statuses=options.dead_letter_statuses,
+        form=Form(
+            wrapped=not options.unwrapped,
+            write_metadata=options.write_metadata,
+            attribute_headers=options.attribute_headers,
+            subscription_name=options.subscription_name,
+            sign=account,
+            audience=options.audience,
+        ),
+        connections=Connections(
+            guard=Guard(allow=options.allow, private=options.private),
+            allow_http=options.allow_http,
+            tls=_trust(options.ca_file),
+            renew_after=seconds_of_text("renew_after", options.renew_after),
+        ),
         max_outstanding=options.max_outstanding,
-        latency_limit=_latency_limit(options.latency_limit),
+        max_rate=options.max_rate,
+        consumer_type=pulsar.ConsumerType.KeyShared if options.ordered else None,
+        breaker=Breaker() if options.breaker else None,
         prefetch=options.prefetch,
-        guard=Guard(allow=options.allow, private=options.private),
-        allow_http=options.allow_http,
-        tls=_trust(options.ca_file),
+        letters=Letters(naming=Naming(options.naming), pubsub_attributes=options.pubsub_attributes),
     )
 
 
@@ -310,17 +332,13 @@ def _dispatcher(
 
 def _check(options: _Options) -> None:
     """Refuse options that contradict each other."""
-    if options.audience is not None and options.service_account is None:
+    if options.audience is not None and not options.service_accounts:
         accepted = "--service-account too, because the audience is part of its tokens"
         raise ConfigError.bad("audience", options.audience, accepted)
     deadline, drain = options.ack_deadline, options.drain_timeout
     if seconds_of_text("drain_timeout", drain) < seconds_of_text("ack_deadline", deadline):
         accepted = f"at least --ack-deadline {deadline}, so that answers can be awaited"
         raise ConfigError.bad("drain_timeout", drain, accepted)
-
-
-def _latency_limit(text: str) -> float:
-    return math.inf if text == "inf" else seconds_of_text("latency_limit", text)
 
 
 def _endpoint(options: _Options) -> str:
@@ -364,8 +382,10 @@ def _dead_letter_policy(options: _Options) -> DeadLetterPolicy | None:
 def _account(options: _Options) -> ServiceAccount | None:
     from pulsar_retry.push.auth.tokens import ServiceAccount  # noqa: PLC0415 - likewise
 
-    path = options.service_account
-    return None if path is None else ServiceAccount.from_file(path)
+    if not options.service_accounts:
+        return None
+    signs, *others = options.service_accounts
+    return ServiceAccount.from_file(signs, others=map(ServiceAccount.from_file, others))
 
 
 def _trust(path: Path | None) -> ssl.SSLContext | None:

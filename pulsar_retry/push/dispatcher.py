@@ -3,60 +3,54 @@
 from __future__ import annotations
 
 import math
-import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Self
 
 import attrs
 import pulsar
 
 from pulsar_retry.consumer.client import Client
-from pulsar_retry.errors import ConfigError
-from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.counting import COUNTERS
 from pulsar_retry.observe.hooks import Hooks
-from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.settler import LETTERS, NACK
 from pulsar_retry.pull.health import Health
+from pulsar_retry.pull.letters import Letters
 from pulsar_retry.pull.options import LOOP, Options, Redelivery, checked_options
 from pulsar_retry.pull.report import Report, StopMode
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
+from pulsar_retry.pull.rules.rate import RateLimit
 from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.pull.workers.loop import RECIPIENT, RETRIES_IN_PLACE
 from pulsar_retry.push.arguments import (
     USUAL,
-    attribute_headers_of,
-    checked_account,
     checked_kind,
-    checked_tls,
     deadline_of,
     flow_control_for,
     policy_of,
+    prefetch_for,
+    statuses_of,
 )
-from pulsar_retry.push.auth.tokens import ServiceAccount
 from pulsar_retry.push.body import names_of_letters
 from pulsar_retry.push.body import subscription_name as default_name
-from pulsar_retry.push.endpoint import Guard, PushEndpoint
+from pulsar_retry.push.endpoint import PushEndpoint
+from pulsar_retry.push.form import Connections, Form
 from pulsar_retry.push.http import Poster, room_for
 from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import Pace, Pacer
-from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, LATENCY_LIMIT, Window
-from pulsar_retry.push.pusher import Form, Pusher
+from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, Window
+from pulsar_retry.push.pusher import Pusher
 from pulsar_retry.runtime.exiting import closes
-from pulsar_retry.wire.envelope import Redact
-from pulsar_retry.wire.names import Naming, NamingLike
 
 #: Seconds to wait for connections to be closed.
 _CLOSING = 5.0
 
-_LANES, _GUARD = Lanes(), Guard()
-_EARLIEST = pulsar.InitialPosition.Earliest
+_LANES, _LETTERS, _FORM, _CONNECTIONS = Lanes(), Letters(), Form(), Connections()
 
 #: The subscriber's lease never expires, because each request of a dispatcher has its own deadline.
 _LEASE = Lease(max_total=math.inf)
@@ -68,7 +62,8 @@ class Dispatcher:
     This is the counterpart of a Pub/Sub push subscription, with the same body, status codes, window
     and backoff. The statuses 102, 200, 201, 202 and 204 acknowledge a message. Every other result
     is a negative acknowledgement: other statuses, redirects, an answer that is not complete within
-    *ack_deadline*, and a broken connection. A dispatcher contains a `Subscriber`, which does
+    *ack_deadline*, and a broken connection. After a 429 or 503 with a ``Retry-After``, nothing is
+    sent for that time, at most 600 s. A dispatcher contains a `Subscriber`, which does
     retries, dead letters, ordering, flow control and the circuit breaker.
 
     Without a *retry_policy*, a message is redelivered at once after a negative acknowledgement, as
@@ -89,34 +84,19 @@ class Dispatcher:
         ack_deadline: Duration = USUAL,
         retry_policy: RetryPolicy | None = None,
         dead_letter_policy: DeadLetterPolicy | pulsar.ConsumerDeadLetterPolicy | None = None,
-        sign: ServiceAccount | None = None,
-        audience: str | None = None,
-        wrapped: bool = True,
-        write_metadata: bool = False,
-        attribute_headers: Sequence[str] = (),
-        subscription_name: str | None = None,
+        dead_letter_statuses: Iterable[int] = (),
+        form: Form = _FORM,
+        connections: Connections = _CONNECTIONS,
+        max_outstanding: int = EXPONENTIAL_UP_TO,
+        max_rate: float | None = None,
         consumer_type: pulsar.ConsumerType | None = None,
         redelivery: Redelivery | None = None,
         flow_control: FlowControl | None = None,
         lanes: Lanes = _LANES,
         breaker: Breaker | None = None,
-        max_outstanding: int = EXPONENTIAL_UP_TO,
-        latency_limit: Duration = LATENCY_LIMIT,
-        guard: Guard = _GUARD,
-        allow_http: bool = False,
-        tls: ssl.SSLContext | None = None,
-        paused: bool = False,
-        prefetch: int = 100,
-        initial_position: pulsar.InitialPosition = _EARLIEST,
-        naming: NamingLike = Naming.PULSAR,
-        pubsub_attributes: bool = False,
-        redact: Redact | None = None,
-        consumer_name: str | None = None,
-        letter_send_timeout: Duration = 30.0,
-        dedupe_letters: int = DEFAULT_MOST,
+        prefetch: int | None = None,
         crypto_key_reader: pulsar.CryptoKeyReader | None = None,
-        letter_encryption_key: str | None = None,
-        plain_letters: bool = False,
+        letters: Letters = _LETTERS,
         hooks: Hooks | None = None,
     ) -> None:
         """Make a dispatcher; `start` or `run` starts it.
@@ -124,9 +104,9 @@ class Dispatcher:
         Args:
             client: The client. The caller closes it.
             topic: A topic or a list of topics.
-            subscription: The subscription. A new one starts at *initial_position*.
+            subscription: The subscription. A new one starts at the earliest message.
             endpoint: An ``https://`` URL. ``http://`` is accepted for loopback hosts, or with
-                *allow_http*.
+                `Connections.allow_http`.
             ack_deadline: Seconds or a timedelta, 10 to 600, in which the complete answer must
                 arrive.
             retry_policy: What happens to a message that is not acknowledged (`PushNacked`). By
@@ -136,17 +116,15 @@ class Dispatcher:
                 end.
             dead_letter_policy: The topics of the letters, and the number of attempts if the retry
                 policy has none. With it, wrapped bodies contain the ``deliveryAttempt``.
-            sign: The account whose tokens prove the sender to receivers. None sends no token.
-            audience: The ``aud`` claim of the tokens; only with *sign*. None means the URL of the
-                endpoint.
-            wrapped: Whether the body is Pub/Sub's JSON envelope. If False, it is the payload.
-            write_metadata: Whether the id, time, key and attributes of an unwrapped message are
-                sent as headers. Attributes are sent as ``X-Pulsar-Attribute-<name>``.
-            attribute_headers: Attributes that are sent without that prefix, such as
-                ``["Content-Type"]``. Be careful: producers choose the values, and receivers act
-                upon headers.
-            subscription_name: The ``subscription`` that receivers see. None means
-                ``projects/<tenant>/subscriptions/<subscription>``.
+            dead_letter_statuses: Statuses after which a message is dead-lettered at once, such as
+                ``{410, 422}``. The window and the backoff treat them like any other failure.
+            form: What requests look like, and who signs them.
+            connections: Which addresses are connected to, and how.
+            max_outstanding: How many requests are outstanding at most, each on its own connection.
+                Above 3000 the window grows slowly. If the process may not have that many files open
+                (``ulimit -n``), the number is reduced.
+            max_rate: How many requests are sent in a second at most. None: as many as window and
+                backoff allow.
             consumer_type: See `Client.subscriber`. On Key_Shared the messages of a key are posted
                 in order.
             redelivery: See `Client.subscriber`. None means ``"letters"`` with a retry policy, else
@@ -154,60 +132,24 @@ class Dispatcher:
             flow_control: How much is in hand at most: outstanding, received ahead, or parked in
                 lanes. None allows 100 MiB, and enough messages for *max_outstanding*.
             lanes: See `Client.subscriber`.
-            breaker: See `Client.subscriber`. A negative acknowledgement counts as a failure.
-            max_outstanding: How many requests are outstanding at most, each on its own connection.
-                Above 3000 the window grows slowly. If the process may not have that many files open
-                (``ulimit -n``), the number is reduced.
-            latency_limit: Seconds or a timedelta. While the mean latency of answers is longer, at
-                most 3000 requests are outstanding. math.inf switches this limit off.
-            guard: The addresses that may be connected to.
-            allow_http: Whether ``http://`` is accepted for hosts other than loopback.
-            tls: The TLS context, with the trusted certificates and the client's own certificate. It
-                must verify certificates and host names. Several dispatchers may share it; its ALPN
-                protocol is set to HTTP/1.1. None uses the trusted certificates of the system.
-            paused: Whether nothing is sent before `resume`.
+            breaker: See `Client.subscriber`. A negative acknowledgement counts as a failure, except
+                with one of *dead_letter_statuses*.
             prefetch: How many messages pulsar-client's own queue holds, in addition to those in
-                hand.
-            initial_position: Where a new subscription starts.
-            naming: See `Client.subscriber`.
-            pubsub_attributes: See `Client.subscriber`.
-            redact: See `Client.subscriber`.
-            consumer_name: The consumer's name.
-            letter_send_timeout: Seconds after which a letter without a receipt has failed.
-            dedupe_letters: How many letters are remembered to detect duplicates
-                (`Client.subscribe`).
+                hand. None: 100, but no more than are sent in a second.
             crypto_key_reader: See `Client.subscriber`. The requests have the decrypted payload.
-            letter_encryption_key: See `Client.subscriber`.
-            plain_letters: See `Client.subscriber`.
+            letters: How letters are named and written.
             hooks: See `Client.subscriber`.
 
         Raises:
             ConfigError: an argument is invalid. Nothing was opened.
         """
-        self._guard = checked_kind("guard", guard, Guard)
-        self._tls = checked_tls(tls)
         self._deadline = deadline_of(ack_deadline)
-        for name, value in {
-            "wrapped": wrapped,
-            "write_metadata": write_metadata,
-            "allow_http": allow_http,
-            "paused": paused,
-        }.items():
-            checked_kind(name, value, bool)
-        if wrapped and write_metadata:
-            raise ConfigError.bad("write_metadata", True, "wrapped=False too")  # noqa: FBT003 - a value
-        for name, text in {"audience": audience, "subscription_name": subscription_name}.items():
-            if text is not None:
-                not_blank(name, text, "a text that is not blank, or None")
-        account = checked_account(sign)
-        if audience is not None and account is None:
-            raise ConfigError.bad(
-                "audience",
-                audience,
-                "a ServiceAccount in sign, because the audience is part of its tokens",
-            )
-        self._allow_http = allow_http
-        window = Window(maximum=max_outstanding, latency_limit=latency_limit)
+        self._connections = checked_kind("connections", connections, Connections)
+        checked_kind("form", form, Form)
+        checked_kind("letters", letters, Letters)
+        final = statuses_of(dead_letter_statuses)
+        rate = None if max_rate is None else RateLimit(max_rate)
+        window = Window(maximum=max_outstanding)
         window = attrs.evolve(window, maximum=room_for(window.maximum))
         options = checked_options(
             topic=topic,
@@ -221,51 +163,37 @@ class Dispatcher:
             lease=_LEASE,
             lanes=lanes,
             breaker=breaker,
-            prefetch=prefetch,
-            initial_position=initial_position,
-            naming=naming,
-            pubsub_attributes=pubsub_attributes,
-            redact=redact,
-            consumer_name=consumer_name,
-            letter_send_timeout=letter_send_timeout,
-            dedupe_letters=dedupe_letters,
+            prefetch=prefetch_for(rate) if prefetch is None else prefetch,
             crypto_key_reader=crypto_key_reader,
-            letter_encryption_key=letter_encryption_key,
-            plain_letters=plain_letters,
             hooks=hooks,
+            **attrs.asdict(letters, recurse=False),
         )
-        form = Form(
-            subscription=subscription_name or default_name(topic, subscription),
-            wrapped=wrapped,
-            write_metadata=write_metadata,
-            attribute_headers=attribute_headers_of(
-                attribute_headers, write_metadata=write_metadata
-            ),
-            tells_attempt=dead_letter_policy is not None,
-            audience=audience,
-            account=account,
-            of_letters=names_of_letters(Naming.of(naming), pubsub_attributes=pubsub_attributes),
-        )
-        self._pacer = Pacer(window)
+        self._pacer = Pacer(window, rate)
         self._metrics = PushMetrics(COUNTERS.of(topic, subscription), self._pacer.pace)
+        name = form.subscription_name or default_name(topic, subscription)
         self._pusher = Pusher(
             self._poster(endpoint),
             self._pacer,
-            form,
+            attrs.evolve(form, subscription_name=name),
             self._metrics,
+            tells_attempt=dead_letter_policy is not None,
+            of_letters=names_of_letters(
+                letters.naming, pubsub_attributes=letters.pubsub_attributes
+            ),
+            dead_letter_statuses=final,
             recipient=RECIPIENT.get,
             retries_in_place=RETRIES_IN_PLACE.get,
         )
-        if paused:
-            self._pacer.pause()
         self._subscriber = Subscriber(client, _for_subscriber(options, self._pusher, self._pacer))
 
     def _poster(self, endpoint: str) -> Poster:
+        connections = self._connections
         return Poster(
-            PushEndpoint.of(endpoint, allow_http=self._allow_http),
+            PushEndpoint.of(endpoint, allow_http=connections.allow_http),
             deadline=self._deadline,
-            guard=self._guard,
-            trust=self._tls,
+            guard=connections.guard,
+            tls=connections.tls,
+            max_age=connections.renew_after,
         )
 
     # -- starting and stopping --------------------------------------------------------------------
@@ -329,6 +257,8 @@ class Dispatcher:
 
     def pause(self) -> None:
         """Send nothing more until `resume`; outstanding requests are settled as usual.
+
+        Called before the start, nothing is sent from the beginning.
 
         The subscription stays open, and its messages wait. Pub/Sub does the same by a change of the
         subscription to pull.

@@ -364,7 +364,7 @@ class Poster:
         *,
         deadline: float,
         guard: Guard,
-        trust: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | None = None,
         max_age: float = MAX_AGE,
     ) -> None:
         """Make a poster; it does not connect yet.
@@ -373,7 +373,7 @@ class Poster:
             endpoint: The endpoint.
             deadline: Seconds for a request, including its connection and the response's body.
             guard: The addresses that may be connected to.
-            trust: The TLS context with the trusted certificates; None uses those of the system. Its
+            tls: The TLS context with the trusted certificates; None uses those of the system. Its
                 ALPN protocol is set to HTTP/1.1.
             max_age: Seconds after which a connection is replaced.
         """
@@ -383,7 +383,7 @@ class Poster:
         self._max_age = max_age
         self._tls: ssl.SSLContext | None = None
         if endpoint.is_tls:
-            self._tls = trust or ssl.create_default_context()
+            self._tls = tls or ssl.create_default_context()
             self._tls.set_alpn_protocols(["http/1.1"])
         self._idle: deque[Connection] = deque()
         self._sweeping: asyncio.TimerHandle | None = None

@@ -9,12 +9,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-import attrs
-
 from pulsar_retry.observe.tracing import outgoing
-from pulsar_retry.push.auth.tokens import ServiceAccount
+from pulsar_retry.policy.decide import NOT_RETRYABLE
+from pulsar_retry.policy.outcomes import Reject
 from pulsar_retry.push.body import (
-    OF_LETTERS,
     Header,
     Pushed,
     common_headers,
@@ -23,37 +21,13 @@ from pulsar_retry.push.body import (
     wrapped_headers,
 )
 from pulsar_retry.push.errors import PushNacked
+from pulsar_retry.push.form import Form
 from pulsar_retry.push.http import Poster
 from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import Pacer
 from pulsar_retry.wire.owner import Recipient
 
 _log = logging.getLogger("pulsar_retry")
-
-
-@attrs.frozen(kw_only=True)
-class Form:
-    """What requests look like.
-
-    Attributes:
-        subscription: The subscription's name for receivers.
-        wrapped: Whether the body is Pub/Sub's envelope.
-        write_metadata: Whether an unwrapped body has its metadata in headers.
-        attribute_headers: Names of attributes that are headers without a prefix, in lower case.
-        tells_attempt: Whether ``deliveryAttempt`` is sent.
-        audience: The audience of tokens; None means the URL of the endpoint.
-        account: The account that signs requests, if any.
-        of_letters: The names of properties that only letters have, and that are not sent.
-    """
-
-    subscription: str
-    wrapped: bool = True
-    write_metadata: bool = False
-    attribute_headers: frozenset[str] = frozenset()
-    tells_attempt: bool = False
-    audience: str | None = None
-    account: ServiceAccount | None = None
-    of_letters: frozenset[str] = OF_LETTERS
 
 
 class Pusher:
@@ -73,15 +47,31 @@ class Pusher:
         form: Form,
         metrics: PushMetrics,
         *,
+        tells_attempt: bool,
+        of_letters: frozenset[str],
+        dead_letter_statuses: frozenset[int],
         recipient: Callable[[], Recipient],
         retries_in_place: Callable[[], int],
     ) -> None:
         """Make a pusher.
 
-        Both functions are called with each message: *recipient* tells which letters are its own,
-        *retries_in_place* how often a lane has retried it.
+        Both functions are called with each message.
+
+        Args:
+            poster: Sends the requests.
+            pacer: Told of each request and its result.
+            form: What requests look like, with the subscription's name.
+            metrics: Told of each result.
+            tells_attempt: Whether ``deliveryAttempt`` is sent.
+            of_letters: The names of properties that only letters have, and that are not sent.
+            dead_letter_statuses: The statuses after which a message is not retried.
+            recipient: Tells which letters are the subscription's own.
+            retries_in_place: Tells how often a lane has retried the message.
         """
+        self._tells_attempt = tells_attempt
+        self._of_letters = of_letters
         self._recipient = recipient
+        self._dead_letter_statuses = dead_letter_statuses
         self._poster = poster
         self._pacer = pacer
         self._form = form
@@ -115,6 +105,7 @@ class Pusher:
 
         Raises:
             PushNacked: the endpoint has not acknowledged it.
+            Reject: … with a status that is final.
             Exception: no request could be made for the message.
         """
         task = asyncio.current_task()
@@ -137,25 +128,28 @@ class Pusher:
             raise
         finally:
             self._at_work.discard(task)
-        latency = self._pacer.leave(ticket, acked=answer.is_ack)
+        latency = self._pacer.leave(ticket, acked=answer.is_ack, retry_after=answer.retry_after)
         self._metrics.answered(answer, latency)
         if not answer.is_ack:
-            raise PushNacked.of(poster.endpoint, answer, token)
+            error = PushNacked.of(poster.endpoint, answer, token)
+            if answer.status in self._dead_letter_statuses:
+                raise Reject(NOT_RETRYABLE) from error
+            raise error
 
     def _request(self, message: Any) -> tuple[bytes, list[Header]]:
         """Return the body, and the headers without the token."""
-        form = self._form
-        pushed = Pushed.of(message, self._recipient(), form.of_letters)
+        form, subscription = self._form, self._form.subscription_name or ""
+        pushed = Pushed.of(message, self._recipient(), self._of_letters)
         attempt = pushed.attempt + self._retries_in_place()
         headers = common_headers(pushed, attempt)
         if form.wrapped:
-            body = wrapped(pushed, form.subscription, attempt if form.tells_attempt else None)
+            body = wrapped(pushed, subscription, attempt if self._tells_attempt else None)
             headers += wrapped_headers()
         else:
             body = pushed.data or b""
             own, left_out = unwrapped_headers(
                 pushed,
-                form.subscription,
+                subscription,
                 write_metadata=form.write_metadata,
                 attribute_headers=form.attribute_headers,
             )
@@ -169,7 +163,7 @@ class Pusher:
 
     def _token(self, poster: Poster) -> str:
         """Return the token that proves the sender; empty without an account."""
-        account = self._form.account
+        account = self._form.sign
         return "" if account is None else account.token(self._form.audience or poster.endpoint.url)
 
     def _log_left_out(self, left_out: list[str]) -> None:

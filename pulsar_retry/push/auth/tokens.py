@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
+import attrs
 import jwt
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -28,8 +29,10 @@ ISSUER = "https://accounts.google.com"
 
 #: "The tokens attached to requests sent to push endpoints may be up to an hour old."
 _LIFETIME = 3600.0
+#: The ``iat`` is this many seconds in the past, for receivers whose clocks are behind.
+_BACKDATED = 60.0
 #: A token is not used any more this many seconds before it expires.
-_MARGIN = 300.0
+_MARGIN = 240.0
 #: How many tokens are kept. Audiences are endpoints: after a change, the old ones are not needed.
 _MOST_AUDIENCES = 16
 #: RS256 requires at least this size (RFC 7518, 3.3).
@@ -48,6 +51,9 @@ class ServiceAccount:
     tokens of the latest 16 audiences are kept, so that several dispatchers can share an account. No
     third party vouches for the account: give the public key to the receivers (`jwks` or
     `certificates`). ``push serve`` serves it, too.
+
+    To change the key, first publish the new one beside the old one (*others*). When receivers know
+    it, sign with the new one and publish the old one, and after an hour leave the old one out.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class ServiceAccount:
         subject: str | None = None,
         issuer: str = ISSUER,
         lifetime: Duration = _LIFETIME,
+        others: Iterable[ServiceAccount] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Make an account.
@@ -71,6 +78,8 @@ class ServiceAccount:
             issuer: The ``iss`` claim. The default is Google's, which receivers expect.
             lifetime: How long a token is valid, as seconds or a timedelta: more than 300 s, up to
                 3600 s.
+            others: Accounts with the next key or the last one. Their public keys are published,
+                too; they do not sign.
             clock: Returns the seconds since 1970.
 
         Raises:
@@ -79,22 +88,30 @@ class ServiceAccount:
         for name, value in {"email": email, "issuer": issuer}.items():
             not_blank(name, value)
         self._lifetime = seconds("lifetime", lifetime)
-        if not _MARGIN < self._lifetime <= _LIFETIME:
-            raise ConfigError.bad("lifetime", lifetime, "more than 300 seconds, up to 3600")
-        self._key = _rsa_key(private_key)
-        self._public: dict[str, Any] = RSAAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
-        self._key_id = key_id or _thumbprint(self._public)
+        shortest = _MARGIN + _BACKDATED
+        if not shortest < self._lifetime <= _LIFETIME:
+            accepted = f"more than {shortest:g} seconds, up to {_LIFETIME:g}"
+            raise ConfigError.bad("lifetime", lifetime, accepted)
+        self._key = _Key.of(private_key, key_id)
+        self._published = (self._key, *(each._key for each in _accounts(others)))  # noqa: SLF001 - of this class
+        if len({each.id for each in self._published}) < len(self._published):
+            raise ConfigError.bad("others", self._key.id, "accounts with other keys")
         self._email, self._subject, self._issuer = email, subject or email, issuer
         self._clock = clock
         self._lock = threading.Lock()
         self._tokens: dict[str, tuple[float, str]] = {}
 
     def __repr__(self) -> str:
-        return f"<ServiceAccount {self._email}, key {self._key_id}>"
+        return f"<ServiceAccount {self._email}, key {self._key.id}>"
 
     @classmethod
     def from_file(
-        cls, path: str | Path, *, issuer: str = ISSUER, lifetime: Duration = _LIFETIME
+        cls,
+        path: str | Path,
+        *,
+        issuer: str = ISSUER,
+        lifetime: Duration = _LIFETIME,
+        others: Iterable[ServiceAccount] = (),
     ) -> Self:
         """Read the key file of a service account (Google's JSON format).
 
@@ -116,10 +133,11 @@ class ServiceAccount:
             subject=content.get("client_id"),
             issuer=issuer,
             lifetime=lifetime,
+            others=others,
         )
 
     def token(self, audience: str) -> str:
-        """Return a token for *audience* that is valid for at least five minutes."""
+        """Return a token for *audience* that is valid for at least four minutes."""
         with self._lock:
             now = self._clock()
             until, token = self._tokens.get(audience, (0.0, ""))
@@ -128,41 +146,35 @@ class ServiceAccount:
                 self._tokens.pop(audience, None)  # so that it becomes the newest
                 if len(self._tokens) == _MOST_AUDIENCES:
                     del self._tokens[next(iter(self._tokens))]
-                self._tokens[audience] = (now + self._lifetime, token)
+                self._tokens[audience] = (now - _BACKDATED + self._lifetime, token)
             return token
 
     def jwks(self) -> dict[str, Any]:
-        """Return the public key as a JSON Web Key Set."""
-        return {"keys": [{**self._public, "alg": ALGORITHM, "use": "sig", "kid": self._key_id}]}
+        """Return the public keys as a JSON Web Key Set."""
+        return {"keys": [each.jwk() for each in self._published]}
 
     def certificates(self) -> dict[str, str]:
-        """Return the public key in a self-signed certificate (X.509, PEM), by its ``kid``.
+        """Return the public keys in self-signed certificates (X.509, PEM), by their ``kid``.
 
         Google serves its keys in this form, too, and Google's libraries for receivers read it. Each
-        call makes a new certificate, which is valid for a year.
+        call makes new certificates, which are valid for a year.
         """
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "pulsar-retry push")])
         now = datetime.fromtimestamp(self._clock(), UTC)
-        certificate = (
-            x509.CertificateBuilder(name, name, self._key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + _VALID)
-            .sign(self._key, hashes.SHA256())
-        )
-        return {self._key_id: certificate.public_bytes(Encoding.PEM).decode()}
+        return {each.id: each.certificate(now) for each in self._published}
 
     def token_info(self, token: str) -> dict[str, str] | None:
         """Return the header and the claims of a token as texts, like Google's ``tokeninfo``.
 
-        None if the token is not from this account, was changed, or has expired. The receiver must
-        check the audience and the email.
+        None if no published key has signed the token, or if it was changed or has expired. The
+        receiver must check the audience and the email.
         """
         if len(token) > LONGEST:
             return None
         options: Any = {"verify_aud": False, "require": ["exp"]}
-        key = self._key.public_key()
         try:
+            key_id = jwt.get_unverified_header(token).get("kid")
+            signer = next((each for each in self._published if each.id == key_id), self._key)
+            key = signer.private.public_key()
             found = jwt.decode_complete(token, key, algorithms=[ALGORITHM], options=options)
         except (jwt.PyJWTError, ValueError, TypeError):
             return None
@@ -170,18 +182,61 @@ class ServiceAccount:
         return {name: _text(value) for name, value in sorted(values.items())}
 
     def _signed(self, audience: str, now: float) -> str:
+        issued = int(now - _BACKDATED)
         claims = {
             "aud": audience,
             "azp": self._subject,
             "email": self._email,
             "email_verified": True,
-            "exp": int(now + self._lifetime),
-            "iat": int(now),
+            "exp": issued + int(self._lifetime),
+            "iat": issued,
             "iss": self._issuer,
             "sub": self._subject,
         }
-        header = {"kid": self._key_id}
-        return jwt.encode(claims, self._key, algorithm=ALGORITHM, headers=header)
+        header = {"kid": self._key.id}
+        return jwt.encode(claims, self._key.private, algorithm=ALGORITHM, headers=header)
+
+
+@attrs.frozen
+class _Key:
+    """A key that signs, with its id."""
+
+    id: str
+    private: rsa.RSAPrivateKey
+
+    @classmethod
+    def of(cls, pem: str | bytes, key_id: str | None) -> Self:
+        private = _rsa_key(pem)
+        return cls(key_id or _thumbprint(_public(private)), private)
+
+    def jwk(self) -> dict[str, Any]:
+        return {**_public(self.private), "alg": ALGORITHM, "use": "sig", "kid": self.id}
+
+    def certificate(self, now: datetime) -> str:
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "pulsar-retry push")])
+        certificate = (
+            x509.CertificateBuilder(name, name, self.private.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + _VALID)
+            .sign(self.private, hashes.SHA256())
+        )
+        return certificate.public_bytes(Encoding.PEM).decode()
+
+
+def _public(key: rsa.RSAPrivateKey) -> dict[str, Any]:
+    public: dict[str, Any] = RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    return public
+
+
+def _accounts(others: Iterable[ServiceAccount]) -> tuple[ServiceAccount, ...]:
+    given: object = others
+    accounts = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(each, ServiceAccount) for each in accounts):
+        # Show only the types: a value may be the secret itself.
+        names = [type(each).__name__ for each in accounts]
+        raise ConfigError.bad("others", names, "ServiceAccounts")
+    return accounts
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The window, the backoff and the pause, for use from the threads of a dispatcher."""
+"""When a dispatcher may send: the window, the backoff, the rate and the pause."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import attrs
 
+from pulsar_retry.pull.rules.rate import RateLimit
 from pulsar_retry.push.pacing.backoff import PushBackoff
 from pulsar_retry.push.pacing.window import Window
 
@@ -32,7 +33,8 @@ class Pace:
     Attributes:
         window: How many requests may be outstanding.
         outstanding: How many requests are outstanding.
-        delay: Seconds from one send to the next; 0 without backoff.
+        delay: Seconds from one send to the next, or that the endpoint has asked to wait now; 0
+            without both.
         latency: The mean latency of successes, in seconds.
         paused: Whether nothing is sent until `resume`.
         stopping: Whether nothing is sent any more.
@@ -61,9 +63,11 @@ class Pacer:
     def __init__(
         self,
         window: Window,
+        rate: RateLimit | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fresh = window
+        self._rate = rate
         self._clock = clock
         self._lock = threading.Lock()
         self._changed: Callable[[], None] = _do_nothing
@@ -72,6 +76,8 @@ class Pacer:
         self._delay = 0.0
         self._outstanding = 0
         self._last_sent = -math.inf
+        #: Until then nothing is sent, because the endpoint has asked for it.
+        self._asked_until = -math.inf
         self._is_paused = self._is_stopping = False
 
     # -- called by the subscriber -----------------------------------------------------------------
@@ -85,14 +91,18 @@ class Pacer:
 
         That is the number that can be sent, and the same number again, up to 256, to be sent when
         answers arrive. So a message does not cost a switch between threads. During a backoff only a
-        few messages wait.
+        few messages wait, and with a rate at most those of a second.
         """
         with self._lock:
             if self._is_paused or self._is_stopping:
                 return 0
-            if self._delay:
-                return _AHEAD_BACKING_OFF - waiting
-            return in_hand(int(self._window.size)) - self._outstanding - waiting
+            if self._is_slowed():
+                most = _AHEAD_BACKING_OFF
+            else:
+                most = in_hand(int(self._window.size)) - self._outstanding
+            if self._rate is not None:
+                most = min(most, math.ceil(self._rate.per_second))
+            return most - waiting
 
     def free(self) -> int:
         """Return how many messages `enter` would let pass now."""
@@ -100,10 +110,14 @@ class Pacer:
             if self._due_in() > 0:
                 return 0
             left = int(self._window.size) - self._outstanding
-            return max(0, min(left, 1) if self._delay else left)
+            if self._delay:
+                left = min(left, 1)
+            if self._rate is not None:
+                left = min(left, self._rate.free(self._clock()))
+            return max(0, left)
 
     def wait(self) -> float:
-        """Return the seconds until the backoff allows a send; inf if no backoff holds it back."""
+        """Return the seconds until backoff and rate allow a send; inf if they do so now."""
         with self._lock:
             due = self._due_in()
         return due if due > 0 else math.inf
@@ -115,26 +129,44 @@ class Pacer:
                 return False
             self._outstanding += 1
             self._last_sent = self._clock()
+            if self._rate is not None:
+                self._rate.begun(self._last_sent)
             return True
 
     def is_backing_off(self) -> bool:
-        """Tell whether there is a delay between sends."""
-        return self._delay > 0
+        """Tell whether messages are sent one by one, with pauses."""
+        with self._lock:
+            return self._rate is not None or self._is_slowed()
 
     def is_shut(self) -> bool:
-        """Tell whether nothing is sent for now, because it is paused, backs off, or was shut."""
+        """Tell whether nothing is sent for now: a pause, a backoff, what is asked, or the end.
+
+        A rate is no such reason: it is the usual pace.
+        """
         with self._lock:
-            return self._due_in() > 0
+            return self._shut_for(self._clock()) > 0
 
     def shut(self) -> None:
         """Let no more messages pass."""
         with self._lock:
             self._is_stopping = True
 
+    def _is_slowed(self) -> bool:
+        return self._delay > 0 or self._asked_until > self._clock()
+
     def _due_in(self) -> float:
+        """Return the seconds until one more may be sent, if the window has room for it."""
+        now = self._clock()
+        shut_for = self._shut_for(now)
+        return shut_for if self._rate is None else max(shut_for, self._rate.wait(now))
+
+    def _shut_for(self, now: float) -> float:
         if self._is_paused or self._is_stopping:
             return math.inf
-        return self._last_sent + self._delay - self._clock() if self._delay else 0.0
+        due = self._asked_until - now
+        if self._delay:
+            due = max(due, self._last_sent + self._delay - now)
+        return max(0.0, due)
 
     # -- called by the sender ------------------------------------------------------------------
 
@@ -143,13 +175,19 @@ class Pacer:
         window = self._window
         return window, window.round, self._clock()
 
-    def leave(self, ticket: Ticket, *, acked: bool) -> float:
-        """Record a result; return the request's latency in seconds."""
+    def leave(self, ticket: Ticket, *, acked: bool, retry_after: float = 0.0) -> float:
+        """Record a result; return the request's latency in seconds.
+
+        Nothing is sent for *retry_after* seconds, nor while the backoff is longer.
+        """
         with self._lock:
             self._outstanding -= 1
             window, sent_in, began = ticket
-            latency = self._clock() - began
+            now = self._clock()
+            latency = now - began
             if window is self._window:
+                if retry_after:
+                    self._asked_until = max(self._asked_until, now + retry_after)
                 if acked:
                     window.succeeded(latency)
                     self._backoff.succeeded()
@@ -166,6 +204,8 @@ class Pacer:
         """Record that a request was given up without a result, which does not count."""
         with self._lock:
             self._outstanding -= 1
+            if self._rate is not None:
+                self._rate.taken_back()
         self._changed()
 
     # -- called by the owner ----------------------------------------------------------------------
@@ -186,6 +226,7 @@ class Pacer:
         with self._lock:
             self._window = attrs.evolve(self._fresh)
             self._backoff, self._delay = PushBackoff(), 0.0
+            self._asked_until = -math.inf
         self._changed()
 
     def pace(self) -> Pace:
@@ -194,7 +235,7 @@ class Pacer:
             return Pace(
                 int(self._window.size),
                 self._outstanding,
-                self._delay,
+                max(self._delay, self._asked_until - self._clock()),
                 self._window.latency,
                 self._is_paused,
                 self._is_stopping,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import attrs
 
-from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import whole
-from pulsar_retry.policy.durations import Duration, seconds
 
 #: "The system starts with a small single-digit window size."
 INITIAL = 4
@@ -32,14 +29,6 @@ def _maximum(value: Any) -> int:
     return whole("max_outstanding", value)
 
 
-def _latency_limit(value: Duration) -> float:
-    if value == math.inf:
-        return math.inf
-    if (result := seconds("latency_limit", value)) <= 0:
-        raise ConfigError.bad("latency_limit", value, "more than 0 seconds")
-    return result
-
-
 @attrs.define(on_setattr=attrs.setters.NO_OP)  # else each answer runs the converters again
 class Window:
     """Pub/Sub's push window ("Delivery rate"): it grows on success and shrinks on failure.
@@ -52,8 +41,6 @@ class Window:
 
     Attributes:
         maximum: How many requests may be outstanding at most.
-        latency_limit: The mean latency, in seconds, above which the window does not exceed 3000;
-            math.inf switches this off.
         size: How many requests may be outstanding now, 1 or more, rounded down.
         round: A number that grows by one at the first failure of a request that was sent in the
             current round. Note it when a request is sent.
@@ -62,7 +49,6 @@ class Window:
     """
 
     maximum: int = attrs.field(default=EXPONENTIAL_UP_TO, converter=_maximum)
-    latency_limit: float = attrs.field(default=LATENCY_LIMIT, converter=_latency_limit)
     size: float = attrs.field(init=False)
     round: int = attrs.field(default=0, init=False)
     latency: float = attrs.field(default=0.0, init=False)
@@ -111,4 +97,4 @@ class Window:
 
     def _keeps_up(self) -> bool:
         """Tell whether the endpoint is quick and reliable enough for a window above 3000."""
-        return self.latency <= self.latency_limit and self.acked >= ACKED_SHARE
+        return self.latency <= LATENCY_LIMIT and self.acked >= ACKED_SHARE

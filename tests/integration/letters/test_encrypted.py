@@ -130,13 +130,15 @@ def by_pull(client, topic, **options):
 
 def by_push(client, topic, **options):
     """An endpoint gets the decrypted message, and refuses it."""
+    if key := options.pop("letter_encryption_key", None):
+        options["letters"] = pr.push.Letters(letter_encryption_key=key)
     with Receiver(lambda _: answer(500)) as receiver:
         dispatcher = pr.push.Dispatcher(
             client,
             topic,
             SUBSCRIPTION,
             receiver.url,
-            wrapped=False,
+            form=pr.push.Form(wrapped=False),
             retry_policy=pr.RetryPolicy(max_attempts=1),
             **options,
         ).start()

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
 from typing import Any
 
 import pulsar
@@ -38,11 +39,15 @@ def push(
     """Return a function that starts a dispatcher of the test's topic; it is stopped at the end."""
     started = []
 
-    def push(endpoint: str = receiver.url, **options: Any) -> pr.push.Dispatcher:
+    def push(
+        endpoint: str = receiver.url, *, paused: bool = False, **options: Any
+    ) -> pr.push.Dispatcher:
         # On a busy machine an answer may take longer than usual deadlines.
         options.setdefault("ack_deadline", 600)
         dispatcher = pr.push.Dispatcher(client, topic, SUBSCRIPTION, endpoint, **options)
         started.append(dispatcher)
+        if paused:
+            dispatcher.pause()
         return dispatcher.start()
 
     yield push
@@ -200,6 +205,85 @@ def test_dead_letters_without_a_retry_policy(push, publish, receiver, dead_lette
     assert [1, 2, 3, 4, 5] == [body["deliveryAttempt"] for body in bodies]
 
 
+@pytest.mark.parametrize("policy", [None, pr.RetryPolicy(backoff=pr.Fixed(600))])
+def test_statuses_that_are_final(push, publish, receiver, dead_letters, policy):
+    """Their messages are dead-lettered at once, with the answer; other failures come again."""
+
+    def act(request: Request) -> Say:
+        return answer(int(payload(request)), b"no such hook")
+
+    receiver.act = act
+    push(dead_letter_statuses={410, 422}, retry_policy=policy)
+    publish(b"500")
+    receiver.wait_for(1)
+    for status in (410, 422):
+        publish(b"%d" % status)
+    found = {each.data(): pr.DeadLetter.of(each).failure for each in dead_letters(2)}
+    for status in (410, 422):
+        failure = found[b"%d" % status]
+        assert ("not-retryable", "PushNacked", 1) == (
+            failure.reason,
+            failure.error,
+            failure.attempt,
+        )
+        assert f"answered {status}" in (failure.message or "")
+        assert "no such hook" in (failure.message or "")
+    posted = Counter(map(payload, receiver.requests))
+    assert (1, 1) == (posted[b"410"], posted[b"422"])
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_an_endpoint_that_asks_to_wait(push, publish, receiver, admin, topic, status, form):
+    """Nothing is posted meanwhile: not this message, and no other one."""
+    posted: list[tuple[float, bytes]] = []
+    until = 0.0
+
+    def act(request: Request) -> Say:
+        nonlocal until
+        posted.append((time.time(), payload(request)))
+        if len(posted) > 1:
+            return no_content(request)
+        until = math.ceil(time.time()) + 3
+        wait = formatdate(until, usegmt=True) if form == "date" else f"{until - time.time():.3f}"
+        return answer(status, b"", f"Retry-After: {wait}")
+
+    receiver.act = act
+    dispatcher = push(max_outstanding=1)
+    publish(b"first")
+    receiver.wait_for(1)
+    for number in range(5):
+        publish(b"%d" % number)
+    eventually(lambda: dispatcher.pace.delay > 0.5)
+    receiver.wait_for(7)
+    eventually(drained(admin, topic))
+    assert all(when >= until - 0.1 for when, _ in posted[1:])
+    assert {b"first", *(b"%d" % number for number in range(5))} == {each for _, each in posted}
+
+
+def test_a_rate(push, client, receiver, admin, topic):
+    """No more are posted than it says; what waits is not hoarded."""
+    times: list[float] = []
+
+    def act(request: Request) -> Say:
+        times.append(time.monotonic())
+        return no_content(request)
+
+    receiver.act = act
+    with contextlib.closing(client.create_producer(topic)) as producer:
+        for number in range(40):
+            producer.send_async(b"%d" % number, lambda *_: None)
+        producer.flush()
+    dispatcher = push(max_rate=10)
+    most = 0
+    while len(times) < 40:
+        most = max(most, dispatcher.in_hand[0])
+        time.sleep(0.05)
+    eventually(drained(admin, topic))
+    assert times[-1] - times[0] >= 39 / 10 - 0.2
+    assert most <= 10 + 2
+
+
 def test_a_policy_judges_what_has_failed(push, publish, receiver, dead_letters):
     """`PushNacked` is an error like another one."""
     receiver.act = lambda _request: answer(400)
@@ -302,7 +386,9 @@ def test_over_tls(push, client, topic, admin):
         producer.flush()
     theirs, ours = tls_contexts()
     with Receiver(act, tls=theirs) as endpoint:
-        dispatcher = push(endpoint.url, tls=ours, max_outstanding=8)
+        dispatcher = push(
+            endpoint.url, connections=pr.push.Connections(tls=ours), max_outstanding=8
+        )
         eventually(drained(admin, topic))
         dispatcher.stop()
     assert 200 == len(acked)
@@ -311,7 +397,11 @@ def test_over_tls(push, client, topic, admin):
 
 def test_unwrapped(push, publish, receiver, topic):
     """The payload is the body; metadata and attributes are headers, if they can be."""
-    push(wrapped=False, write_metadata=True, attribute_headers=["color", "content-type"])
+    push(
+        form=pr.push.Form(
+            wrapped=False, write_metadata=True, attribute_headers=["color", "content-type"]
+        )
+    )
     attributes = {
         "color": "blue",
         "Content-Type": "text/plain",
@@ -350,7 +440,7 @@ def test_unwrapped(push, publish, receiver, topic):
 
 def test_unwrapped_without_metadata(push, publish, receiver):
     """Attributes stay behind."""
-    push(wrapped=False)
+    push(form=pr.push.Form(wrapped=False))
     publish(b"raw", properties={"color": "blue"})
     receiver.wait_for(1)
     headers = receiver.requests[0].headers
@@ -396,8 +486,9 @@ def test_the_window_bounds_what_is_in_hand(push, publish, receiver, release, top
     receiver.wait_for(50)
 
 
-def test_slow_answers_do_not_starve(push, client, receiver, admin, topic):
+def test_slow_answers_do_not_starve(push, client, receiver, admin, topic, monkeypatch):
     """Answers that take longer than the limit leave the window growing with each round."""
+    monkeypatch.setattr("pulsar_retry.push.pacing.window.LATENCY_LIMIT", 0.05)
     with contextlib.closing(client.create_producer(topic)) as producer:
         for number in range(120):
             producer.send_async(str(number).encode(), lambda *_: None)
@@ -408,7 +499,7 @@ def test_slow_answers_do_not_starve(push, client, receiver, admin, topic):
         return no_content(request)
 
     receiver.act = act
-    dispatcher = push(latency_limit=0.05)
+    dispatcher = push()
     receiver.wait_for(120)
     eventually(drained(admin, topic))
     assert dispatcher.pace.latency > 0.05
@@ -540,6 +631,7 @@ def test_running_it_twice(push, publish, receiver, release, admin, topic):
 def test_growth_beyond_the_fast_one(push, client, receiver, admin, topic, monkeypatch):
     """It goes on by one a round, and as many requests are outstanding: here beyond 8, not 3000."""
     monkeypatch.setattr("pulsar_retry.push.pacing.window.EXPONENTIAL_UP_TO", 8)
+    monkeypatch.setattr("pulsar_retry.push.pacing.window.LATENCY_LIMIT", math.inf)
     release = threading.Event()
     release.set()
 
@@ -548,7 +640,7 @@ def test_growth_beyond_the_fast_one(push, client, receiver, admin, topic, monkey
         return no_content(request)
 
     receiver.act = act
-    dispatcher = push(max_outstanding=3500, latency_limit=math.inf)
+    dispatcher = push(max_outstanding=3500)
     with contextlib.closing(client.create_producer(topic)) as producer:
         for _ in range(200):
             producer.send_async(b"quick", lambda *_: None)
@@ -600,18 +692,17 @@ def test_metrics(push, publish, receiver, admin, topic):
         ({"ack_deadline": 9}, "ack_deadline=9: expected 10 to 600 seconds"),
         ({"ack_deadline": 601}, "ack_deadline=601: expected 10 to 600 seconds"),
         ({"max_outstanding": 0}, "max_outstanding=0"),
-        ({"latency_limit": 0}, "latency_limit=0"),
-        ({"write_metadata": True}, "wrapped=False"),
-        ({"wrapped": False, "write_metadata": True, "attribute_headers": ["Host"]}, "'Host'"),
-        ({"audience": " "}, "audience=' '"),
-        ({"audience": "x"}, "audience='x': expected a ServiceAccount"),
-        ({"guard": "10.0.0.0/8"}, "guard="),
+        ({"max_rate": 0}, "max_rate=0"),
+        ({"max_rate": "5"}, "max_rate='5'"),
+        ({"max_rate": math.nan}, "max_rate=nan"),
         ({"redelivery": "both"}, "redelivery='both'"),
-        ({"sign": "pw"}, "sign='str': expected a ServiceAccount"),
         ({"flow_control": 5}, "flow_control=5"),
+        ({"form": "wrapped"}, "form='wrapped': expected a Form"),
+        ({"connections": "10.0.0.0/8"}, "connections='10.0.0.0/8': expected a Connections"),
+        ({"letters": "plain"}, "letters='plain': expected a Letters"),
         *(
-            ({name: 1}, f"^{name}=1: expected")
-            for name in ("wrapped", "write_metadata", "allow_http", "paused")
+            ({"dead_letter_statuses": each}, "dead_letter_statuses=")
+            for each in (410, "410", [204], [102], [600], [True], [[410]], ["410"])
         ),
     ],
 )

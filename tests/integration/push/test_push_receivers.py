@@ -81,9 +81,8 @@ def test_flask_behind_the_verifier(client, topic, publish, admin, flask):
         publish(b"Alice")
         eventually(lambda: bool(sample("pulsar_retry_push_requests_total", labels)))
     assert [] == names
-    with pr.push.Dispatcher(
-        client, topic, SUBSCRIPTION, url, sign=account, audience="my-shop", ack_deadline=600
-    ):
+    form = pr.push.Form(sign=account, audience="my-shop")
+    with pr.push.Dispatcher(client, topic, SUBSCRIPTION, url, form=form, ack_deadline=600):
         eventually(lambda: names == ["Alice"])
         eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
 

@@ -148,6 +148,14 @@ def test_health_and_metrics(serve, publish, receiver):
     assert 404 == served.ask("/.well-known/jwks.json")[0]
 
 
+def test_an_address_in_use(serve):
+    """The error names the address, and nothing is posted."""
+    address = serve().ready["listen"].removeprefix("http://")
+    with pytest.raises(AssertionError, match="cannot listen on 127") as refused:
+        serve("--listen", address)
+    assert address.partition(":")[2] in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("status", "said"), [(400, "answered 400"), (None, "connectionrefusederror")]
 )
@@ -173,20 +181,20 @@ def test_failures_are_said(serve, publish, receiver, status, said):
     assert all(said in each.lower() for each in errors)
 
 
-def key_file(folder: Path) -> Path:
+def key_file(folder: Path, key_id: str = "one") -> Path:
     """Write a service account's key file, as Google's."""
     from cryptography.hazmat.primitives import serialization as s  # noqa: PLC0415 - the one use
     from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415 - likewise
 
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()).decode()
-    path = folder / "key.json"
+    path = folder / f"{key_id}.json"
     content = {
         "type": "service_account",
         "client_email": "push@example.com",
         "client_id": "113774264463038321964",
         "private_key": pem,
-        "private_key_id": "one",
+        "private_key_id": key_id,
     }
     path.write_text(json.dumps(content))
     return path
@@ -194,13 +202,17 @@ def key_file(folder: Path) -> Path:
 
 def test_signed(serve, publish, receiver, tmp_path):
     """A receiver verifies with the keys that are served; one token serves several requests."""
-    served = serve("--service-account", str(key_file(tmp_path)))
+    files = [str(key_file(tmp_path, key_id)) for key_id in ("one", "next")]
+    served = serve(*(word for each in files for word in ("--service-account", each)))
     for number in range(3):
         publish(b"%d" % number)
     receiver.wait_for(3)
     tokens = {request.headers["Authorization"] for request in receiver.requests}
     assert 1 == len(tokens)
     keys = served.ready["listen"] + "/.well-known/jwks.json"
+    assert ["one", "next"] == [
+        each["kid"] for each in json.loads(served.ask("/.well-known/jwks.json")[1])["keys"]
+    ]
     verifier = Verifier(keys, audience=receiver.url, email="push@example.com")
     claims = verifier.verify(dict(receiver.requests[0].headers))
     assert ("https://accounts.google.com", "113774264463038321964", True) == (
@@ -218,7 +230,7 @@ def test_dead_letters_for_others(serve, publish, receiver, dead_letters):
     """The options that no policy has reach the letters, too."""
     receiver.act = lambda _request: answer(500)
     policy = ("--max-delivery-attempts", "5", "--pubsub-attributes")
-    serve(*policy, "--breaker", "--latency-limit", "inf")
+    serve(*policy, "--breaker", "--max-rate", "50")
     publish(b"tea")
     (letter,) = dead_letters(1)
     assert "5" == letter.properties()["CloudPubSubDeadLetterSourceDeliveryCount"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from functools import partial
 from typing import Any
 
 import _pulsar
@@ -14,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.push.arguments import attribute_headers_of
 from pulsar_retry.push.body import (
     Pushed,
     common_headers,
@@ -24,6 +24,7 @@ from pulsar_retry.push.body import (
     wrapped,
 )
 from pulsar_retry.push.endpoint import Guard, PushEndpoint
+from pulsar_retry.push.form import Form
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.owner import Recipient
 
@@ -248,10 +249,13 @@ def test_an_attribute_is_no_header_that_others_act_upon(name):
     ]
 
 
+METADATA = partial(Form, wrapped=False, write_metadata=True)
+
+
 def test_attributes_that_were_named():
     """In any case, but to the letter: CGI and WSGI take other characters for a hyphen."""
     attributes = {"Content-Type": "text/plain", "X_TENANT": "forged", "x-tenant": "a", "other": "b"}
-    named = attribute_headers_of(["content-type", "X-Tenant"], write_metadata=True)
+    named = METADATA(attribute_headers=["content-type", "X-Tenant"]).attribute_headers
     own, left_out = unwrapped_headers(
         Pushed(b"", attributes, "1", 0), NAME, write_metadata=True, attribute_headers=named
     )
@@ -268,13 +272,13 @@ def test_attributes_that_were_named():
 def test_what_cannot_be_named(names):
     """What belongs to the request itself, or is no header's name."""
     with pytest.raises(ConfigError, match="attribute_headers"):
-        attribute_headers_of(names, write_metadata=True)
+        METADATA(attribute_headers=names)
 
 
 def test_names_without_metadata():
     """They would do nothing."""
     with pytest.raises(ConfigError, match="write_metadata"):
-        attribute_headers_of(["Origin"], write_metadata=False)
+        Form(attribute_headers=["Origin"])
 
 
 def test_pub_subs_limits():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_retry.pull.rules.rate import CATCH_UP, RateLimit
 from pulsar_retry.push.pacing.pacer import Pacer, Ticket
 from pulsar_retry.push.pacing.window import Window
 
@@ -31,7 +32,7 @@ def clock() -> Clock:
 @pytest.fixture
 def pacer(clock: Clock) -> Pacer:
     """Give a pacer with a new window."""
-    return Pacer(Window(), clock)
+    return Pacer(Window(), clock=clock)
 
 
 def send(pacer: Pacer) -> Ticket:
@@ -60,6 +61,60 @@ def test_backing_off(pacer, clock):
     assert not pacer.enter()
     pacer.leave(ticket, acked=False)
     assert pytest.approx(0.2) == pacer.wait()
+
+
+def test_the_endpoint_asks_to_wait(pacer, clock):
+    """Nothing is sent before, although others succeed; the backoff counts if it is longer."""
+    tickets = [send(pacer) for _ in range(3)]
+    pacer.leave(tickets.pop(), acked=False, retry_after=30.0)
+    pacer.leave(tickets.pop(), acked=True)
+    assert (True, False, 0, 30.0) == (
+        pacer.is_shut(),
+        pacer.enter(),
+        pacer.free(),
+        pacer.pace().delay,
+    )
+    assert (True, 16, 30.0) == (pacer.is_backing_off(), pacer.room(0), pacer.wait())
+    pacer.leave(tickets.pop(), acked=False, retry_after=2.0)  # less than what was asked before
+    clock.now += 29.9
+    assert pytest.approx(0.1) == pacer.wait()
+    clock.now += 0.1
+    assert pacer.enter()
+    for _ in range(20):
+        pacer.leave(pacer.begin(), acked=False, retry_after=1.0)
+        clock.now += pacer.wait()
+        assert pacer.enter()
+    assert pacer.pace().delay > 30
+
+
+def test_another_endpoint_has_not_asked_to_wait(pacer):
+    """What the old one asks for is forgotten, and counts no more."""
+    late = send(pacer)
+    pacer.leave(send(pacer), acked=False, retry_after=600.0)
+    pacer.begin_anew()
+    pacer.leave(late, acked=False, retry_after=600.0)
+    assert (0.0, True) == (pacer.pace().delay, pacer.enter())
+
+
+def test_a_rate(clock):
+    """Each is sent at its turn, also after a pause; no more is received than a second's."""
+    pacer = Pacer(Window(), RateLimit(10), clock)
+    assert (1, 8, True) == (pacer.free(), pacer.room(0), pacer.is_backing_off())
+    pacer.leave(send(pacer), acked=True)
+    assert (False, 0, False) == (pacer.enter(), pacer.free(), pacer.is_shut())
+    assert 0 < pacer.wait() <= 0.1
+    sent = 0
+    for _ in range(1000):
+        clock.now += 0.01
+        while pacer.enter():
+            pacer.leave(pacer.begin(), acked=True)
+            sent += 1
+    assert 99 <= sent <= 101
+    assert 10 == pacer.room(0)
+    clock.now += 10
+    assert pacer.enter()
+    pacer.forget()
+    assert pacer.enter()
 
 
 def test_failures_on_their_way_together_count_once(pacer):
@@ -112,17 +167,19 @@ def test_latency(pacer, clock):
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["send", "ack", "nack", "wait", "pause", "resume"]), st.floats(0, 70)
+            st.sampled_from(["send", "ack", "nack", "asks", "wait", "pause", "resume"]),
+            st.floats(0, 70),
         ),
         max_size=200,
-    )
+    ),
+    st.none() | st.floats(0.1, 100),
 )
-def test_it_never_lets_more_out_than_it_says(events):
-    """Not beyond the window, not before the delay, not while it is paused."""
+def test_it_never_lets_more_out_than_it_says(events, rate):
+    """Not beyond window and rate, not before the delay or what is asked, not while it is paused."""
     clock = Clock()
-    pacer = Pacer(Window(maximum=50), clock)
+    pacer = Pacer(Window(maximum=50), None if rate is None else RateLimit(rate), clock)
     tickets: list[Ticket] = []
-    last = -math.inf
+    last = asked = -math.inf
     for kind, value in events:
         pace = pacer.pace()
         match kind:
@@ -133,6 +190,8 @@ def test_it_never_lets_more_out_than_it_says(events):
                 if entered:
                     assert len(tickets) < pace.window
                     assert not pace.paused
+                    assert clock.now >= asked
+                    assert rate is None or clock.now - last >= 1 / rate - CATCH_UP - 1e-9
                     assert clock.now - last >= pace.delay - 1e-9
                     last = clock.now
                     tickets.append(pacer.begin())
@@ -142,7 +201,10 @@ def test_it_never_lets_more_out_than_it_says(events):
                 pacer.pause()
             case "resume":
                 pacer.resume()
-            case _ if tickets:
+            case "asks" if tickets:
+                pacer.leave(tickets.pop(), acked=False, retry_after=value)
+                asked = max(asked, clock.now + value)
+            case "ack" | "nack" if tickets:
                 pacer.leave(tickets.pop(), acked=kind == "ack")
         assert len(tickets) == pacer.pace().outstanding
         assert pacer.room(0) >= 0 or pacer.pace().outstanding > pacer.pace().window

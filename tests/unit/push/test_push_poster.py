@@ -382,7 +382,7 @@ def unread(
         theirs, ours = tls or (None, None)
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=theirs)
         url = f"http{'s' if tls else ''}://localhost:{server.sockets[0].getsockname()[1]}/"
-        poster = Poster(PushEndpoint.of(url), deadline=60.0, guard=Guard(), trust=ours)
+        poster = Poster(PushEndpoint.of(url), deadline=60.0, guard=Guard(), tls=ours)
         answers = [await poster.post(body, []) for _ in range(2)]
         await poster.aclose()
         server.close()
@@ -583,7 +583,7 @@ def trust(authority: trustme.CA) -> ssl.SSLContext:
 def test_tls(authority):
     """A certificate of an authority that is trusted, for the endpoint's name."""
     with Receiver(tls=server_tls(authority, "localhost")) as receiver:
-        assert post(receiver.url, trust=trust(authority)).is_ack
+        assert post(receiver.url, tls=trust(authority)).is_ack
 
 
 def test_http_1_1_is_spoken_whatever_a_server_prefers(authority):
@@ -599,7 +599,7 @@ def test_http_1_1_is_spoken_whatever_a_server_prefers(authority):
         return protocol
 
     with Receiver(tls=theirs) as receiver:
-        assert "http/1.1" == asked(receiver.url, ask, trust=ours)
+        assert "http/1.1" == asked(receiver.url, ask, tls=ours)
 
 
 @pytest.mark.parametrize("name", ["localhost", "other.example.com"])
@@ -607,5 +607,5 @@ def test_certificates_are_verified(authority, name):
     """Neither an unknown authority nor another name will do."""
     with Receiver(tls=server_tls(authority, name)) as receiver:
         trusted = None if name == "localhost" else trust(authority)
-        assert "tls" == post(receiver.url, trust=trusted).failure
+        assert "tls" == post(receiver.url, tls=trusted).failure
         assert [] == receiver.requests

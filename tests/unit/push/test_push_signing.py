@@ -139,6 +139,35 @@ def test_verified(account, verifier):
         assert EMAIL == verifier.verify({spelling: value})["email"]
 
 
+def test_a_receiver_whose_clock_is_behind(account):
+    """Two seconds, or nearly a minute: the token was issued by then."""
+    token = account.token(AUDIENCE)
+    for behind in (2, 55):
+        assert jwt.decode_complete(token, options={"verify_signature": False})["payload"][
+            "iat"
+        ] <= (time.time() - behind)
+
+
+def test_the_key_changes():
+    """The new key and the old one are published together, while one of them signs."""
+    old = ServiceAccount(EMAIL, pem(KEY), key_id="old")
+    new = ServiceAccount(EMAIL, pem(OTHER_KEY), key_id="new")
+    before = ServiceAccount(EMAIL, pem(KEY), key_id="old", others=[new])
+    after = ServiceAccount(EMAIL, pem(OTHER_KEY), key_id="new", others=[old])
+    for signer, key_id in ((before, "old"), (after, "new")):
+        token = signer.token(AUDIENCE)
+        assert key_id == jwt.get_unverified_header(token)["kid"]
+        for published in (before, after):
+            assert {"old", "new"} == {key["kid"] for key in published.jwks()["keys"]}
+            assert {"old", "new"} == set(published.certificates())
+            keys = Verifier(published.jwks(), audience=AUDIENCE, email=EMAIL)
+            assert EMAIL == keys.verify_token(token)["email"]
+            info = published.token_info(token)
+            assert info is not None
+            assert key_id == info["kid"]
+    assert None is new.token_info(old.token(AUDIENCE))
+
+
 def none_token() -> str:
     """Return a token that says it needs no signature."""
     return jwt.encode(claims(), None, algorithm="none", headers={"kid": "one"})
@@ -321,6 +350,8 @@ def test_clock_skew(verifier, account):
         {"lifetime": 300},
         {"lifetime": 3601},
         {"issuer": ""},
+        {"others": "secret"},
+        {"others": [ServiceAccount(EMAIL, pem(KEY))]},
     ],
 )
 def test_an_account_of_nonsense(arguments):

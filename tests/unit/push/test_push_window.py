@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 import random
 from statistics import fmean
 
@@ -120,13 +119,6 @@ def test_beyond_3000_slow_answers_bring_it_back_to_3000():
     assert window.size > 3020
 
 
-def test_without_a_limit_slow_answers_hold_nothing_back():
-    """With ``latency_limit=math.inf`` it grows beyond 3000 however slow they are."""
-    window = Window(maximum=10_000, latency_limit=math.inf)
-    rounds(window, 40, 30.0)
-    assert window.size > 3020
-
-
 def test_beyond_3000_failures_bring_it_back_to_3000():
     """Where less than 99 % are acknowledged; one of a thousand leaves it growing."""
     window = Window(maximum=10_000)
@@ -202,13 +194,6 @@ def test_a_window_of_nonsense(value):
     """A whole number, 1 or more."""
     with pytest.raises(ConfigError, match="max_outstanding"):
         Window(maximum=value)
-
-
-@pytest.mark.parametrize("value", [0, -1, "1", math.nan])
-def test_a_limit_of_nonsense(value):
-    """Seconds, more than 0."""
-    with pytest.raises(ConfigError, match="latency_limit"):
-        Window(latency_limit=value)
 
 
 # -- backoff --------------------------------------------------------------------------------------
