@@ -68,11 +68,9 @@ def test_the_nack_path_counts_alike(limit: int, redeliveries: int) -> None:
 def test_max_attempts_is_how_often_a_handler_sees_it(max_attempts: int) -> None:
     """Then it is dead, on the last failure and not one later."""
     policy = pr.RetryPolicy(max_attempts=max_attempts, backoff=pr.Immediate())
-    attempt = 1
-    while pr.decide(policy, attempt, failed(ValueError())) == RetryLater(0):
-        attempt += 1
-    assert max_attempts == attempt
-    dead = pr.decide(policy, attempt, failed(ValueError()))
+    for attempt in range(max(1, max_attempts - 5), max_attempts):
+        assert RetryLater(0) == pr.decide(policy, attempt, failed(ValueError()))
+    dead = pr.decide(policy, max_attempts, failed(ValueError()))
     assert DeadLetter("retries-exhausted") == dead
 
 

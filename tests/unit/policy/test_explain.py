@@ -87,7 +87,8 @@ def test_a_long_schedule_is_shown_in_part() -> None:
     """Ten thousand steps are enough, and an age that never comes is no reason to go on."""
     endless = pr.RetryPolicy(max_attempts=math.inf, max_age=1, backoff=pr.Immediate())
     for policy in (pr.RetryPolicy(max_attempts=10**9), endless):
-        assert (False, 10_000) == (pr.explain(policy).complete, len(pr.explain(policy).steps))
+        schedule = pr.explain(policy)
+        assert (False, 10_000) == (schedule.complete, len(schedule.steps))
 
 
 @pytest.mark.parametrize("attempts", [0, -1, 1.0, "5", True])
