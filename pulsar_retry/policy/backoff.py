@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -67,7 +68,7 @@ _DOUBLE = 2.0
 
 def _multiplier(value: float) -> float:
     growth = number(value)  # a float: powers of an int would use gigabytes instead of overflowing
-    if not 1 < growth < float("inf"):
+    if not 1 < growth < math.inf:
         raise ConfigError.bad("multiplier", value, "a number above 1")
     return growth
 

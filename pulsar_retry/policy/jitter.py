@@ -53,6 +53,6 @@ def spread(jitter: Jitter, backoff: Backoff, attempt: int, key: str) -> float:
 
 def _fraction(attempt: int, key: str) -> float:
     """Return a pseudo-random number, at least 0 and below 1."""
-    text = f"{attempt} {key}".encode("utf-8", "surrogatepass")
+    text = f"{attempt} {key}".encode(errors="surrogatepass")
     digest = hashlib.blake2b(text, digest_size=8).digest()
     return (int.from_bytes(digest) >> 11) / (1 << 53)

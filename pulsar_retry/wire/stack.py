@@ -135,7 +135,7 @@ def _kind(error: BaseException) -> str | None:
 
 @lru_cache(256)
 def _hash(*parts: str) -> str:
-    return hashlib.blake2b("\n".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return hashlib.blake2b("\n".join(parts).encode(errors="replace"), digest_size=8).hexdigest()
 
 
 def formatted(error: BaseException) -> str:

@@ -35,22 +35,6 @@ def _avro_order(first_fields):
 SHORT = AvroSchema(None, schema_definition=_avro_order([]))
 
 
-def test_keys_and_event_time_are_kept(subscribe, publish, dead_letters):
-    """On retry letters and on dead letters."""
-    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(1))
-    publish(b"\x00\xff", partition_key="customer-7", ordering_key="o-1", event_timestamp=1_700_000)
-
-    consumer.reconsume_later(consumer.receive(SOON), delay=0)
-    letter = consumer.receive(SOON)
-    consumer.reconsume_later(letter, delay=0)
-
-    for message in (letter, *dead_letters(1)):
-        assert b"\x00\xff" == message.data()
-        assert "customer-7" == message.partition_key()
-        assert "o-1" == message.ordering_key()
-        assert 1_700_000 == message.event_timestamp()
-
-
 def test_a_null_value_stays_null(subscribe, publish):
     """A tombstone is not an empty payload."""
     consumer = subscribe()

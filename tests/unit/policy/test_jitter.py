@@ -55,6 +55,11 @@ def test_messages_that_failed_together_come_back_apart(jitter: Jitter) -> None:
     assert all(60 <= tenths.count(tenth) <= 140 for tenth in range(10))
 
 
+def test_any_text_is_a_key() -> None:
+    """Also one that is no UTF-8."""
+    assert 0 <= spread("full", pr.Fixed(60), 1, "\udcff") < 60
+
+
 def test_another_attempt_has_another_delay() -> None:
     """Of the same message, with the same backoff."""
     assert 100 == len({spread("full", pr.Fixed(60), attempt, "key") for attempt in range(1, 101)})

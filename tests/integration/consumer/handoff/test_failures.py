@@ -13,22 +13,6 @@ from support.reading import A_LOOK, SOON, receive_all, receive_different
 from support.waiting import eventually
 
 
-def test_a_terminated_retry_topic(subscribe, publish, admin, topic):
-    """The caller gets the error with its cause, and the message comes back undamaged."""
-    consumer = subscribe()
-    publish(b"x")
-    message = consumer.receive(SOON)
-    admin.terminate(f"{topic}-billing-RETRY")
-
-    with pytest.raises(pr.LetterPublishError, match="-billing-RETRY") as caught:
-        consumer.reconsume_later(message)
-
-    assert isinstance(caught.value.__cause__, pulsar.TopicTerminated)
-    assert isinstance(caught.value, pulsar.PulsarException)
-    again = consumer.receive(SOON)
-    assert (b"x", message.properties()) == (again.data(), again.properties())
-
-
 def test_a_retry_topic_that_ends_under_its_producer(subscribe, publish, admin, topic):
     """The producer is there already when the topic is terminated."""
     consumer = subscribe()
@@ -150,56 +134,6 @@ def test_a_letter_too_big_for_the_topic(subscribe, publish, admin, topic):
 
     eventually(until_refused)
     assert b"x" * 10_000 == consumer.receive(SOON).data()
-
-
-def test_ten_threads_reconsume_at_once(subscribe, publish, client, topic):
-    """Every message comes back exactly once, through one producer."""
-    consumer = subscribe()
-    for number in range(200):
-        publish(b"%d" % number)
-    messages = [consumer.receive(SOON) for _ in range(200)]
-    errors = []
-
-    def work(mine):
-        try:
-            for message in mine:
-                consumer.reconsume_later(message, delay=0.2)
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(messages[n::10],)) for n in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-
-    assert [] == errors
-    assert Counter(b"%d" % n for n in range(200)) == Counter(receive_all(consumer, count=200))
-
-
-def test_ten_threads_fail_at_once(subscribe, publish, admin, topic):
-    """A producer that cannot be made fails every caller and hangs none."""
-    consumer = subscribe()
-    for number in range(10):
-        publish(b"%d" % number)
-    messages = [consumer.receive(SOON) for _ in range(10)]
-    admin.terminate(f"{topic}-billing-RETRY")
-    outcomes = []
-
-    def work(message):
-        try:
-            consumer.reconsume_later(message)
-        except pr.LetterPublishError as error:
-            outcomes.append(error)
-
-    threads = [threading.Thread(target=work, args=(message,)) for message in messages]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-
-    assert 10 == len(outcomes)
-    assert {b"%d" % n for n in range(10)} == receive_different(consumer, 10)
 
 
 def test_several_receivers_share_one_consumer(subscribe, publish):
