@@ -104,10 +104,15 @@ def refusal_of(result: _pulsar.Result, raw: Any, letter: Letter) -> Exception:
     error = error_of(result)
     if result != _pulsar.Result.MessageTooBig:
         return error
-    size = sum(
+    text = _TOO_LARGE.format(error=error, payload=raw.length(), properties=bytes_of(letter))
+    return type(error)(text)
+
+
+def bytes_of(letter: Letter) -> int:
+    """Return how many bytes the properties of *letter* have."""
+    return sum(
         len(f"{name}{text}".encode(errors="replace")) for name, text in letter.properties.items()
     )
-    return type(error)(_TOO_LARGE.format(error=error, payload=raw.length(), properties=size))
 
 
 def build_letter(

@@ -17,6 +17,7 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.initial_subscription import Attempts, Keeper, letter_client_of
+from pulsar_retry.consumer.handoff.making import bytes_of
 from pulsar_retry.consumer.handoff.sender import CallbackSender
 from pulsar_retry.consumer.handoff.writer_schemas import WireSchema
 from pulsar_retry.errors import ConfigError, LetterPublishError
@@ -28,8 +29,8 @@ _log = logging.getLogger("pulsar_retry")
 _COMPRESSION = {name.lower(): member for name, member in pulsar.CompressionType.__members__.items()}
 
 _REFUSED = (
-    "the broker refuses the letter (payload of {size} bytes, delay {delay:g} s) by closing the "
-    "connection, and gives clients no reason (pulsar-client may log it): check "
+    "the broker refuses the letter ({size} bytes with properties, delay {delay:g} s) by closing "
+    "the connection, and gives clients no reason (pulsar-client may log it): check "
     "maxDeliveryDelayInMillis of the namespace's delayed delivery policy, and maxMessageSize of "
     "the topic"
 )
@@ -48,7 +49,7 @@ class Refusal(Attempts):
 
     Attributes:
         delay: The letter's delay in seconds.
-        size: The size of its payload in bytes.
+        size: The size of its payload and its properties in bytes.
     """
 
     delay: float
@@ -56,7 +57,11 @@ class Refusal(Attempts):
 
     def covers(self, flight: Flight) -> bool:
         """Tell whether a broker that refuses this letter refuses that of *flight* too."""
-        return flight.letter.delay >= self.delay and flight.size >= self.size
+        return flight.letter.delay >= self.delay and _size_of(flight) >= self.size
+
+
+def _size_of(flight: Flight) -> int:
+    return flight.size + bytes_of(flight.letter)
 
 
 @attrs.define(eq=False)
@@ -108,7 +113,7 @@ class Outlet(Attempts):
 
     def refused(self, flight: Flight, now: float) -> LetterPublishError:
         """Record that the broker has refused the letter of *flight*; return the error."""
-        delay, size, before = flight.letter.delay, flight.size, self.refusal
+        delay, size, before = flight.letter.delay, _size_of(flight), self.refusal
         refusal = Refusal(delay, size)
         if before is not None:
             refusal.failures = before.failures

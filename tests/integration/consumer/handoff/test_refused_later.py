@@ -19,7 +19,7 @@ BAD = 7
 class Delays:
     """The namespace limits delays."""
 
-    delay = 6_000
+    delay, bad, properties = 6_000, b"x" * 100_000, {}
 
     @staticmethod
     def begin(admin, namespace, _retry):
@@ -31,12 +31,18 @@ class Delays:
 class Sizes:
     """The topic limits the size of messages, and only one is larger."""
 
-    delay = 500
+    delay, bad, properties = 500, b"x" * 100_000, {}
 
     @staticmethod
     def begin(admin, _namespace, retry):
         """Allow 50 kB."""
         admin.set_topic_policy(retry, "maxMessageSize", 50_000)
+
+
+class Properties(Sizes):
+    """The same limit, and the properties of one letter are larger; all payloads are alike."""
+
+    bad, properties = b"bad", {"x": "x" * 100_000}
 
 
 def is_refused(url, topic, delay):
@@ -56,18 +62,18 @@ def is_refused(url, topic, delay):
 
 
 @pytest.fixture
-def held(client, topic):
+def held(client, topic, limit):
     """Return a consumer of the same client that holds all messages and acknowledges none."""
     consumer = client.subscribe(topic, "bystander", **FROM_START)
     producer = client.create_producer(topic)
     for number in range(COUNT):
-        producer.send(b"x" * 100_000 if number == BAD else b"%d" % number)
+        producer.send(limit.bad if number == BAD else b"%03d" % number)
     messages = [consumer.receive(SOON) for _ in range(COUNT)]
     yield consumer
     assert COUNT == len(messages)
 
 
-@pytest.mark.parametrize("limit", [Delays, Sizes])
+@pytest.mark.parametrize("limit", [Delays, Sizes, Properties])
 def test_a_limit_that_is_set_later(client, broker, namespace, topic, admin, held, limit):
     """Only what is above it fails, clearly; others' messages stay, and neighbours are published."""
     retry = f"{topic}-{SUBSCRIPTION}-RETRY"
@@ -79,8 +85,11 @@ def test_a_limit_that_is_set_later(client, broker, namespace, topic, admin, held
     before = admin.stats(retry)["msgInCounter"]
 
     def hand_on(message):
-        delay = limit.delay if len(message.data()) > 9 else 500
-        return consumer.reconsume_later_async(message, delay=delay)
+        if message.data() != limit.bad:
+            return consumer.reconsume_later_async(message, delay=500)
+        return consumer.reconsume_later_async(
+            message, delay=limit.delay, properties=limit.properties
+        )
 
     futures = [hand_on(message) for message in rest]
     failed = [each for each in futures if each.exception(120) is not None]

@@ -103,7 +103,8 @@ class Flight:
     """A letter in flight, and its hand-off."""
 
     def __init__(self, size: int, delay: float = 0.0) -> None:
-        self.size, self.letter, self.hand_off = size, SimpleNamespace(delay=delay), self
+        self.size, self.hand_off = size, self
+        self.letter = SimpleNamespace(delay=delay, properties={})
         self.is_over = False
         self.ends: list[Any] = []
 
@@ -152,7 +153,7 @@ def test_the_one_that_is_refused_fails(file: SingleFile, broker: Broker, outlet:
     first, refused, last = ended(file, Flight(1), Flight(11, delay=7.0), Flight(2))
     assert ["Ok", "Ok"] == [first, last]
     assert isinstance(refused, pr.LetterPublishError)
-    assert f"{RETRY}: the broker refuses the letter (payload of 11 bytes, delay 7 s)" in str(
+    assert f"{RETRY}: the broker refuses the letter (11 bytes with properties, delay 7 s)" in str(
         refused
     )
     assert [1, 11, 11, 2] == broker.sent
