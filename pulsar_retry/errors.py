@@ -18,9 +18,9 @@
     │   └── AlreadySettledError              … because it was settled before
     ├── BatchSettleError (an ExceptionGroup) some messages of a list failed; it has their errors
     ├── ConsumerClosedError (AlreadyClosed)  a call on a consumer that is closed or closing
-    ├── HandlerError                         an exception of a handler in another process
-    │   ├── UnfinishedError                  … a handler returned a generator that has not run
-    │   └── WorkerCrashedError               … the process of a handler died
+    ├── HandlerError                         a handler failed otherwise than by an Exception
+    │   ├── UnfinishedError                  … it returned a generator that has not run
+    │   └── WorkerCrashedError               … its process died
     ├── PayloadError                         a payload does not fit its schema, or is not read here
     ├── RedriveError                         a redrive could not start, or had to stop
     │   └── TopicMissingError                … because there is no such topic (so in other commands)
@@ -255,9 +255,9 @@ class AlreadySettledError(SettleError):
 
 
 class HandlerError(PulsarRetryError):
-    """The class and text of an exception from a handler in another process.
+    """A handler raised what would end a thread or a task, such as `asyncio.CancelledError`.
 
-    It replaces an exception that cannot be pickled.
+    The exception is its cause. `SystemExit` and `KeyboardInterrupt` end the subscription instead.
     """
 
 

@@ -15,7 +15,7 @@ from pulsar_retry.errors import shown
 from pulsar_retry.observe.hooks import Events
 from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
-from pulsar_retry.wire.stack import fingerprint_of, own_frame
+from pulsar_retry.wire.stack import fingerprint_of, name_of, place_text, text_of
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -103,12 +103,12 @@ class FailureLog:
                 level = logging.DEBUG if cause is None else logging.INFO
                 what = f"is settled by {action!r}"
         error = failure.error if cause is None else cause
-        turn = self._limiter.turn((level, reason, fingerprint_of(error, reason)))
+        turn = self._limiter.turn((level, reason, fingerprint_of(error)))
         if turn is None:
             level, turn = logging.DEBUG, Turn(is_first=False, held_back=0)
         if not _log.isEnabledFor(level):
             return
-        events, place = self._events, _place(error)
+        events, place = self._events, place_text(error)
         has_traceback = cause is not None and place and (turn.is_first or level == logging.DEBUG)
         _log.log(
             level,
@@ -118,7 +118,7 @@ class FailureLog:
             events.subscription,
             attempt,
             _text(error),
-            place,
+            f" ({place})" if place else "",
             turn,
             exc_info=error if has_traceback and level != logging.WARNING else None,
             extra=events.log_values(message, attempt=attempt, reason=reason),
@@ -134,13 +134,5 @@ class FailureLog:
 
 
 def _text(error: BaseException) -> str:
-    text = " ".join(shown(error)[:_MOST_TEXT].split())
-    return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
-
-
-def _place(error: BaseException) -> str:
-    """Return where in the application *error* was raised; empty if only this package was there."""
-    if (own := own_frame(error.__traceback__)) is None:
-        return ""
-    frame, line = own
-    return f" ({frame.f_code.co_filename}:{line} in {frame.f_code.co_name})"
+    text = " ".join(text_of(error)[:_MOST_TEXT].split())
+    return f"{name_of(error)}: {text}" if text else name_of(error)

@@ -15,11 +15,17 @@ from functools import lru_cache
 
 import attrs
 
-from pulsar_retry.errors import ConfigError, PulsarRetryError, shown
+from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.names import TopicName, logical
 from pulsar_retry.wire.properties import Origin
-from pulsar_retry.wire.stack import fingerprint_of, formatted
+from pulsar_retry.wire.stack import (
+    fingerprint_of,
+    fingerprint_of_reason,
+    name_of,
+    text_of,
+    traceback_of,
+)
 
 #: A function of the name of a text (``reason``, ``message`` or ``traceback``) and the text. It
 #: returns the text that may leave the process, or None to leave the text out.
@@ -29,7 +35,7 @@ _log = logging.getLogger("pulsar_retry")
 
 #: How many attempts a message's history keeps: the latest ones.
 _MAX_HISTORY = 50
-#: The maximum characters of a text, before it is redacted and shortened.
+#: The maximum characters of an error's text, before it is redacted and shortened.
 _MAX_TEXT = 65_536
 
 _REDACTED = ("reason", "message", "traceback")
@@ -190,10 +196,11 @@ class Envelope:
             subscription = subscription or origin.subscription
             message_id = message_id or origin.message_id
         kind, text, trace = None, None, None
+        fingerprint = None if reason is None else fingerprint_of_reason(reason)
         if error is not None:
-            kind, text = type(error).__qualname__, _message(error)[:_MAX_TEXT]
-            trace = None if reason is None else _traceback(error)
-        fingerprint = fingerprint_of(error, reason)
+            kind, text = name_of(error), _message(error)[:_MAX_TEXT]
+            trace = None if reason is None else traceback_of(error)
+            fingerprint = fingerprint_of(error)
         history = (*self.history, Attempt(attempt, when, kind, fingerprint))
         return Envelope(
             topic=topic,
@@ -263,16 +270,7 @@ class Envelope:
 
 def _message(error: BaseException) -> str:
     detail = error.detail if isinstance(error, PulsarRetryError) else None
-    return f"{shown(error)}\n{detail}" if detail else shown(error)
-
-
-def _traceback(error: BaseException) -> str | None:
-    if isinstance(error, PulsarRetryError) and error.kind is not None:
-        return None
-    try:
-        return formatted(error)[-_MAX_TEXT:]
-    except Exception:  # noqa: BLE001 - it is the error's own code that fails
-        return None
+    return f"{text_of(error)}\n{detail}" if detail else text_of(error)
 
 
 # -- writing --------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""What an error's traceback says, read once for each place that raises, and its fingerprint.
+"""What letters and the log say about an error: its class, text, traceback, place and fingerprint.
 
 Formatting the frames costs more than everything else about a dead letter, and most errors of a
-program are raised in few places. Pure, apart from the cache and from reading source lines.
+program are raised in few places, so each place is formatted once. Pure, apart from this cache and
+from reading source lines.
 """
 
 from __future__ import annotations
@@ -15,13 +16,22 @@ from types import CodeType, FrameType, TracebackType
 
 import attrs
 
-from pulsar_retry.errors import PulsarRetryError
+from pulsar_retry.errors import PulsarRetryError, shown
 
 #: How many places are remembered.
 _MOST = 256
 
 #: How many frames of a traceback are used: the innermost ones.
 MAX_FRAMES = 30
+
+#: The maximum characters of a traceback, before it is redacted and shortened.
+_MAX_TRACEBACK = 65_536
+
+#: The package that calls handlers.
+_WORKERS = "pulsar_retry.pull.workers."
+
+#: The name that a program's main module has in processes that it has spawned, and at home.
+_SPAWNED, _MAIN = "__mp_main__", "__main__"
 
 #: Where installed packages are, and Python's own.
 _INSTALLED = ("site-packages", "dist-packages")
@@ -48,6 +58,99 @@ class Place:
     function: str
     codes: list[CodeType]
     text: str | None = None
+
+
+@attrs.frozen
+class Description:
+    """What is said about an error. An error of another process brings it along (`bring`).
+
+    Attributes:
+        name: The name of its class.
+        text: Its text.
+        traceback: Its traceback; None if it has none (`PulsarRetryError.kind`).
+        place: Where in the application it was raised; empty if only this package was there.
+        fingerprint: See `fingerprint_of`.
+    """
+
+    name: str
+    text: str
+    traceback: str | None
+    place: str
+    fingerprint: str
+
+
+#: The attribute of an error that has the description that it has brought along.
+_BROUGHT = "_pulsar_retry_description"
+
+
+def described(error: BaseException) -> Description:
+    """Return the description of *error*."""
+    trace = traceback_of(error)
+    return Description(
+        name=name_of(error),
+        text=text_of(error),
+        traceback=trace and trace.replace(f"{_SPAWNED}.", ""),
+        place=place_text(error),
+        fingerprint=fingerprint_of(error),
+    )
+
+
+def bring(error: BaseException, description: Description) -> None:
+    """Have *error*, which is a copy of an error of another process, described as that is there."""
+    error.__dict__[_BROUGHT] = description
+
+
+def _brought(error: BaseException) -> Description | None:
+    """Return the description that *error* has brought along from another process, if any."""
+    found: Description | None = error.__dict__.get(_BROUGHT)
+    return found
+
+
+def name_of(error: BaseException) -> str:
+    """Return the name of an error's class."""
+    return known.name if (known := _brought(error)) else type(error).__qualname__
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, even if its own `str` raises."""
+    return known.text if (known := _brought(error)) else shown(error)
+
+
+def traceback_of(error: BaseException) -> str | None:
+    """Return an error's traceback; None if it has none, or its own code fails."""
+    if (known := _brought(error)) is not None:
+        return known.traceback
+    if _kind(error) is not None:
+        return None
+    try:
+        return formatted(error)[-_MAX_TRACEBACK:]
+    except Exception:  # noqa: BLE001 - it is the error's own code that fails
+        return None
+
+
+def place_text(error: BaseException) -> str:
+    """Return where in the application *error* was raised; empty if only this package was there."""
+    if (known := _brought(error)) is not None:
+        return known.place
+    if (own := own_frame(error.__traceback__)) is None:
+        return ""
+    frame, line = own
+    return f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
+
+
+def of_handler(trace: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback that begins at the handler; None if it is not in there.
+
+    The frames around it depend on where the handler runs.
+    """
+    inner = each = trace
+    while each is not None:
+        if _module(each.tb_frame).startswith(_WORKERS):
+            inner = each.tb_next
+        each = each.tb_next
+    while inner is not None and _is_of(inner.tb_frame, __name__):  # around all handlers, as spans
+        inner = inner.tb_next
+    return inner
 
 
 _places: dict[tuple[tuple[int, int], ...], Place] = {}
@@ -88,7 +191,12 @@ def own_frame(trace: TracebackType | None) -> tuple[FrameType, int] | None:
 
 
 def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__"))
+    return _at_home(str(frame.f_globals.get("__name__")))
+
+
+def _at_home(module: str) -> str:
+    """Return the name of a module as it is in a program's first process."""
+    return _MAIN if module == _SPAWNED else module
 
 
 def _is_of(frame: FrameType, module: str) -> bool:
@@ -104,19 +212,24 @@ def _is_standard(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_STANDARD)
 
 
-def fingerprint_of(error: BaseException | None, reason: str | None) -> str | None:
+def fingerprint_of(error: BaseException) -> str:
     """Return a hash of an error's origin: its class, and the function of the application.
 
     The hash stays the same as long as the function keeps its name, and reveals no data. Errors of
     HTTP clients differ by their status, too. For an error with a kind (`PulsarRetryError`) it is a
     hash of the class and the kind.
     """
-    if error is None:
-        return None if reason is None else _hash(reason)
-    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    if (known := _brought(error)) is not None:
+        return known.fingerprint
+    name = f"{_at_home(type(error).__module__)}.{type(error).__qualname__}"
     if (kind := _kind(error)) is not None:
         return _hash(name, kind)
     return _hash(name, _status(error), place_of(error.__traceback__).function)
+
+
+def fingerprint_of_reason(reason: str) -> str:
+    """Return the fingerprint of failures without an error."""
+    return _hash(reason)
 
 
 def _status(error: BaseException) -> str:

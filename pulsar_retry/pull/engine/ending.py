@@ -6,10 +6,11 @@ from collections.abc import Awaitable
 from datetime import datetime
 from typing import Any
 
-from pulsar_retry.errors import HandlerError, LeaseExpired, WorkerCrashedError
+from pulsar_retry.errors import HandlerError, LeaseExpired, WorkerCrashedError, shown
 from pulsar_retry.letters.facts import Facts
 from pulsar_retry.policy.outcomes import Failure, Retry
 from pulsar_retry.runtime.decoding import undecodable
+from pulsar_retry.wire.stack import of_handler
 
 #: These exceptions end a program, and in the same way they end a subscription.
 ENDS = (SystemExit, KeyboardInterrupt)
@@ -35,29 +36,60 @@ def ending(error: BaseException) -> BaseException | None:
 
 
 async def contained(awaitable: Awaitable[Any]) -> Any:
-    """Await *awaitable* in a task, and convert `ENDS`, which would end the event loop.
+    """Await *awaitable* in a task, and convert errors that would end more than this task.
+
+    `ENDS` would end the event loop. GeneratorExit and CancelledError would close or cancel what
+    awaits the task.
 
     Raises:
         Ending: one of `ENDS` was raised.
+        HandlerError: another error was raised that is no `Exception`.
     """
     try:
         return await awaitable
+    except Exception:
+        raise
     except ENDS as error:
         raise Ending(error) from None
+    except BaseException as error:
+        if _is_cancelled():
+            raise
+        raise failed_with(error) from error
+
+
+def _is_cancelled() -> bool:
+    """Tell whether the current coroutine is being cancelled, or is closed outside of a loop."""
+    import asyncio  # noqa: PLC0415 - few need it
+
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop is running
+        return True
+    return task is None or task.cancelling() > 0
+
+
+def failed_with(error: BaseException) -> Exception:
+    """Return what a message has failed with whose handler raised *error*.
+
+    It is the same wherever the handler runs: the traceback begins at the handler, the error of a
+    broken payload is told as such, and what would end a thread, a task or a process becomes a
+    `HandlerError`.
+    """
+    is_own = isinstance(error, HandlerError)  # raised around the handler, not in it
+    error.__traceback__ = None if is_own else of_handler(error.__traceback__)
+    if isinstance(error, Exception):
+        return undecodable(error) or error
+    wrapped = HandlerError(f"the handler raised {shown(error, repr)}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def failure_of(facts: Facts, error: BaseException, now: datetime) -> Failure:
     """Return what the policy has to know about a message whose handler raised *error*."""
-    if (broken := undecodable(error)) is not None:
-        error = broken
-    elif isinstance(error, LeaseExpired | WorkerCrashedError):
+    failed = failed_with(error)
+    if isinstance(failed, LeaseExpired | WorkerCrashedError):
         # These use up an attempt, even if the policy does not retry such errors.
         outcome = Retry()
-        outcome.__cause__ = error
-        error = outcome
-    elif not isinstance(error, Exception):
-        # Such an error would end a thread. Here it is the failure of one message.
-        wrapped = HandlerError(f"the handler raised {error!r}")
-        wrapped.__cause__ = error
-        error = wrapped
-    return Failure(error, when=now, age=now - facts.published, key=facts.key)
+        outcome.__cause__ = failed
+        failed = outcome
+    return Failure(failed, when=now, age=now - facts.published, key=facts.key)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.engine.admission import AdmissionControl
-from pulsar_retry.pull.engine.ending import ENDS, Ending
+from pulsar_retry.pull.engine.ending import contained
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Item, Slot, WorkQueue
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -213,7 +213,7 @@ class LoopWorkers:
             return self._handler(item[0])
         # The handler has its own task, so that an expired lease cancels it and not the worker.
         loop = asyncio.get_running_loop()
-        task = loop.create_task(_handled(self._handler, item[0]))
+        task = loop.create_task(contained(self._handler(item[0])))
 
         def interrupt() -> None:
             with contextlib.suppress(RuntimeError):  # as above
@@ -226,13 +226,14 @@ class LoopWorkers:
         settler = self._settler
         try:
             result = await handling
+            outcome = None if result is None else outcome_of(result)
         except BaseException as error:
             task = asyncio.current_task()
             if self._admission is None and task is not None and task.cancelling():
                 raise  # the worker is cancelled: its loop ends, and no attempt has failed
             await self._failed(slot, item, error)
             return
-        if result is not None and (outcome := outcome_of(result)) is not None:
+        if outcome is not None:
             await self._failed(slot, item, outcome)
             return
         if item[2] is not None or slot.watched is item:
@@ -251,14 +252,6 @@ class LoopWorkers:
         # messages like this one.
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._pool, self._settler.failed, slot, item, error)
-
-
-async def _handled(handler: Callable[[Any], Awaitable[Any]], message: Any) -> Any:
-    # The same as `contained`, written inline because it runs once per message.
-    try:
-        return await handler(message)
-    except ENDS as error:
-        raise Ending(error) from None
 
 
 def _do_nothing() -> None:

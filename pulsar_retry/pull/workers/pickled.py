@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import json
 from typing import Any
 
@@ -16,12 +17,15 @@ from pulsar_retry.runtime.upstream import has_null_value
 
 @attrs.frozen
 class PickledMessage:
-    """The parts of a message that a handler may read."""
+    """The parts of a message that a handler may read.
+
+    In place of texts that are not UTF-8 it has the error that reading them raises.
+    """
 
     data: bytes
-    properties: dict[str, str]
-    partition_key: str
-    ordering_key: str
+    properties: dict[str, str] | UnicodeDecodeError
+    partition_key: str | UnicodeDecodeError
+    ordering_key: str | UnicodeDecodeError
     publish_timestamp: int
     event_timestamp: int
     message_id: bytes
@@ -59,9 +63,9 @@ def carried(message: Any) -> PickledMessage:
     raw = raw_of(message)
     return PickledMessage(
         data=raw.data(),
-        properties=raw.properties(),
-        partition_key=raw.partition_key(),
-        ordering_key=raw.ordering_key(),
+        properties=_read(raw.properties),
+        partition_key=_read(raw.partition_key),
+        ordering_key=_read(raw.ordering_key),
         publish_timestamp=raw.publish_timestamp(),
         event_timestamp=raw.event_timestamp(),
         message_id=raw.message_id().serialize(),
@@ -73,6 +77,14 @@ def carried(message: Any) -> PickledMessage:
         has_null_value=has_null_value(raw),
         written=_written(message),
     )
+
+
+def _read(read: Callable[[], Any]) -> Any:
+    """Return what *read* returns, or the error for texts that are not UTF-8."""
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        return error
 
 
 def _written(message: Any) -> Any:
@@ -96,7 +108,13 @@ class _Restored:
         value = getattr(self._parts, name)
         if name == "message_id":
             value = pulsar.MessageId.deserialize(value)
-        return lambda: value
+
+        def read() -> Any:
+            if isinstance(value, UnicodeDecodeError):
+                raise value
+            return value
+
+        return read
 
     def length(self) -> int:
         """Return the number of bytes."""

@@ -13,7 +13,6 @@ import multiprocessing
 import pickle
 import signal
 import threading
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,16 +20,16 @@ from typing import Any
 from pulsar.schema import AvroSchema, BytesSchema, JsonSchema, StringSchema
 
 from pulsar_retry.consumer.handoff.writer_schemas import letters_schema
-from pulsar_retry.errors import ConfigError, HandlerError, WorkerCrashedError, shown
+from pulsar_retry.errors import ConfigError, WorkerCrashedError, shown
 from pulsar_retry.letters.facts import Facts
-from pulsar_retry.policy.outcomes import Defer
-from pulsar_retry.pull.engine.ending import ENDS, Ending, ending
+from pulsar_retry.policy.outcomes import Defer, outcome_of
+from pulsar_retry.pull.engine.ending import ENDS, Ending, ending, failed_with
 from pulsar_retry.pull.engine.work_queue import Slot
 from pulsar_retry.pull.rules.crashes import check_crashes
 from pulsar_retry.pull.typed import of_message
 from pulsar_retry.pull.workers.pickled import Writers, carried, restored
+from pulsar_retry.pull.workers.pickled_errors import PickledError, pickled_error, restored_error
 from pulsar_retry.pull.workers.returned import Finisher
-from pulsar_retry.runtime.decoding import undecodable
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -63,10 +62,10 @@ class ProcessWorker:
         self._failed_starts = 0
 
     def __call__(self, message: Any) -> Any:
-        """Return what the handler returns in the child process.
+        """Return the outcome that the handler returns in the child process, or None.
 
         Raises:
-            Exception: the handler's own error.
+            Exception: the handler's own error, or the nearest that can be made of it here.
             WorkerCrashedError: the child process died.
             CrashLoop: too many child processes have died with the message in hand.
             Defer: no child process could be started; this is not the message's fault.
@@ -79,12 +78,16 @@ class ProcessWorker:
         pipe = self._pipe if self._process is not None else self._started()
         try:
             pipe.send_bytes(pickle.dumps(carried(message)))
-            is_result, value = pickle.loads(pipe.recv_bytes())  # noqa: S301 - our own child's
+            answer = pickle.loads(pipe.recv_bytes())  # noqa: S301 - our own child's
         except (EOFError, OSError) as error:
             raise WorkerCrashedError(self._clean_up()) from error
-        if is_result:
-            return value
-        raise value
+        if answer is None:
+            return None
+        is_raised, parts = answer
+        outcome = restored_error(parts)
+        if is_raised:
+            raise outcome
+        return outcome
 
     def kill(self) -> None:
         """Kill the child process; `__call__` raises then. May be called from any thread."""
@@ -115,13 +118,14 @@ class ProcessWorker:
                 process.start()
                 self._process = process
                 theirs.close()  # so that the child's death ends the pipe
-            is_ready, error = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - our own child's
-        except (EOFError, OSError) as trouble:
-            raise self._not_started(trouble) from None
-        if not is_ready:
+            trouble = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - our own child's
+        except (EOFError, OSError) as error:
+            raise self._not_started(error) from None
+        if trouble is not None:
             self._clean_up()
-            error.add_note("A worker process could not import the handler.")
-            raise Ending(error)
+            refusal = restored_error(trouble)
+            refusal.add_note("A worker process could not import the handler.")
+            raise Ending(refusal)
         self._failed_starts = 0
         return self._pipe
 
@@ -185,11 +189,11 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
         codec = letters_schema(made)
         call = of_message(pickle.loads(handler), made)  # noqa: S301 - as above
         handle = Finisher().finishing(call, Slot())
-    except (Exception, *ENDS) as error:  # noqa: BLE001 - it may be any module's code
-        pipe.send_bytes(_pickled_error(error))
+    except BaseException as error:  # noqa: BLE001 - it may be any module's code
+        pipe.send_bytes(pickle.dumps(_sent(error)))
         return
     with contextlib.suppress(EOFError, OSError):
-        pipe.send_bytes(pickle.dumps((True, None)))
+        pipe.send_bytes(pickle.dumps(None))
         while True:
             parts = pickle.loads(pipe.recv_bytes())  # noqa: S301 - as above
             writers.written = parts.written
@@ -197,24 +201,17 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
 
 
 def _answer(handle: Callable[[Any], Any], message: Any) -> bytes:
+    """Return whether the handler raised or returned what the parent has to decide about, and that.
+
+    None: it has succeeded.
+    """
     try:
-        result = handle(message)
-    except (Exception, *ENDS) as error:  # noqa: BLE001 - the parent decides about it
-        # The mark of a broken payload is not pickled.
-        return _pickled_error(ending(error) or undecodable(error) or error)
-    try:
-        return pickle.dumps((True, result))
-    except Exception:  # noqa: BLE001 - only an outcome matters, and those can be pickled
-        return pickle.dumps((True, None))
+        outcome = outcome_of(handle(message))
+    except BaseException as error:  # noqa: BLE001 - as in a thread
+        return pickle.dumps((True, _sent(error)))
+    return pickle.dumps(None if outcome is None else (False, pickled_error(outcome)))
 
 
-def _pickled_error(error: BaseException) -> bytes:
-    """Return the error with its traceback, or its text if the error cannot be pickled."""
-    error.add_note("".join(traceback.format_exception(error)))
-    try:
-        pickle.loads(answer := pickle.dumps((False, error)))  # noqa: S301 - what was just made
-    except Exception:  # noqa: BLE001 - the error's own code may fail
-        text = f"{type(error).__qualname__}: {shown(error)}"
-        kind = next((each for each in ENDS if isinstance(error, each)), HandlerError)
-        return pickle.dumps((False, kind(text)))
-    return answer
+def _sent(error: BaseException) -> PickledError:
+    error = ending(error) or error
+    return pickled_error(error if isinstance(error, ENDS) else failed_with(error))

@@ -93,13 +93,13 @@ class WorkerThread:
             slot.work = item
             message, size, entry = item
             try:
-                result = handler(message)
-                if result is not None:
-                    result = finish(result, slot)
+                outcome = handler(message)
+                if outcome is not None:
+                    outcome = outcome_of(finish(outcome, slot))
             except BaseException as error:  # noqa: BLE001 - each error fails the attempt
                 settler.failed(slot, item, error)
                 continue
-            if result is not None and (outcome := outcome_of(result)) is not None:
+            if outcome is not None:
                 settler.failed(slot, item, outcome)
             elif entry is not None or slot.watched is item:
                 settler.succeeded(slot, item)

@@ -50,9 +50,9 @@ def letter(error: PushNacked) -> dict[str, str]:
 
 def test_each_kind_of_failure_has_a_fingerprint():
     """So `dlq show` has a row for each; it is the same for each failure of a kind."""
-    prints = [fingerprint_of(raised(each), None) for each in ANSWERS]
+    prints = [fingerprint_of(raised(each)) for each in ANSWERS]
     assert len(ANSWERS) == len(set(prints))
-    assert prints == [fingerprint_of(raised(each, "x"), None) for each in ANSWERS]
+    assert prints == [fingerprint_of(raised(each, "x")) for each in ANSWERS]
 
 
 def test_what_is_repeated_of_the_request_is_left_out():

@@ -1,0 +1,77 @@
+"""A failure leaves the same dead letter, wherever its handler runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+from support.pull import failing
+from support.reading import SUBSCRIPTION, read_all
+
+#: A handler of each worker form, and the subscriber's options.
+FORMS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
+    "threads": (failing.handle, {}),
+    "asyncio": (failing.handle_async, {}),
+    "awaitable on threads": (failing.handle_hidden, {}),
+    "processes": (failing.handle, {"workers": "processes"}),
+    "awaitable in processes": (failing.handle_hidden, {"workers": "processes"}),
+}
+
+#: What differs between two messages that fail in the same way.
+OWN = (
+    "ORIGIN_MESSAGE",
+    "REAL_TOPIC",
+    "RETRY_TOPIC",
+    "FAILURE_TIME",
+    "FAILURE_PUBLISH_TIME",
+    "FAILURE_HISTORY",
+)
+
+
+def told(letter: pulsar.Message) -> dict[str, Any]:
+    """Return what a dead letter says about its failure."""
+    properties = letter.properties()
+    said: dict[str, Any] = {
+        name: text for name, text in properties.items() if not name.startswith(OWN)
+    }
+    if trace := said.get("FAILURE_TRACEBACK"):  # each form has its own handler
+        said["FAILURE_TRACEBACK"] = re.sub(r", line \d+, in handle\w*\n", "", trace)
+    history = pr.DeadLetter.of(letter).failure.history
+    said["history"] = [(each.number, each.error, each.fingerprint) for each in history]
+    return said
+
+
+@pytest.fixture
+def dead_letters_of(
+    client: pr.Client, topic: str, publish: Callable[..., Any]
+) -> Callable[[str], dict[bytes, dict[str, Any]]]:
+    """Return a function that has all ways to fail tried in a worker form, once."""
+
+    def dead_letters_of(form: str) -> dict[bytes, dict[str, Any]]:
+        handler, options = FORMS[form]
+        at = f"{topic}-{form.replace(' ', '-')}"
+        for payload in failing.WAYS:
+            more = {"properties": {"text": b"\xff"}} if payload == b"properties" else {}
+            publish(payload, topic=at, **more)
+        worker = client.subscriber(
+            at, SUBSCRIPTION, handler, retry_policy=failing.POLICY, concurrency=2, **options
+        )
+        count = len(failing.WAYS) - 1
+        with worker:
+            letters = read_all(client, f"{at}-{SUBSCRIPTION}-DLQ", count)
+        assert (1, count) == (worker.result().dropped, worker.result().dead_lettered)
+        return {letter.data(): told(letter) for letter in letters}
+
+    return dead_letters_of
+
+
+@pytest.mark.parametrize("form", list(FORMS)[1:])
+def test_each_form_tells_the_same(dead_letters_of, form):
+    """Class, text, traceback, fingerprint, reason and count, whatever is raised."""
+    expected, found = dead_letters_of("threads"), dead_letters_of(form)
+    assert expected == found

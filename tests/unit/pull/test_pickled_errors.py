@@ -1,0 +1,121 @@
+"""Errors of worker processes keep their classes, causes and texts, whatever they are."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from typing import Any, Self
+
+import pytest
+
+from pulsar_retry.pull.workers.pickled_errors import pickled_error, restored_error
+from pulsar_retry.wire.stack import fingerprint_of, name_of, text_of, traceback_of
+from support.pull import failing
+
+
+def raised(way: bytes) -> BaseException:
+    """Return what a way to fail raises."""
+    try:
+        failing.WAYS[way]()
+    except BaseException as error:
+        return error
+    pytest.fail("it raises nothing")
+
+
+def sent(error: BaseException) -> BaseException:
+    """Return *error* as the parent of a worker process gets it."""
+    return restored_error(pickle.loads(pickle.dumps(pickled_error(error))))  # noqa: S301 - just made
+
+
+RAISING = [way for way in failing.WAYS if not way.startswith(b"returned")]
+
+
+@pytest.mark.parametrize("way", RAISING)
+def test_an_error_is_described_as_at_home(way: bytes) -> None:
+    """Its name, text, traceback and fingerprint do not change; nor does what `isinstance` says."""
+    error = raised(way)
+    copy = sent(error)
+    for what in (name_of, text_of, traceback_of, fingerprint_of):
+        assert what(error) == what(copy)
+    local = {failing.DeclinedError, failing.RefusedError} if way == b"local" else {type(error)}
+    assert all(isinstance(copy, kind) for kind in local)
+
+
+def test_attributes_that_can_travel_do() -> None:
+    """An outcome keeps its reason, and what cannot be pickled is left out."""
+    assert 4 == sent(failing.DeclinedError(code=4)).code  # type: ignore[attr-defined]
+    assert "invalid-sum" == sent(failing.Invalid(field="sum")).reason  # type: ignore[attr-defined]
+    status = sent(failing.StatusError(418, response=lambda: None))
+    assert (418, ("it answered",)) == (status.status, status.args)  # type: ignore[attr-defined]
+    assert not hasattr(status, "response")
+
+
+def test_what_it_was_raised_from_comes_along() -> None:
+    """The cause, what was handled, and the members of a group: the policy judges them."""
+    assert isinstance(sent(raised(b"cause")).__cause__, failing.RefusedError)
+    in_context = sent(raised(b"context"))
+    assert isinstance(in_context.__context__, failing.LockedError)
+    assert not in_context.__suppress_context__
+    group: Any = sent(raised(b"group"))
+    assert [ValueError, failing.RefusedLockError] == [type(each) for each in group.exceptions]
+
+
+def test_endless_causes_do_not_matter() -> None:
+    """Only the first ones come along."""
+    error = ValueError("0")
+    for number in range(1, 2000):
+        outer = ValueError(str(number))
+        outer.__cause__ = error
+        error = outer
+    assert "1999" == str(sent(error))
+
+
+class PickyError(Exception):
+    """An error that nobody can make but by its own method."""
+
+    def __new__(cls, *, key: object) -> Self:
+        """Refuse other keys."""
+        if key is not KEY:
+            raise PermissionError
+        return super().__new__(cls, "made")
+
+    def __init__(self, *, key: object) -> None:
+        self.key = key
+
+
+KEY = object()
+
+
+def test_an_error_that_cannot_be_made_here() -> None:
+    """Is one of its base class, by its own name."""
+    copy = sent(PickyError(key=KEY))
+    assert (Exception, "PickyError", "made") == (type(copy), name_of(copy), text_of(copy))
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_what_ends_a_program_stays_that(kind: type[BaseException]) -> None:
+    """Also with an argument that cannot be pickled."""
+    assert kind is type(sent(kind(lambda: None)))
+
+
+def test_the_main_module_has_one_name() -> None:
+    """A process that was spawned imports it by another one; fingerprints must not differ."""
+
+    def fingerprint(module: str) -> str:
+        kind: Any = type("Declined", (ValueError,), {"__module__": module})
+        return fingerprint_of(kind())
+
+    assert fingerprint("__main__") == fingerprint("__mp_main__") != fingerprint("another")
+
+
+def test_a_policy_decides_as_at_home() -> None:
+    """By class, cause and member."""
+    errors = [error for way in RAISING if isinstance(error := raised(way), Exception)]
+    verdicts = [failing.POLICY.verdict(error) for error in errors]
+    assert verdicts == [failing.POLICY.verdict(_exception(sent(error))) for error in errors]
+    assert {"retry", "dead_letter", "drop"} == set(verdicts)
+
+
+def _exception(error: BaseException) -> Exception:
+    assert isinstance(error, Exception)
+    return error
