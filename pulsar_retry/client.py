@@ -95,7 +95,11 @@ class Client(consumer_client.Client):
         Args:
             topic: A topic or a list of topics.
             subscription: The subscription. A new one starts at *initial_position*.
-            handler: A function, ``def`` or ``async def``, that takes one `pulsar.Message`. When it
+            handler: A function, ``def`` or ``async def``, that takes one `pulsar.Message`. Or its
+                first parameter is annotated with a dataclass, a TypedDict, a pydantic model, or
+                what the schema gives, each perhaps with ``| None``: then it gets the payload,
+                decoded, and the message as a second argument if it takes one. A message that cannot
+                be decoded is dead-lettered at once, with the reason ``undecodable``. When it
                 returns, the message is acknowledged; if it returns an awaitable, that is awaited
                 first. It can raise or return `Retry`, `Reject`, `Drop` or `Defer`. `SystemExit` and
                 `KeyboardInterrupt` end the subscription. The retry policy decides about all other
@@ -144,6 +148,7 @@ class Client(consumer_client.Client):
 
         Raises:
             ConfigError: an argument is invalid. Nothing was opened.
+            ModuleNotFoundError: the handler's type needs the extra ``typed``.
         """
         options = with_handler(
             checked_options(

@@ -11,6 +11,7 @@ from typing import Any
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.testing.memory.broker import MemoryBroker
+from pulsar_retry.testing.payloads import payload_of
 from pulsar_retry.wire.dead_letter import DeadLetter
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.properties import RetryProperties
@@ -22,7 +23,7 @@ def assert_retried(
     subscription: str,
     *,
     delays: Sequence[Duration],
-    data: bytes | None = None,
+    data: Any = None,
     naming: Naming = Naming.PULSAR,
 ) -> None:
     """Assert that a subscription's retry letters have exactly these delays, in this order.
@@ -33,7 +34,7 @@ def assert_retried(
         subscription: The subscription.
         delays: Seconds or timedeltas, one for each retry letter. An empty list asserts that nothing
             was retried.
-        data: Check only letters with this payload; None checks all.
+        data: Check only letters with this payload, as for `MemoryBroker.send`; None checks all.
         naming: How the retry topic is named.
 
     Raises:
@@ -42,11 +43,11 @@ def assert_retried(
             with this payload was ever published.
     """
     wanted = [seconds("delays", delay) for delay in delays]
-    _check(broker, topic, subscription, data)
+    payload = _published(broker, topic, subscription, data)
     letters = [
         letter
         for letter in broker.retry_letters(topic, subscription, naming=naming)
-        if data is None or letter.data() == data
+        if payload is None or letter.data() == payload
     ]
     found = [RetryProperties.of(letter).delay or 0.0 for letter in letters]
     if not _are_close(found, wanted):
@@ -59,7 +60,7 @@ def assert_redelivered(
     subscription: str,
     *,
     delays: Sequence[Duration],
-    data: bytes | None = None,
+    data: Any = None,
 ) -> None:
     """Assert after which delays messages were redelivered, as by negative acknowledgements.
 
@@ -69,7 +70,7 @@ def assert_redelivered(
         subscription: The subscription.
         delays: Seconds or timedeltas between one delivery and the next. An empty list asserts that
             there was no redelivery.
-        data: Check only messages with this payload; None checks all.
+        data: Check only messages with this payload, as for `MemoryBroker.send`; None checks all.
 
     Raises:
         AssertionError: the delays are different.
@@ -77,10 +78,10 @@ def assert_redelivered(
             with this payload was ever published.
     """
     wanted = [seconds("delays", delay) for delay in delays]
-    _check(broker, topic, subscription, data)
+    payload = _published(broker, topic, subscription, data)
     times: dict[str, list[float]] = {}
     for each in broker.deliveries(topic, subscription):
-        if data is None or each.message.data() == data:
+        if payload is None or each.message.data() == payload:
             times.setdefault(str(each.message.message_id()), []).append(each.at)
     found = [
         later - earlier for each in times.values() for earlier, later in itertools.pairwise(each)
@@ -96,7 +97,7 @@ def assert_dead_lettered(
     topic: str,
     subscription: str,
     *,
-    data: Sequence[bytes],
+    data: Sequence[Any],
     reason: str | None = None,
     naming: Naming = Naming.PULSAR,
 ) -> None:
@@ -106,7 +107,8 @@ def assert_dead_lettered(
         broker: The broker.
         topic: The topic.
         subscription: The subscription.
-        data: The payloads. An empty list asserts that nothing was dead-lettered.
+        data: The payloads, as for `MemoryBroker.send`. An empty list asserts that nothing was
+            dead-lettered.
         reason: The reason that every dead letter must have; None accepts any.
         naming: How the dead-letter topic is named.
 
@@ -117,8 +119,9 @@ def assert_dead_lettered(
     broker.check(topic, subscription)
     letters = broker.dead_letters(topic, subscription, naming=naming)
     found = sorted(letter.data() for letter in letters)
-    if found != sorted(data):
-        raise AssertionError(f"expected the dead letters {sorted(data)}, but they are {found}")
+    wanted = sorted(map(payload_of, data))
+    if found != wanted:
+        raise AssertionError(f"expected the dead letters {wanted}, but they are {found}")
     if reason is not None:
         reasons = sorted({str(reason_of(letter)) for letter in letters} - {reason})
         if reasons:
@@ -130,17 +133,22 @@ def reason_of(letter: Any) -> str | None:
     return DeadLetter.of(letter).failure.reason
 
 
-def _check(broker: MemoryBroker, topic: str, subscription: str, data: bytes | None) -> None:
-    """Check that the subscription and the message exist, because without them any test would pass.
+def _published(broker: MemoryBroker, topic: str, subscription: str, data: Any) -> bytes | None:
+    """Return the payload, after a check that the subscription and the message exist.
+
+    Without them any test would pass.
 
     Raises:
         ConfigError: there never was such a subscription, or such a message.
     """
     broker.check(topic, subscription)
-    published = {message.data() for message in broker.messages(topic)}
-    if data is not None and data not in published:
+    if data is None:
+        return None
+    payload, published = payload_of(data), {each.data() for each in broker.messages(topic)}
+    if payload not in published:
         accepted = f"the payload of a message that was published to {topic!r}: {sorted(published)}"
         raise ConfigError.bad("data", data, accepted)
+    return payload
 
 
 def _are_close(found: Sequence[float], wanted: Sequence[float]) -> bool:

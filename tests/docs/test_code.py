@@ -30,7 +30,8 @@ def test_a_block_runs(request, block):
     code = code.replace("http://localhost:8080", broker.admin_url)
     code = code.replace('"orders"', repr(f"orders-{uuid.uuid4().hex}"))
 
-    exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})  # noqa: S102
+    program = compile(code, "documentation", "exec", dont_inherit=True)
+    exec(program, {"__name__": "documentation"})  # noqa: S102
 
 
 def test_there_is_code_in_the_readme():

@@ -133,7 +133,7 @@ def test_the_quickstart(terminal, tmp_path):
         assert set(line.split()) <= set(printed.split())
 
     program = (tmp_path / "worker.py").read_text(encoding="utf-8")
-    refusal = '    if order["price"] < 0:\n        raise ValueError("a negative price")\n'
+    refusal = '    if order.price < 0:\n        raise ValueError("a negative price")\n'
     assert refusal in program
     (tmp_path / "worker.py").write_text(program.replace(refusal, ""), encoding="utf-8")
     mended = Worker(tmp_path)

@@ -28,6 +28,7 @@ from pulsar_retry.testing.memory.message import Builder, Content, Delivered, Raw
 from pulsar_retry.testing.memory.raw_client import RawClient
 from pulsar_retry.testing.memory.topic import MemorySubscription
 from pulsar_retry.testing.memory.world import World
+from pulsar_retry.testing.payloads import payload_of
 from pulsar_retry.wire.names import Naming, TopicName
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class MemoryBroker:
     def send(
         self,
         topic: str,
-        data: bytes,
+        data: Any,
         *,
         properties: Mapping[str, str] | None = None,
         key: str = "",
@@ -122,7 +123,8 @@ class MemoryBroker:
 
         Args:
             topic: The topic. If it has partitions, the first one is used, unless *topic* names one.
-            data: The payload.
+            data: The payload: bytes; or a dataclass, a dict or a pydantic model, which is sent as
+                JSON, as handlers that take their own type read it; or None for a null value.
             properties: Its properties.
             key: Its partition key. Messages of one key go to the same consumer of a Key_Shared
                 subscription. The key does not choose a partition.
@@ -131,9 +133,11 @@ class MemoryBroker:
 
         Raises:
             ConfigError: an argument is invalid.
+            ModuleNotFoundError: *data* is to be JSON, and the extra ``typed`` is not installed.
         """
         content = Content(
-            data=data,
+            data=b"" if data is None else payload_of(data),
+            is_null=data is None,
             properties=dict(properties or {}),
             key=key,
             ordering_key=ordering_key,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pulsar
+import pydantic
 import pytest
+from typing_extensions import TypedDict
 
 import pulsar_retry as pr
 from pulsar_retry.testing import (
@@ -288,6 +292,70 @@ def test_what_is_sent_without_a_producer(memory: MemoryBroker) -> None:
         message.partition_key(),
         message.ordering_key(),
     )
+
+
+@dataclasses.dataclass
+class Payment:
+    """What a handler takes."""
+
+    item: str
+    price: int = 1
+
+
+class Refund(TypedDict):
+    """What a handler takes."""
+
+    item: str
+
+
+class Invoice(pydantic.BaseModel):
+    """What a handler takes."""
+
+    item: str = pydantic.Field(alias="Item")
+
+
+def pay(it: Payment | None) -> None:
+    """Fail for a rope, and for nothing."""
+    if it is None or it.item == "rope":
+        raise TimeoutError(f"{it} cannot be paid")
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        (Payment("tea"), b'{"item":"tea","price":1}'),
+        (Refund(item="tea"), b'{"item":"tea"}'),
+        (Invoice(Item="tea"), b'{"Item":"tea"}'),
+        ({"at": [datetime(2026, 1, 2, tzinfo=UTC)]}, b'{"at":["2026-01-02T00:00:00Z"]}'),
+        (b"tea", b"tea"),
+    ],
+)
+def test_typed_values_are_sent_as_json(memory: MemoryBroker, value: Any, data: bytes) -> None:
+    """As handlers read them; bytes are sent as they are."""
+    memory.send("orders", value)
+    assert [data] == [each.data() for each in memory.messages("orders")]
+
+
+def test_a_test_of_a_typed_handler(memory: MemoryBroker) -> None:
+    """It sends and expects values, and a null value."""
+    policy = pr.RetryPolicy(max_attempts=2, backoff=pr.Fixed(10))
+    with memory.client().subscriber("orders", "billing", pay, retry_policy=policy):
+        for each in (Payment("tea"), Payment("rope"), None):
+            memory.send("orders", each)
+        memory.join("orders", "billing")
+    assert_retried(memory, "orders", "billing", data=Payment("rope"), delays=[10])
+    assert_dead_lettered(memory, "orders", "billing", data=[Payment("rope"), b""])
+
+
+@pytest.mark.parametrize("value", ["text", 7, Payment, [Payment("tea")], {"a": object()}])
+def test_what_is_no_payload(memory: MemoryBroker, value: Any) -> None:
+    """Text is refused too: it would be JSON for some, and bytes for others."""
+    memory.send("orders", b"tea")
+    memory.client().subscribe("orders", "billing")
+    with pytest.raises(pr.ConfigError, match=r"^data=.*: expected bytes, a dataclass, a dict or"):
+        memory.send("orders", value)
+    with pytest.raises(pr.ConfigError, match=r"^data=.*: expected bytes, a dataclass, a dict or"):
+        assert_dead_lettered(memory, "orders", "billing", data=[value])
 
 
 def test_a_topic_that_nobody_named_is_empty(memory: MemoryBroker) -> None:
