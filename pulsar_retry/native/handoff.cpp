@@ -4,14 +4,16 @@
 // pulsar-client calls a callback on one of its own threads for each receipt and for each
 // acknowledgement. If those callbacks are Python, the interpreter's lock changes hands twice for
 // each letter, and that costs more than the letter. Here the callbacks are C++: they only put the
-// outcome into a list, and Python takes many outcomes at a time.
+// outcome into a list, and Python takes many outcomes at a time. Letters are sent by a thread of this
+// module, many at a time too.
 //
 // This module is not linked with pulsar-client's library: see reach.hpp.
 //
 // Rules that keep it safe:
-// - The callbacks never touch Python: no reference counts, no interpreter's lock.
+// - The callbacks and the sending thread never touch Python: no reference counts, no interpreter's
+//   lock.
 // - No thread waits for the interpreter's lock while it holds `State::mutex`.
-// - What a callback needs is owned by its job; Python's objects are released when Python takes the
+// - What they need is owned by the job or the post; Python's objects are released when Python takes the
 //   outcome, so not on pulsar-client's threads.
 // - A forked child must not use what its parent made: the library's threads do not exist there.
 
@@ -116,6 +118,7 @@ PyMethodDef outcomes_methods[] = {
     {"sender", outcomes_sender, METH_O, "Return a `Sender` for one of pulsar-client's producers."},
     {"take", outcomes_take, METH_VARARGS,
      "Wait for outcomes; return the tokens that succeeded, and (token, is_out, result) of others."},
+    {"send_all", outcomes_send_all, METH_NOARGS, "Return when pulsar-client has all letters."},
     {"wake", outcomes_wake, METH_NOARGS, "Have a waiting `take` return at once."},
     {"give_up", outcomes_give_up, METH_O,
      "Expect no outcome for an id, and do not acknowledge its original, unless its letter is "
@@ -134,8 +137,8 @@ PyType_Spec outcomes_spec = {"pulsar_retry.native._handoff.Outcomes", sizeof(Out
 PyMethodDef sender_methods[] = {
     {"send", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(sender_send)),
      METH_FASTCALL,
-     "send(message, consumer, properties, deliver_at_ms, token): publish a letter made from message, "
-     "and acknowledge message when the letter is published. Return the id of both."},
+     "send(message, consumer, properties, deliver_at_ms, token): have a letter published that is made "
+     "from message, and message acknowledged when the letter is published. Return the id of both."},
     {}};
 PyType_Slot sender_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(sender_dealloc)},
                               {Py_tp_methods, sender_methods},

@@ -5,6 +5,7 @@
 #include <cxxabi.h>
 
 #include <chrono>
+#include <thread>
 
 #include "handoff_state.hpp"
 
@@ -249,48 +250,101 @@ Consumer* consumer_of(Outcomes* outcomes, PyObject* object) {
     return raw;
 }
 
-// Sends a letter made from *original*, of which *builder* has the properties; returns its id.
-PyObject* send_letter(Sender* self, State* state, const Message& original, PyObject* source,
-                      MessageBuilder* builder, std::uint64_t deliver_at, PyObject* token) {
-    Consumer* consumer = consumer_of(self->outcomes, source);
-    if (consumer == nullptr) return nullptr;
-    SharedState shared = *self->outcomes->state;
-    Producer* producer = self->raw;
-    Job job;
-    job.original = original;
-    job.consumer = consumer;
-    job.token = token;
-    job.owner = reinterpret_cast<PyObject*>(self);
-    std::uint64_t id;
+// Sends the letter of a post, unless it was given up.
+void send_post(const SharedState& state, Post& post) {
+    Message original;
     {
         std::lock_guard<std::mutex> lock(state->mutex);
-        id = ++state->last;
-        state->flying.emplace(id, job);
+        auto found = state->flying.find(post.id);
+        if (found == state->flying.end()) return;
+        original = found->second.original;
     }
-    Py_INCREF(job.token);
-    Py_INCREF(job.owner);
-    std::string problem;
-    Py_BEGIN_ALLOW_THREADS
     try {
-        Message letter = build(builder, job.original, deliver_at);
-        library.send(producer, letter, [shared, id](Result result, const MessageId&) {
-            published(shared, id, result);
-        });
+        Message letter = build(&post.builder, original, post.deliver_at);
+        library.send(&post.producer, letter,
+                     [state, id = post.id](Result result, const MessageId&) {
+                         published(state, id, result);
+                     });
     } catch (abi::__forced_unwind&) {
         throw;  // the thread is being ended
     } catch (...) {
-        problem = "pulsar-client's library has raised an exception";
+        published(state, post.id, pulsar::ResultUnknownError);
     }
-    Py_END_ALLOW_THREADS
-    if (problem.empty()) return PyLong_FromUnsignedLongLong(id);
-    PyObject* job_id = PyLong_FromUnsignedLongLong(id);
-    PyObject* is_late =
-        job_id == nullptr ? nullptr
-                          : outcomes_give_up(reinterpret_cast<PyObject*>(self->outcomes), job_id);
-    Py_XDECREF(job_id);
-    Py_XDECREF(is_late);
-    PyErr_SetString(PyExc_RuntimeError, problem.c_str());
-    return nullptr;
+}
+
+// Sends all posts. Any thread may call it that does not hold the interpreter's lock.
+void send_posts(const SharedState& state) {
+    std::lock_guard<std::mutex> turn(state->sending);
+    std::vector<Post> posts;
+    {
+        std::lock_guard<std::mutex> lock(state->mutex);
+        posts.swap(state->posts);
+    }
+    for (auto& post : posts) send_post(state, post);
+}
+
+// The sending thread: it sends posts until there has been none for a second.
+void keep_sending(SharedState state) {
+    std::unique_lock<std::mutex> lock(state->mutex);
+    while (true) {
+        state->posted.wait_for(lock, std::chrono::microseconds(300),
+                               [&state] { return state->has_burst(); });
+        if (state->posts.empty()) {
+            state->is_idle = true;
+            state->posted.wait_for(lock, std::chrono::seconds(1),
+                                   [&state] { return !state->posts.empty(); });
+            state->is_idle = false;
+        }
+        if (state->posts.empty()) break;
+        lock.unlock();
+        send_posts(state);
+        lock.lock();
+    }
+    state->has_thread = false;
+}
+
+// Has a letter made from *original*, of which *builder* has the properties, sent by the sending
+// thread; returns its id. Sent here, it would cost this thread more than all else that it does for
+// the letter, and pulsar-client's thread would wake up for each.
+PyObject* post_letter(Sender* self, State* state, const Message& original, PyObject* source,
+                      MessageBuilder* builder, std::uint64_t deliver_at, PyObject* token) {
+    Consumer* consumer = consumer_of(self->outcomes, source);
+    if (consumer == nullptr) return nullptr;
+    const SharedState& shared = *self->outcomes->state;
+    Job job{original, consumer, token, reinterpret_cast<PyObject*>(self)};
+    std::unique_lock<std::mutex> lock(state->mutex);
+    PyObject* id = PyLong_FromUnsignedLongLong(++state->last);
+    if (id == nullptr) return nullptr;
+    // First the post: if there is no memory for the job, the letter is not sent.
+    state->posts.push_back({state->last, *self->raw, std::move(*builder), deliver_at});
+    state->flying.emplace(state->last, job);
+    Py_INCREF(job.token);
+    Py_INCREF(job.owner);
+    if (!state->has_thread) {
+        try {
+            std::thread(keep_sending, shared).detach();
+            state->has_thread = true;
+        } catch (const std::exception&) {  // no thread can be started
+            lock.unlock();
+            Py_BEGIN_ALLOW_THREADS
+            send_posts(shared);
+            Py_END_ALLOW_THREADS
+        }
+    } else if (state->is_idle || state->has_burst()) {
+        state->posted.notify_one();
+    }
+    return id;
+}
+
+PyObject* outcomes_send_all(PyObject* object, PyObject*) {
+    auto* self = reinterpret_cast<Outcomes*>(object);
+    if (state_of(self) == nullptr) return nullptr;
+    return guarded([self]() -> PyObject* {
+        Py_BEGIN_ALLOW_THREADS
+        send_posts(*self->state);
+        Py_END_ALLOW_THREADS
+        Py_RETURN_NONE;
+    });
 }
 
 // send(message, consumer, properties, deliver_at_ms, token) -> id
@@ -309,7 +363,7 @@ PyObject* sender_send(PyObject* object, PyObject* const* arguments, Py_ssize_t c
         if (!add_properties(builder.get(), arguments[2])) return nullptr;
         std::uint64_t deliver_at = PyLong_AsUnsignedLongLong(arguments[3]);
         if (PyErr_Occurred()) return nullptr;
-        return send_letter(self, state, *original, arguments[1], builder.get(), deliver_at,
+        return post_letter(self, state, *original, arguments[1], builder.get(), deliver_at,
                            arguments[4]);
     });
 }

@@ -42,6 +42,14 @@ struct Job {
     bool is_out = false;  // the letter is published, and the acknowledgement was requested
 };
 
+// A letter that was not sent yet. It shares the library's producer, which stays alive for it.
+struct Post {
+    std::uint64_t id;
+    Producer producer;
+    MessageBuilder builder;  // has the properties
+    std::uint64_t deliver_at;
+};
+
 struct Outcome {
     Job job;
     Result result;
@@ -55,7 +63,17 @@ struct State {
     std::uint64_t last = 0;
     std::size_t wanted = 1;  // how many outcomes a waiting thread is woken for
     bool is_woken = false;
+    std::vector<Post> posts;  // oldest first
+    std::condition_variable posted;
+    bool has_thread = false;
+    bool is_idle = false;  // it waits for the next post, however many letters are in flight
+    std::mutex sending;  // held while posts are sent, so that they keep their order
     const pid_t pid = getpid();
+
+    // Whether to send the posts now. While most letters in flight are sent already, it is worth
+    // waiting a moment for more: each time that pulsar-client's thread wakes up costs as much as a
+    // letter. A letter that is alone is sent at once.
+    bool has_burst() const { return !posts.empty() && 2 * posts.size() >= flying.size(); }
 
     // Moves a job to the outcomes, if it is still in flight. Called with the mutex held.
     void end(std::uint64_t id, Result result) {

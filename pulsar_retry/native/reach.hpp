@@ -3,7 +3,7 @@
 // A module finds the library's public functions at run time, in the library that Python has loaded
 // already, and it gets the C++ object behind a Python object from pybind11's interface between
 // modules. Of the library's classes only what their public headers declare is known here: the sizes
-// of three small classes.
+// of a few small classes.
 
 #pragma once
 
@@ -36,6 +36,7 @@ static_assert(sizeof(void*) == 8, "this module is for 64-bit platforms");
 // As the public headers declare them; `impl_` is their only member.
 namespace pulsar {
 class MessageImpl;
+class ProducerImplBase;
 struct Message {
     std::shared_ptr<MessageImpl> impl_;
 };
@@ -43,7 +44,9 @@ struct MessageBuilder {
     std::shared_ptr<MessageImpl> impl_;
 };
 struct MessageId {};  // only by reference
-struct Producer {};  // only by pointer
+struct Producer {
+    std::shared_ptr<ProducerImplBase> impl_;
+};
 struct Consumer {};  // only by pointer
 class ReaderImpl;
 struct Reader {

@@ -275,7 +275,7 @@ class LetterProducers:
             if sender is not None:
                 closed += 1
                 with contextlib.suppress(_pulsar.PulsarException):
-                    sender.raw.flush()
+                    sender.flush()
                 with contextlib.suppress(_pulsar.PulsarException):
                     sender.close()
         return closed > 0

@@ -73,6 +73,14 @@ class CallbackSender:
         """Close the producer without waiting, so that it does not send again what it has sent."""
         self.raw.close_async(lambda _: None)
 
+    def flush(self) -> None:
+        """Wait for the receipts of the letters that were sent before.
+
+        Raises:
+            pulsar.PulsarException: one was not published.
+        """
+        self.raw.flush()
+
     def close(self) -> None:
         """Close the producer. Its letters in flight fail.
 
@@ -112,8 +120,14 @@ class NativeSender(CallbackSender):
         job, flight.job = flight.job, 0
         return self._outcomes.give_up(job) if job else super().give_up(flight)
 
+    def flush(self) -> None:
+        """Wait for receipts; see `CallbackSender.flush`."""
+        self._outcomes.send_all()
+        super().flush()
+
     def close(self) -> None:
         """Close the producer; see `CallbackSender.close`."""
+        self._outcomes.send_all()  # a letter that is sent meanwhile may get no receipt
         super().close()
         self._outcomes.wake()
 
@@ -140,6 +154,10 @@ class NativeOutcomes:
     def give_up(self, job: int) -> bool:
         """Expect no outcome of a job; return whether it is too late, since it is known."""
         return bool(self._outcomes.give_up(job))
+
+    def send_all(self) -> None:
+        """Return when pulsar-client has all letters."""
+        self._outcomes.send_all()
 
     def wake(self) -> None:
         """Have the thread look at once whether letters are left."""

@@ -162,6 +162,7 @@ def test_a_failure_that_was_not_taken(module):
     outcomes = module.Outcomes()
     sender = outcomes.sender(_pulsar.Producer())  # it is not connected, and fails at once
     job = sender.send(message(), _pulsar.Consumer(), {}, 0, "token")
+    outcomes.send_all()
     assert outcomes.give_up(job) is True
     failure = ("token", False, int(_pulsar.Result.ProducerNotInitialized))
     assert ([], [failure]) == outcomes.take(1, 32, 10, 100)

@@ -258,3 +258,52 @@ def test_given_up_too_late(client, admin, topic):
     assert (["token"], []) == outcomes.take(SOON, 32, 0, 0)
     assert outcomes.give_up(job)
     eventually(lambda: 0 == admin.backlog(topic, SUBSCRIPTION))
+
+
+@pytest.fixture
+def bare(client, topic):
+    """Give a consumer without retries, and its messages."""
+    fill(client, topic)
+    bare = client.subscribe(topic, SUBSCRIPTION, **FROM_START)
+    return bare, [bare.receive(SOON) for _ in range(COUNT)]
+
+
+def sent_on(client, topic, bare, properties):
+    """Send a letter of each message of *bare* to *topic*; return outcomes, ids and producer."""
+    consumer, messages = bare
+    outcomes, producer = native().module.Outcomes(), client.create_producer(topic)
+    send = outcomes.sender(producer._producer).send
+    raw = consumer._consumer
+    return outcomes, producer, [send(each._message, raw, properties, 0, 0) for each in messages]
+
+
+def test_a_producer_has_all_letters_in_their_order(client, topic, bare):
+    """After `send_all`, a flush waits for each, and a letter never overtakes another one."""
+    outcomes, producer, jobs = sent_on(client, f"{topic}-letters", bare, {})
+    outcomes.send_all()
+    producer.flush()
+    producer.close()
+    assert sorted(jobs) == jobs
+    letters = [each.data() for each in read_all(client, f"{topic}-letters", COUNT)]
+    assert [b"%d" % number for number in range(COUNT)] == letters
+    ended = 0
+    while ended < COUNT:
+        succeeded, failed = outcomes.take(SOON, 32, 0, 0)
+        assert not failed
+        ended += len(succeeded)
+    assert 0 == len(outcomes)
+
+
+def test_given_up_while_it_is_sent(client, topic, bare):
+    """Exactly the messages come again whose letters were given up in time."""
+    outcomes, producer, jobs = sent_on(client, f"{topic}-letters", bare, {})
+    late = {job for job in reversed(jobs) if outcomes.give_up(job)}
+    outcomes.send_all()
+    producer.flush()
+    consumer, messages = bare
+    while len(outcomes):
+        outcomes.take(SOON, 32, 0, 0)
+    consumer.close()
+    again = client.subscribe(topic, SUBSCRIPTION, **FROM_START)
+    wanted = {m.data() for m, job in zip(messages, jobs, strict=True) if job not in late}
+    assert wanted == receive_different(again, len(wanted))
