@@ -234,7 +234,7 @@ Examples:
       --backoff "exponential 10s 10m" --max-delivery-attempts 5
 \b
 The address of --listen serves GET /livez, /readyz and /metrics; with
---service-account also /.well-known/jwks.json, /oauth2/v1/certs and
+--service-account also /.well-known/jwks.json and
 /tokeninfo?id_token=TOKEN.""",
 )
 @_serve_options

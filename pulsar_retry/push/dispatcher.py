@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Self
 
 import attrs
 import pulsar
@@ -16,9 +15,8 @@ from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.settler import LETTERS, NACK
-from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.letters import Letters
-from pulsar_retry.pull.options import LOOP, Options, Redelivery, checked_options
+from pulsar_retry.pull.options import LOOP, Redelivery, checked_options
 from pulsar_retry.pull.report import Report, StopMode
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.flow import FlowControl
@@ -56,15 +54,15 @@ _LANES, _LETTERS, _FORM, _CONNECTIONS = Lanes(), Letters(), Form(), Connections(
 _LEASE = Lease(max_total=math.inf)
 
 
-class Dispatcher:
+class Dispatcher(Subscriber):
     """Posts every message of a subscription to an HTTP endpoint, and settles it by the answer.
 
     This is the counterpart of a Pub/Sub push subscription, with the same body, status codes, window
     and backoff. The statuses 102, 200, 201, 202 and 204 acknowledge a message. Every other result
     is a negative acknowledgement: other statuses, redirects, an answer that is not complete within
     *ack_deadline*, and a broken connection. After a 429 or 503 with a ``Retry-After``, nothing is
-    sent for that time, at most 600 s. A dispatcher contains a `Subscriber`, which does
-    retries, dead letters, ordering, flow control and the circuit breaker.
+    sent for that time, at most 600 s. A dispatcher is a `Subscriber` whose handler sends requests:
+    retries, dead letters, ordering, flow control and the circuit breaker are those of subscribers.
 
     Without a *retry_policy*, a message is redelivered at once after a negative acknowledgement, as
     fast as the push backoff allows, and the broker counts its attempts. With a *retry_policy*,
@@ -184,7 +182,16 @@ class Dispatcher:
             recipient=RECIPIENT.get,
             retries_in_place=RETRIES_IN_PLACE.get,
         )
-        self._subscriber = Subscriber(client, _for_subscriber(options, self._pusher, self._pacer))
+        super().__init__(
+            client,
+            attrs.evolve(
+                options,
+                handler=self._pusher,
+                workers=LOOP,
+                admission=self._pacer,
+                around=self._pusher,
+            ),
+        )
 
     def _poster(self, endpoint: str) -> Poster:
         connections = self._connections
@@ -197,11 +204,6 @@ class Dispatcher:
         )
 
     # -- starting and stopping --------------------------------------------------------------------
-
-    def start(self) -> Self:
-        """Subscribe and start to send, on background threads; see `Subscriber.start`."""
-        self._subscriber.start()
-        return self
 
     def run(
         self,
@@ -222,10 +224,10 @@ class Dispatcher:
         """
         self._pusher.ready = ready
         try:
-            return self._subscriber.run(mode=mode, timeout=timeout)
+            return super().run(mode=mode, timeout=timeout)
         finally:
             if not self.running:  # it may run already: then only this call has failed
-                self._close()
+                self._end_requests()
 
     @closes
     def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:
@@ -233,25 +235,13 @@ class Dispatcher:
 
         ``"abandon"`` breaks off the requests that are outstanding. Their messages are redelivered.
         """
-        report = self._subscriber.stop(mode, timeout)
-        self._close()
+        report = super().stop(mode, timeout)
+        self._end_requests()
         return report
 
-    def result(self, timeout: Duration | None = None) -> Report:
-        """Wait until the subscription has ended, and return the report; see `Subscriber.result`."""
-        return self._subscriber.result(timeout)
-
-    def _close(self) -> None:
+    def _end_requests(self) -> None:
         self._pusher.give_up(_CLOSING)
         self._metrics.end()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.stop()
-        if kind is None and (error := self._subscriber.course.unraised()) is not None:
-            raise error
 
     # -- while it runs ----------------------------------------------------------------------------
 
@@ -279,25 +269,6 @@ class Dispatcher:
         """
         self._pusher.change(self._poster(endpoint))
 
-    def update_policy(self, retry_policy: RetryPolicy) -> None:
-        """Use another policy for all later failures; see `Subscriber.update_policy`."""
-        self._subscriber.update_policy(retry_policy)
-
-    @property
-    def in_hand(self) -> tuple[int, int]:
-        """How many messages, and how many bytes, are in hand: what flow control limits."""
-        return self._subscriber.in_hand
-
-    @property
-    def health(self) -> Health:
-        """The health of its subscription; see `Subscriber.health`."""
-        return self._subscriber.health
-
-    @property
-    def running(self) -> bool:
-        """Whether the dispatcher was started and has not ended."""
-        return self._subscriber.running
-
     @property
     def pace(self) -> Pace:
         """The window, the outstanding requests, backoff and latency; also whether it is paused."""
@@ -312,7 +283,3 @@ class Dispatcher:
     def metrics(self) -> PushMetrics:
         """The metrics for Prometheus: those of the whole process, including this dispatcher's."""
         return self._metrics
-
-
-def _for_subscriber(options: Options, pusher: Pusher, pacer: Pacer) -> Options:
-    return attrs.evolve(options, handler=pusher, workers=LOOP, admission=pacer, around=pusher)

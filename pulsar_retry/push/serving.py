@@ -1,4 +1,4 @@
-"""The pages that show receivers the key of a service account, beside a dispatcher's metrics."""
+"""The pages that show receivers the keys of a service account, beside a dispatcher's metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 from pulsar_retry.observe.serving import Page
 from pulsar_retry.push.auth.tokens import ServiceAccount
 
-_PATHS = ("/.well-known/jwks.json", "/oauth2/v1/certs", "/tokeninfo")
+_KEYS, _TOKEN_INFO = "/.well-known/jwks.json", "/tokeninfo"
 _NO_ACCOUNT = HTTPStatus.NOT_FOUND, {"error": "there is no service account"}
 _NO_TOKEN = (
     HTTPStatus.BAD_REQUEST,
@@ -19,19 +19,13 @@ _NO_TOKEN = (
 def key_pages(account: ServiceAccount | None) -> dict[str, Page]:
     """Return the pages of *account* by their paths; without an account, each is a 404.
 
-    They are ``/.well-known/jwks.json`` (the public key), ``/oauth2/v1/certs`` (the same key in a
-    certificate, as Google serves it), and ``/tokeninfo?id_token=…``.
+    They are ``/.well-known/jwks.json``, the public keys, and ``/tokeninfo?id_token=…``.
     """
     if account is None:
-        return dict.fromkeys(_PATHS, lambda _query: _NO_ACCOUNT)
+        return dict.fromkeys((_KEYS, _TOKEN_INFO), lambda _query: _NO_ACCOUNT)
 
     def token_info(query: str) -> tuple[HTTPStatus, object]:
         info = account.token_info(dict(parse_qsl(query)).get("id_token", ""))
         return (HTTPStatus.OK, info) if info else _NO_TOKEN
 
-    pages: tuple[Page, ...] = (
-        lambda _query: (HTTPStatus.OK, account.jwks()),
-        lambda _query: (HTTPStatus.OK, account.certificates()),
-        token_info,
-    )
-    return dict(zip(_PATHS, pages, strict=True))
+    return {_KEYS: lambda _query: (HTTPStatus.OK, account.jwks()), _TOKEN_INFO: token_info}

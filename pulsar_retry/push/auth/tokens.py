@@ -6,16 +6,14 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
 import attrs
 import jwt
-from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from jwt.algorithms import RSAAlgorithm
 from jwt.utils import base64url_encode
 
@@ -39,8 +37,6 @@ _MOST_AUDIENCES = 16
 _LEAST_BITS = 2048
 #: The longest accepted token, in characters; longer ones are refused unread.
 LONGEST = 16 * 1024
-#: How long the certificate of the key is valid. Receivers use only the key in it.
-_VALID = timedelta(days=365)
 
 
 class ServiceAccount:
@@ -49,8 +45,8 @@ class ServiceAccount:
     The claims are ``iss``, ``aud``, ``azp``, ``sub``, ``email``, ``email_verified``, ``iat`` and
     ``exp``. A token is used for all requests to its audience until shortly before it expires. The
     tokens of the latest 16 audiences are kept, so that several dispatchers can share an account. No
-    third party vouches for the account: give the public key to the receivers (`jwks` or
-    `certificates`). ``push serve`` serves it, too.
+    third party vouches for the account: give the public key to the receivers (`jwks`). ``push
+    serve`` serves it, too.
 
     To change the key, first publish the new one beside the old one (*others*). When receivers know
     it, sign with the new one and publish the old one, and after an hour leave the old one out.
@@ -153,15 +149,6 @@ class ServiceAccount:
         """Return the public keys as a JSON Web Key Set."""
         return {"keys": [each.jwk() for each in self._published]}
 
-    def certificates(self) -> dict[str, str]:
-        """Return the public keys in self-signed certificates (X.509, PEM), by their ``kid``.
-
-        Google serves its keys in this form, too, and Google's libraries for receivers read it. Each
-        call makes new certificates, which are valid for a year.
-        """
-        now = datetime.fromtimestamp(self._clock(), UTC)
-        return {each.id: each.certificate(now) for each in self._published}
-
     def token_info(self, token: str) -> dict[str, str] | None:
         """Return the header and the claims of a token as texts, like Google's ``tokeninfo``.
 
@@ -211,17 +198,6 @@ class _Key:
 
     def jwk(self) -> dict[str, Any]:
         return {**_public(self.private), "alg": ALGORITHM, "use": "sig", "kid": self.id}
-
-    def certificate(self, now: datetime) -> str:
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "pulsar-retry push")])
-        certificate = (
-            x509.CertificateBuilder(name, name, self.private.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + _VALID)
-            .sign(self.private, hashes.SHA256())
-        )
-        return certificate.public_bytes(Encoding.PEM).decode()
 
 
 def _public(key: rsa.RSAPrivateKey) -> dict[str, Any]:

@@ -274,13 +274,13 @@ def test_a_rate(push, client, receiver, admin, topic):
         for number in range(40):
             producer.send_async(b"%d" % number, lambda *_: None)
         producer.flush()
+    began, most = time.monotonic(), 0
     dispatcher = push(max_rate=10)
-    most = 0
     while len(times) < 40:
         most = max(most, dispatcher.in_hand[0])
         time.sleep(0.05)
     eventually(drained(admin, topic))
-    assert times[-1] - times[0] >= 39 / 10 - 0.2
+    assert times[-1] - began >= 39 / 10 - 0.05  # they may come early by the time of a late one
     assert most <= 10 + 2
 
 
@@ -481,7 +481,7 @@ def test_the_window_bounds_what_is_in_hand(push, publish, receiver, release, top
     receiver.wait_for(4)
     eventually(lambda: dispatcher.pace.outstanding == 4)
     assert 4 == len(receiver.requests)
-    assert 4 <= dispatcher._subscriber.in_hand[0] <= 8
+    assert 4 <= dispatcher.in_hand[0] <= 8
     release.set()
     receiver.wait_for(50)
 
