@@ -334,30 +334,44 @@ class Client(pulsar.Client):
                 message_listener(consumer, message)
 
         listens = message_listener is not None
-        with contextlib.ExitStack() as on_failure, handle.opening():
-            retry = None
-            if plan.topics is not None:
-                # The retry topic comes first, so that no letter can be written before the topic has
-                # the subscription. It is Shared, because only there the broker delays messages.
-                retry = self._subscribe_raw(
-                    plan.topics.retry,
+
+        def subscribe() -> tuple[Any, Any]:
+            with contextlib.ExitStack() as on_failure:
+                retry = None
+                if plan.topics is not None:
+                    # The retry topic comes first, so that no letter can be written before the topic
+                    # has the subscription. It is Shared, because only there the broker delays
+                    # messages.
+                    retry = self._subscribe_raw(
+                        plan.topics.retry,
+                        subscription_name,
+                        consumer_type=pulsar.ConsumerType.Shared,
+                        message_listener=handle.listener(deliver, letters=True)
+                        if listens
+                        else None,
+                        initial_position=pulsar.InitialPosition.Earliest,
+                        **of_both,
+                    )
+                    on_failure.callback(retry.close)
+                main = self._subscribe_raw(
+                    without_letters(plan),
                     subscription_name,
-                    consumer_type=pulsar.ConsumerType.Shared,
-                    message_listener=handle.listener(deliver, letters=True) if listens else None,
-                    initial_position=pulsar.InitialPosition.Earliest,
+                    message_listener=handle.listener(deliver) if listens else None,
+                    **arguments.passed("topic"),
                     **of_both,
                 )
-                on_failure.callback(retry.close)
-            main = self._subscribe_raw(
-                without_letters(plan),
-                subscription_name,
-                message_listener=handle.listener(deliver) if listens else None,
-                **arguments.passed("topic"),
-                **of_both,
-            )
-            on_failure.pop_all()
+                on_failure.pop_all()
+            return main, retry
+
+        def store(main: Any, retry: Any) -> None:
+            handle.open(main, retry, batch_limits=limits, polls=receiver_queue_size != 0)
+            consumer._consumer = main  # noqa: SLF001 - pulsar-client's
+
+        with handle.opening():
+            main, retry = subscribe()
             handle.open(main, retry, batch_limits=limits, polls=receiver_queue_size != 0)
             consumer = Consumer(self, handle)
+            handle.suspends_with(subscribe, store)
         self._consumers.append(consumer)
         return consumer
 

@@ -51,7 +51,6 @@ class Consumer(pulsar.Consumer):
             self.acknowledge = handle.settling.acknowledge  # type: ignore[method-assign]
         # Each acknowledgement checks this dictionary, which costs nothing while it is empty.
         self._nacked = in_hand.main.nacks.pending
-        self._closing = threading.RLock()
         fork.guard(self, "_consumer")
 
     def topic(self) -> str:
@@ -403,7 +402,7 @@ class Consumer(pulsar.Consumer):
             pulsar.PulsarException: the broker could not be notified. All resources of this package
                 are released nevertheless.
         """
-        with self._closing:  # a second caller waits here until the first has finished
+        with self.handle.closing:  # a second caller waits here until the first has finished
             if self._outbox.closed:
                 return
             self._outbox.closed, self.handle.closed_by = True, threading.get_ident()

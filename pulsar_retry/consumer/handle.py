@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pulsar
@@ -38,6 +38,7 @@ class Handle:
         settling: Acknowledges and nacks.
         outbox: Makes letters, and hands messages on.
         receiving: Receives, and sorts out what the application need not handle.
+        closing: Held while the consumer is closed, or opened again.
         closed_by: The thread that has begun to close the consumer; 0: none.
     """
 
@@ -63,6 +64,7 @@ class Handle:
             in_hand, settling, outbox, plan=plan, schema=self.schema, clock=clock
         )
         self._lost_chunks = LostChunks(in_hand, outbox, timer)
+        self.closing = threading.RLock()
         self.closed_by = 0
         self._opened = clock.event()
         watch.counters.attach(in_hand)
@@ -97,6 +99,44 @@ class Handle:
                 self.receiving.deliver(message, deliver, letter=letters)
 
         return came
+
+    # -- a long pause -----------------------------------------------------------------------------
+
+    def suspends_with(
+        self, subscribe: Callable[[], tuple[Any, Any]], store: Callable[[Any, Any], None]
+    ) -> None:
+        """Set how `resume` opens raw consumers, of the topic and the retry topic."""
+        self._subscribe, self._store = subscribe, store
+
+    def suspend(self) -> None:
+        """Close the raw consumers, so that the broker delivers what is unacknowledged to others.
+
+        What the consumer knows stays: the letters that it has seen, their producers, its counts.
+        Call it only while no letter is in flight, and not for a consumer with a listener.
+        """
+        for source in reversed(self.in_hand.sources):
+            source.nacks.clear()
+            with contextlib.suppress(pulsar.PulsarException):  # a broker that is away forgets it
+                source.raw.close()
+        if self.in_hand.letters is not None:
+            self.in_hand.letters.all_come_again()
+        self.in_hand.all_redelivered()
+        self.receiving.drop()
+
+    def resume(self) -> None:
+        """Open the raw consumers again.
+
+        Raises:
+            pulsar.PulsarException: the broker refuses that, or does not answer; call it again.
+            pulsar.AlreadyClosed: the consumer was closed meanwhile.
+        """
+        main, retry = self._subscribe()
+        with self.closing:
+            if self.outbox.closed:
+                for raw in filter(None, (main, retry)):
+                    raw.close()
+                raise pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
+            self._store(main, retry)
 
     def close(self, raws: list[Callable[[], None]]) -> None:
         """Wait for letters in flight, then close what they needed, and call *raws*."""
@@ -136,6 +176,11 @@ class Handle:
             )
         return self.settling.up_to(message)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether letters are in flight or wait, or nacked messages wait for their delay."""
+        return self.outbox.in_flight > 0 or self.in_hand.pending_nacks > 0
+
     # -- what is redelivered without being retried ------------------------------------------------
 
     def not_handed_on(self, raw: Any) -> None:
@@ -170,14 +215,7 @@ class Handle:
         else:
             self.ask_back(message)
 
-    def ask_back(self, message: Any) -> None:
-        """Have *message* redelivered at once. This is not a retry and does not count as one."""
+    def ask_back(self, message: Any, delay: float = 0.0) -> None:
+        """Have *message* redelivered after *delay* seconds, which does not count as a retry."""
         self.in_hand.returns.given_back(raw_of(message))
-        self.ask_back_later(message)()
-
-    def ask_back_later(self, message: Any) -> Callable[[], None]:
-        """Return a function that has *message* redelivered; it keeps only the id of the message.
-
-        The broker's count includes this redelivery, too; lanes take it off (`LaneEntry`).
-        """
-        return partial(self.in_hand.nack(message, letter=self.in_hand.is_letter(message)), 0.0)
+        self.in_hand.nack(message, letter=self.in_hand.is_letter(message))(delay)
