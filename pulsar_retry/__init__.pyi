@@ -64,6 +64,7 @@ from pulsar_retry.policy.outcomes import Failure as Failure
 from pulsar_retry.policy.outcomes import Outcome as Outcome
 from pulsar_retry.policy.outcomes import Reject as Reject
 from pulsar_retry.policy.outcomes import Retry as Retry
+from pulsar_retry.policy.outcomes import Unavailable as Unavailable
 from pulsar_retry.policy.retry import RetryPolicy as RetryPolicy
 from pulsar_retry.pull.delivery import Delivery as Delivery
 from pulsar_retry.pull.health import Health as Health

@@ -9,7 +9,7 @@ from pulsar_retry.policy.decide import decide
 from pulsar_retry.policy.explain import Schedule, Step, explain
 from pulsar_retry.policy.letter_producers import ProducerOptions
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry
+from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry, Unavailable
 from pulsar_retry.policy.retry import RetryPolicy
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "RetryPolicy",
     "Schedule",
     "Step",
+    "Unavailable",
     "decide",
     "explain",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from pulsar_retry.errors import UndecodableError
 from pulsar_retry.policy.actions import (
     RETRIES_EXHAUSTED,
@@ -12,7 +14,7 @@ from pulsar_retry.policy.actions import (
     Stop,
     exhausted,
 )
-from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Reject, Retry
+from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry, Unavailable
 from pulsar_retry.policy.retry import RetryPolicy
 
 #: The reason of a dead letter when the policy does not retry the error.
@@ -31,8 +33,8 @@ def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
     The handler's outcome comes first, then the policy's lists of errors. A message that cannot be
     decoded is dead-lettered, whatever the policy says. A message that is to be
     retried is dead-lettered instead if this was its last attempt, or if it would be too old at the
-    retry. The age limit applies to a deferred message too; the limit of attempts does not, because
-    deferring uses none.
+    retry. The age limit applies to `Defer` and `Unavailable` too; the limit of attempts does not,
+    because they use none.
 
     Args:
         policy: The subscriber's policy. Its open settings have their defaults.
@@ -48,23 +50,32 @@ def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
         case Drop(reason=reason):
             return Discard(reason)
         case Defer() as outcome:
-            retry = RetryLater(outcome.delay(failure.when), counted=False)
+            wanted: Action = RetryLater(outcome.delay(failure.when), counted=False)
+        case Unavailable(retry_after=delay):
+            backoff = policy.after(attempt, failure.key)
+            wanted = attrs.evolve(backoff if delay is None else RetryLater(delay), counted=False)
         case Retry(delay=float(delay)):
-            retry = RetryLater(delay)
+            wanted = RetryLater(delay)
         case Retry(level=int(level)):
-            retry = policy.at_level(level)
-        case Retry():
-            retry = policy.after(attempt, failure.key)
+            wanted = policy.at_level(level)
         case error:
-            verdict = policy.verdict(error)
-            if verdict == "stop":
-                return Stop(FATAL)
-            if verdict == "drop":
-                return Discard(UNWANTED)
-            if verdict == "dead_letter":
-                return DeadLetter(NOT_RETRYABLE)
-            retry = policy.after(attempt, failure.key)
-    return retry_or_dead(policy, attempt, failure.age, retry)
+            wanted = _by_policy(policy, attempt, error, failure.key)
+    if isinstance(wanted, RetryLater):
+        return retry_or_dead(policy, attempt, failure.age, wanted)
+    return wanted
+
+
+def _by_policy(policy: RetryPolicy, attempt: int, error: Exception, key: str) -> Action:
+    """Return what the lists of errors, or else the backoff, say."""
+    match "retry" if isinstance(error, Retry) else policy.verdict(error):
+        case "stop":
+            return Stop(FATAL)
+        case "drop":
+            return Discard(UNWANTED)
+        case "dead_letter":
+            return DeadLetter(NOT_RETRYABLE)
+        case _:
+            return policy.after(attempt, key)
 
 
 def retry_or_dead(
@@ -76,3 +87,16 @@ def retry_or_dead(
     if age + retry.delay > policy.age_limit:
         return DeadLetter(TOO_OLD)
     return retry
+
+
+def is_chosen(policy: RetryPolicy, error: Exception) -> bool:
+    """Tell whether somebody has decided about a message, so that its failure shows no outage.
+
+    A handler decides with `Reject`, `Drop` or `Defer`, and *policy* with its lists of errors that
+    are not retried. Payloads that cannot be decoded can be the fault of the program.
+    """
+    if isinstance(error, UndecodableError):
+        return False
+    if isinstance(error, Outcome):
+        return not isinstance(error, Retry | Unavailable)
+    return policy.lists(error)

@@ -102,6 +102,28 @@ class Defer(Outcome):
         return self.until
 
 
+class Unavailable(Outcome):
+    """Say that a service which the handler needs is away or overloaded; no attempt is used up.
+
+    Raise it for a refused connection, or for HTTP's 429 and 503; not for a 500, because the message
+    itself can be the cause of that. A message can come back so any number of times. Only the
+    policy's ``max_age`` ends this. For the subscriber's `Breaker` it is a failure.
+
+    Args:
+        retry_after: Seconds or a timedelta, up to 864 000 s, until the message is delivered again.
+            None: the policy's backoff after the present attempt decides.
+
+    Raises:
+        ConfigError: *retry_after* is invalid.
+    """
+
+    def __init__(self, retry_after: Duration | None = None) -> None:
+        super().__init__(retry_after)
+        if retry_after is not None:
+            retry_after = seconds("retry_after", retry_after, maximum=MAX_DELAY)
+        self.retry_after = retry_after
+
+
 def _text(reason: str) -> str:
     return not_blank("reason", reason)
 

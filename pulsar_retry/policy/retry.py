@@ -226,6 +226,10 @@ class RetryPolicy:
         """Return what happens to a message whose handler raised *error*."""
         return self._named(error, frozenset()) or self._unnamed
 
+    def lists(self, error: Exception) -> bool:
+        """Tell whether a list of errors that are not retried names *error*."""
+        return self._named(error, frozenset()) not in {None, "retry"}
+
     @property
     def _unnamed(self) -> Verdict:
         return "retry" if self.retry_on is None else "dead_letter"
