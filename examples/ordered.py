@@ -51,7 +51,7 @@ def main() -> None:
             book,
             consumer_type=pulsar.ConsumerType.KeyShared,
             retry_policy=pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(3)),
-            lanes=pr.Lanes(max_parked=100, overflow="block"),
+            lanes=pr.Lanes(max_parked=100),
         ):
             for _ in range(len(ACCOUNTS) * TRANSACTIONS):
                 done.acquire()

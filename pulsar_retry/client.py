@@ -46,7 +46,7 @@ Handler = (
 
 _BYTES = pulsar.schema.BytesSchema()
 _EARLIEST = pulsar.InitialPosition.Earliest
-_FLOW_CONTROL, _LEASE, _LANES = FlowControl(), Lease(), Lanes()
+_FLOW_CONTROL, _LEASE, _LANES, _BREAKER = FlowControl(), Lease(), Lanes(), Breaker()
 
 
 class Client(consumer_client.Client):
@@ -71,8 +71,8 @@ class Client(consumer_client.Client):
         redelivery: Redelivery = "letters",
         lease: Lease = _LEASE,
         lanes: Lanes = _LANES,
-        breaker: Breaker | None = None,
-        prefetch: int = 200,
+        breaker: Breaker | None = _BREAKER,
+        prefetch: int | None = None,
         schema: pulsar.schema.Schema = _BYTES,
         initial_position: pulsar.InitialPosition = _EARLIEST,
         naming: NamingLike = Naming.PULSAR,
@@ -101,9 +101,9 @@ class Client(consumer_client.Client):
                 decoded, and the message as a second argument if it takes one. A message that cannot
                 be decoded is dead-lettered at once, with the reason ``undecodable``. When it
                 returns, the message is acknowledged; if it returns an awaitable, that is awaited
-                first. It can raise or return `Retry`, `Reject`, `Drop` or `Defer`. `SystemExit` and
-                `KeyboardInterrupt` end the subscription. The retry policy decides about all other
-                exceptions.
+                first. It can raise or return `Retry`, `Reject`, `Drop`, `Defer` or `Unavailable`.
+                `SystemExit` and `KeyboardInterrupt` end the subscription. The retry policy decides
+                about all other exceptions.
             retry_policy: Which failures are retried, how often and when. None: the default policy.
             dead_letter_policy: The letters' topics, and the number of attempts if the retry policy
                 does not set it.
@@ -119,12 +119,14 @@ class Client(consumer_client.Client):
                 Key_Shared by key, the others by topic or partition.
             redelivery: ``"letters"`` stores the number of attempts durably, in the message.
                 ``"nack"`` needs no retry topic and leaves messages in place. It uses the broker's
-                count, which is only in memory, and there a `Defer` uses up an attempt.
+                count, which is only in memory.
             lease: How long a handler may take.
             lanes: How an ordered subscription retries.
-            breaker: When to stop receiving because too many messages fail. None: never.
+            breaker: Keeps messages out of the dead-letter topic while nearly all of them fail, for
+                example because a database is away. None: nothing does.
             prefetch: How many messages pulsar-client fetches ahead (its ``receiver_queue_size``),
-                in addition to those in hand. A small number leaves more to other consumers.
+                in addition to those in hand. A small number leaves more to other consumers. None:
+                as many as *flow_control* allows, at most 200.
             schema: The topic's schema.
             initial_position: Where a new subscription starts.
             naming: The rules for the names of letters' topics that no policy names.

@@ -118,6 +118,21 @@ class Subscriber:
         await self._until_the_end()
         return self._course.report
 
+    def pause(self, reason: str = "paused") -> None:
+        """Begin no more messages until `resume`; see `pulsar_retry.Subscriber.pause`.
+
+        Args:
+            reason: Why, in words, for the health.
+
+        Raises:
+            ConfigError: *reason* is not text, or is blank.
+        """
+        self._inner.pause(reason)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._inner.resume()
+
     async def result(self, timeout: Duration | None = None) -> Report:
         """Wait until the subscription has ended, and return the report.
 

@@ -143,7 +143,9 @@ _serve_options = with_options(
         help="Letters also have the attributes of Pub/Sub's dead letters.",
     ),
     click.option(
-        "--breaker", is_flag=True, help="While most requests fail, pause, and dead-letter nothing."
+        "--no-breaker",
+        is_flag=True,
+        help="Dead-letter messages also while nearly all requests fail.",
     ),
     click.option("--max-outstanding", type=int, default=3000, show_default=True, metavar="N"),
     click.option(
@@ -209,7 +211,7 @@ class _Options:
     retry_letter_topic: str | None
     naming: str
     pubsub_attributes: bool
-    breaker: bool
+    no_breaker: bool
     max_outstanding: int
     max_rate: float | None
     prefetch: int | None
@@ -321,7 +323,7 @@ def _dispatcher(
         max_outstanding=options.max_outstanding,
         max_rate=options.max_rate,
         consumer_type=pulsar.ConsumerType.KeyShared if options.ordered else None,
-        breaker=Breaker() if options.breaker else None,
+        breaker=None if options.no_breaker else Breaker(),
         prefetch=options.prefetch,
         letters=Letters(naming=Naming(options.naming), pubsub_attributes=options.pubsub_attributes),
     )

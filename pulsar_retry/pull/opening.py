@@ -18,20 +18,6 @@ from pulsar_retry.wire.names import TopicName
 
 SHARED = pulsar.ConsumerType.Shared
 
-#: Errors of the broker, or of pulsar-client, that may go away soon.
-TRANSIENT = (
-    pulsar.Timeout,
-    pulsar.ConnectError,
-    pulsar.NotConnected,
-    pulsar.ReadError,
-    pulsar.LookupError,
-    pulsar.ServiceUnitNotReady,
-    pulsar.TooManyLookupRequestException,
-    pulsar.BrokerMetadataError,
-    pulsar.BrokerPersistenceError,
-    pulsar.UnknownError,
-)
-
 #: The order in which consumer types are tried if none is given.
 _TYPES = (SHARED, pulsar.ConsumerType.KeyShared, pulsar.ConsumerType.Failover)
 
@@ -98,7 +84,7 @@ def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerT
         options.subscription,
         consumer_type=consumer_type,
         schema=options.schema,
-        receiver_queue_size=options.prefetch,
+        receiver_queue_size=options.fetched_ahead,
         consumer_name=options.consumer_name,
         initial_position=options.initial_position,
         batch_index_ack_enabled=True,

@@ -36,6 +36,9 @@ THREADS: Workers = "threads"
 PROCESSES: Workers = "processes"
 LOOP: Literal["loop"] = "loop"
 
+#: How many messages pulsar-client fetches ahead at most, unless the user says a number.
+MOST_FETCHED = 200
+
 
 @attrs.frozen(kw_only=True)
 class Options:
@@ -53,8 +56,8 @@ class Options:
     redelivery: Redelivery = "letters"
     lease: Lease = attrs.Factory(Lease)
     lanes: Lanes = attrs.Factory(Lanes)
-    breaker: Breaker | None = None
-    prefetch: int = 200
+    breaker: Breaker | None = attrs.Factory(Breaker)
+    prefetch: int | None = None
     schema: Any = attrs.Factory(pulsar.schema.BytesSchema)
     initial_position: pulsar.InitialPosition = pulsar.InitialPosition.Earliest
     naming: Naming = Naming.PULSAR
@@ -72,6 +75,13 @@ class Options:
     #: the event loop of the workers enters.
     admission: AdmissionControl | None = None
     around: AbstractAsyncContextManager[object] | None = None
+
+    @property
+    def fetched_ahead(self) -> int:
+        """How many messages pulsar-client fetches ahead: no more than may be in hand."""
+        if self.prefetch is not None:
+            return self.prefetch
+        return min(MOST_FETCHED, self.flow_control.max_messages)
 
     @property
     def letters(self) -> DeadLetterPolicy:
@@ -95,7 +105,7 @@ def checked_options(**arguments: Any) -> Options:
         if name in arguments and not isinstance(value, kind) and not (optional and value is None):
             accepted = f"a {kind.__module__.partition('.')[0]}.{kind.__name__}"
             raise ConfigError.bad(name, value, accepted + " or None" * optional)
-    if "prefetch" in arguments:
+    if arguments.get("prefetch") is not None:
         whole("prefetch", arguments["prefetch"])
     if "concurrency" in arguments:
         whole("concurrency", arguments["concurrency"])

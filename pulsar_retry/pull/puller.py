@@ -196,7 +196,7 @@ class Puller:
                 FailureLetters(consumer.handle, self._options.redact),
                 redelivery=self._options.redelivery,
                 lanes=None,
-                safe_breaker=None,
+                breaker=None,
                 late=self._options.lease.late,
                 clock=self._client.parts.clock,
             )

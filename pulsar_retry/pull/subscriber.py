@@ -15,31 +15,29 @@ from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import noted
 from pulsar_retry.observe.counting import COUNTERS, topic_label
+from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.closing import close_in_time
 from pulsar_retry.pull.course import Course
 from pulsar_retry.pull.crew import Crew
+from pulsar_retry.pull.engine.breaker_gate import BreakerGate
 from pulsar_retry.pull.engine.failure_letters import FailureLetters
 from pulsar_retry.pull.engine.gauges import Gauges
 from pulsar_retry.pull.engine.ordered import OrderedLanes
+from pulsar_retry.pull.engine.probe import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT
 from pulsar_retry.pull.engine.receiver import Receiver
-from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.settler import Counts, Settler
 from pulsar_retry.pull.engine.supervisor import Supervisor
 from pulsar_retry.pull.engine.work_queue import WorkQueue
 from pulsar_retry.pull.health import Health
-from pulsar_retry.pull.opening import TRANSIENT, Opened, is_ordered, open_subscription, probe
+from pulsar_retry.pull.opening import Opened, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, checked_mode
-from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.signals import Requests, awaiting_signals
 from pulsar_retry.runtime.exiting import closes
 
 _log = logging.getLogger("pulsar_retry")
-
-#: Seconds between two attempts to subscribe: the first pause, and the longest.
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 #: The error text of `result` for a subscriber that was not started.
 NOT_STARTED = "the subscriber was not started: call start() or run()"
@@ -71,7 +69,9 @@ class Subscriber:
         self._crew: Crew | None = None
         self._supervisor: Supervisor | None = None
         self._consumer: Consumer | None = None
-        self._safe_breaker: ThreadSafeBreaker | None = None
+        self._breaker: BreakerGate | None = None
+        self._receiver: Receiver | None = None
+        self._paused: str | None = None
         self._trouble = ""
 
     # -- starting and stopping ------------------------------------------------------------------
@@ -127,9 +127,10 @@ class Subscriber:
         """Stop, and wait until the subscriber has stopped.
 
         Args:
-            mode: ``"drain"`` receives nothing more and handles all messages in hand, including
-                those that are retried in lanes. ``"hand_back"`` lets running handlers return;
-                messages that no handler has begun are redelivered, also to other consumers.
+            mode: ``"drain"`` receives nothing more and handles the messages in hand. Those that
+                wait in lanes, or until the breaker closes, are redelivered, also to other
+                consumers. ``"hand_back"`` lets running handlers return; all messages that no
+                handler has begun are redelivered.
                 ``"abandon"`` does not wait: the messages of running handlers are redelivered, and
                 the results of these handlers are ignored.
             timeout: Seconds or a timedelta, for the first two modes. After it, what is left is
@@ -206,6 +207,31 @@ class Subscriber:
             if self._settler is not None:
                 self._settler.policy = policy
 
+    def pause(self, reason: str = "paused") -> None:
+        """Begin no more messages until `resume`; running handlers are settled as usual.
+
+        After 5 s without running handlers, the consumer is closed until then, so that the broker
+        delivers to other consumers what was fetched here. The subscriber's health is ``degraded``.
+
+        Args:
+            reason: Why, in words, for the health.
+
+        Raises:
+            ConfigError: *reason* is not text, or is blank.
+        """
+        not_blank("reason", reason, "a text that is not blank")
+        with self._lock:
+            self._paused = reason
+            if self._receiver is not None:
+                self._receiver.pause(reason)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        with self._lock:
+            self._paused = None
+            if self._receiver is not None:
+                self._receiver.resume()
+
     @property
     def health(self) -> Health:
         """The current state, and in words what is wrong."""
@@ -214,24 +240,25 @@ class Subscriber:
         if self.course.ended.is_set():
             error = self.course.error
             return Health("stopped") if error is None else Health("failed", _text_of(error))
-        consumer, supervisor = self._consumer, self._supervisor
+        consumer, supervisor, receiver = self._consumer, self._supervisor, self._receiver
         if self.course.stop is not None:
             return Health("stopping")
-        if consumer is None or supervisor is None:
+        if consumer is None or supervisor is None or receiver is None:
             return Health("starting", self._trouble)
         problems = supervisor.problems()
-        if self._safe_breaker is not None and self._safe_breaker.state() is not BreakerState.CLOSED:
-            problems.append("the breaker is open: too many messages fail")
+        if self._breaker is not None and (problem := self._breaker.problem()):
+            problems.append(problem)
+        problems += receiver.problems()
         if (settler := self._settler) is not None and (stuck := settler.handle.outbox.kept.stuck):
             problems.append(f"{stuck} letters could not be published yet; publishing is repeated")
-        if not consumer.is_connected():
+        if not (consumer.is_connected() or receiver.is_resting):
             problems.append("the connection to the broker is lost")
         return Health("degraded", "; ".join(problems)) if problems else Health("running")
 
     @property
     def in_hand(self) -> tuple[int, int]:
         """How many messages, and how many bytes, are in hand: what flow control limits."""
-        count, size = self._work_queue.held()
+        count, size = self._work_queue.in_hand()
         return max(0, count), max(0, size)  # a worker may count first
 
     # -- the receiving thread -------------------------------------------------------------------
@@ -270,7 +297,7 @@ class Subscriber:
         Raises:
             Exception: the broker refuses the subscription.
         """
-        pause = _FIRST_PAUSE
+        pause = FIRST_PAUSE
         while self.course.stop is None:
             try:
                 return open_subscription(self._client, self._options)
@@ -289,7 +316,7 @@ class Subscriber:
             again = self._clock.monotonic() + pause
             while self.course.stop is None and (left := again - self._clock.monotonic()) > 0:
                 self._work_queue.wait(left)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, LONGEST_PAUSE)
         return None
 
     def _facts(self) -> dict[str, str]:
@@ -304,11 +331,12 @@ class Subscriber:
         )
         lanes = None
         if is_ordered(kind):
-            lanes = OrderedLanes(options.lanes, work_queue, consumer.handle, kind, clock)
-        safe_breaker = None
+            lanes = OrderedLanes(options.lanes, work_queue, kind, clock)
+        breaker, about = None, self._facts()
         if options.breaker is not None:
-            safe_breaker = ThreadSafeBreaker(options.breaker, work_queue.notify, clock)
-        self._consumer, self._safe_breaker = consumer, safe_breaker
+            facts = consumer.handle.facts
+            breaker = BreakerGate(options.breaker, work_queue, facts, about, clock)
+        self._consumer, self._breaker = consumer, breaker
         if options.admission is not None:
             options.admission.attach(work_queue.notify)
         settler = Settler(
@@ -318,7 +346,7 @@ class Subscriber:
             letters,
             redelivery=options.redelivery,
             lanes=lanes,
-            safe_breaker=safe_breaker,
+            breaker=breaker,
             late=options.lease.late,
             clock=clock,
         )
@@ -328,17 +356,19 @@ class Subscriber:
             flow_control=options.flow_control,
             lease=options.lease,
             lanes=lanes,
-            lane_limits=options.lanes,
             keeps=keeps,
-            safe_breaker=safe_breaker,
+            breaker=breaker,
             admission=options.admission,
             probe=lambda: probe(self._client, options.topic),
             supervise=self._supervise,
+            about=about,
             clock=clock,
         )
         with self._lock:
             settler.policy = self._policy
-            self._settler = settler
+            self._settler, self._receiver = settler, receiver
+            if self._paused is not None:
+                receiver.pause(self._paused)
         lost = lambda: self.course.ask("abandon", 0)  # noqa: E731
         crew = self._crew = Crew(
             options, work_queue, settler, clock, loop=self.course.loop, lost=lost
@@ -368,10 +398,10 @@ class Subscriber:
             self._settler.handle.outbox.kept.close()
         while (stop := self.course.stop) is not None and stop.mode != ABANDON:
             admission = self._options.admission
-            if stop.mode == HAND_BACK or (admission is not None and admission.is_shut()):
-                handed_back += self._hand_back_waiting(receiver)
+            is_ready_too = stop.mode == HAND_BACK or (admission is not None and admission.is_shut())
+            handed_back += self._hand_back(receiver, ready=is_ready_too)
             left = stop.deadline - self._clock.monotonic()
-            if left <= 0 or work_queue.held()[0] <= 0:
+            if left <= 0 or work_queue.in_hand()[0] <= 0:
                 break
             work_queue.wake(len(work_queue.ready))
             work_queue.wait(min(left, receiver.look()))
@@ -379,11 +409,11 @@ class Subscriber:
             if (work := slot.work) is not None:
                 slot.watched = work
                 slot.expire(work, interrupts=False)
-        return handed_back + self._hand_back_waiting(receiver)
+        return handed_back + self._hand_back(receiver, ready=True)
 
-    def _hand_back_waiting(self, receiver: Receiver) -> int:
-        """Give up the messages that no handler has begun; closing the consumer redelivers them."""
-        works = receiver.take_down()
+    def _hand_back(self, receiver: Receiver, *, ready: bool) -> int:
+        """Give up messages that no handler has begun; closing the consumer redelivers them."""
+        works = receiver.take_down(ready=ready)
         for work in works:
             self._work_queue.settled(work)
         return len(works)
@@ -391,7 +421,7 @@ class Subscriber:
     def _reported(self, counted: Counts, handed_back: int) -> Report:
         stop = self.course.stop
         assert stop is not None  # noqa: S101 - otherwise an error ended the subscription
-        held = self._work_queue.held()[0]
+        held = self._work_queue.in_hand()[0]
         counts = attrs.asdict(counted)
         counts["acknowledged"] += self._work_queue.done()
         return Report(

@@ -16,7 +16,7 @@ from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.settler import LETTERS, NACK
 from pulsar_retry.pull.letters import Letters
-from pulsar_retry.pull.options import LOOP, Redelivery, checked_options
+from pulsar_retry.pull.options import LOOP, Redelivery, checked_options, effective
 from pulsar_retry.pull.report import Report, StopMode
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.flow import FlowControl
@@ -48,7 +48,8 @@ from pulsar_retry.runtime.exiting import closes
 #: Seconds to wait for connections to be closed.
 _CLOSING = 5.0
 
-_LANES, _LETTERS, _FORM, _CONNECTIONS = Lanes(), Letters(), Form(), Connections()
+_LANES, _BREAKER, _LETTERS = Lanes(), Breaker(), Letters()
+_FORM, _CONNECTIONS = Form(), Connections()
 
 #: The subscriber's lease never expires, because each request of a dispatcher has its own deadline.
 _LEASE = Lease(max_total=math.inf)
@@ -91,7 +92,7 @@ class Dispatcher(Subscriber):
         redelivery: Redelivery | None = None,
         flow_control: FlowControl | None = None,
         lanes: Lanes = _LANES,
-        breaker: Breaker | None = None,
+        breaker: Breaker | None = _BREAKER,
         prefetch: int | None = None,
         crypto_key_reader: pulsar.CryptoKeyReader | None = None,
         letters: Letters = _LETTERS,
@@ -131,7 +132,8 @@ class Dispatcher(Subscriber):
                 lanes. None allows 100 MiB, and enough messages for *max_outstanding*.
             lanes: See `Client.subscriber`.
             breaker: See `Client.subscriber`. A negative acknowledgement counts as a failure, except
-                with one of *dead_letter_statuses*.
+                with one of *dead_letter_statuses*. There is none if messages are never
+                dead-lettered.
             prefetch: How many messages pulsar-client's own queue holds, in addition to those in
                 hand. None: 100, but no more than are sent in a second.
             crypto_key_reader: See `Client.subscriber`. The requests have the decrypted payload.
@@ -166,6 +168,8 @@ class Dispatcher(Subscriber):
             hooks=hooks,
             **attrs.asdict(letters, recurse=False),
         )
+        if not effective(options).has_end:
+            options = attrs.evolve(options, breaker=None)
         self._pacer = Pacer(window, rate)
         self._metrics = PushMetrics(COUNTERS.of(topic, subscription), self._pacer.pace)
         name = form.subscription_name or default_name(topic, subscription)
@@ -245,19 +249,19 @@ class Dispatcher(Subscriber):
 
     # -- while it runs ----------------------------------------------------------------------------
 
-    def pause(self) -> None:
-        """Send nothing more until `resume`; outstanding requests are settled as usual.
+    def pause(self, reason: str = "paused") -> None:
+        """Send nothing more until `resume`; see `Subscriber.pause`.
 
-        Called before the start, nothing is sent from the beginning.
-
-        The subscription stays open, and its messages wait. Pub/Sub does the same by a change of the
-        subscription to pull.
+        Called before the start, nothing is sent from the beginning. Pub/Sub does the same by a
+        change of the subscription to pull.
         """
+        super().pause(reason)
         self._pacer.pause()
 
     def resume(self) -> None:
         """Send again after `pause`."""
         self._pacer.resume()
+        super().resume()
 
     def change_endpoint(self, endpoint: str) -> None:
         """Post to another endpoint from now on, with a new window and without backoff.

@@ -17,6 +17,15 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 #: How an entry of the log begins, and what an error has more.
 FAILED = "a message failed and is "
+#: The breaker of an example opens, and closes.
+OPENED = (
+    "the breaker of 'archive' has opened: since the last success, 10 different messages have "
+    "failed, the last one with ConnectionError: the database is down. Until messages succeed, "
+    "failures use up no attempts, and one message is tried at a time. If the messages are at "
+    "fault, raise Reject, or list the error in the policy's dead_letter_on; breaker=None switches "
+    "this off"
+)
+CLOSED = "the breaker of 'archive' has closed after … s: messages succeed again"
 TRACEBACK = "\nTraceback (most recent call last):\n  …\n"
 
 
@@ -133,14 +142,14 @@ def test_async_consumer(broker: RunningBroker) -> None:
 def test_async_worker(broker: RunningBroker) -> None:
     """An outage costs some tries, and no message."""
     down = (
-        f"{FAILED}retried in 0.5 s {of('archive', 1, 'readings')}"
+        f"{FAILED}retried in 5 s {of('archive', 1, 'readings')}"
         "ConnectionError: the database is down (/home/you/async_worker.py in store)"
     )
-    output = run("async_worker.py", broker, log=[down], topic="readings")
+    output = run("async_worker.py", broker, log=[down, OPENED, CLOSED], topic="readings")
     assert output.splitlines() == [
         "200 stored, 0 dead",
         "more than one at a time: True, but no more than asked: True",
-        "tries while the database was down: fewer than 200: True",
+        "failed while the database was down: fewer than 200: True",
     ]
 
 

@@ -22,4 +22,9 @@ def entries(logged: str, folder: Path, home: str, topic: str) -> list[str]:
     logged = re.sub(rf"(persistent://public/default/{topic})-[0-9a-f]{{8}}\b", r"\1", logged)
     logged = re.sub(r"(http://localhost):\d+", r"\1", logged)
     logged = re.sub(r"(?:^  .*\n)+", "  …\n", logged, flags=re.MULTILINE)
-    return sorted(re.split(r"\n(?=a message failed)", logged.rstrip("\n"))) if logged else []
+    logged = re.sub(r"(has closed after) \d+ s", r"\1 … s", logged)
+    return (
+        sorted(re.split(r"\n(?=a message failed|the breaker of)", logged.rstrip("\n")))
+        if logged
+        else []
+    )

@@ -38,7 +38,7 @@ class Gauges:
 
     def gauges(self) -> dict[str, float]:
         """Return the messages in hand, the load, the seconds of a lease, and the problems."""
-        count, size = self._work_queue.held()
+        count, size = self._work_queue.in_hand()
         count, size = max(0, count), max(0, size)  # a worker may count first
         return {
             "inflight": float(count),

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
-import attrs
 import pulsar
 
-from pulsar_retry.consumer.handle import Handle
-from pulsar_retry.pull.engine.work_queue import LaneEntry, Work, WorkQueue
-from pulsar_retry.pull.rules.lanes import Lanes, LaneStep, LaneTable
+from pulsar_retry.pull.engine.work_queue import Place, Work, WorkQueue
+from pulsar_retry.pull.rules.lanes import Lanes, LaneTable
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-from pulsar_retry.runtime.raw import id_of, position_of
 
-
-@attrs.frozen
-class LeftPlace:
-    """The place of a message that is left with the broker.
-
-    Attributes:
-        position: The identity of the message.
-        ask_back: Asks the broker to deliver the message again.
-        returns_with: Which lost connection has it redelivered: `Handle.returns_with`.
-    """
-
-    position: tuple[int, int, int, int]
-    ask_back: Callable[[], None] = attrs.field(eq=False)
-    returns_with: bool | None = attrs.field(eq=False)
+#: Seconds without a success after a failure, after which health says that a topic stands still.
+_STUCK_AFTER = 10.0
 
 
 class OrderedLanes:
@@ -41,16 +27,14 @@ class OrderedLanes:
         self,
         lanes: Lanes,
         work_queue: WorkQueue,
-        handle: Handle,
         consumer_type: pulsar.ConsumerType,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Make them; *handle* asks for messages that were left with the broker."""
         self._now = clock.monotonic
         self._by_key = consumer_type == pulsar.ConsumerType.KeyShared
-        self._table: LaneTable[Work] = LaneTable(lanes, self._place if self._by_key else None)
+        self._table: LaneTable[Work] = LaneTable()
+        self._most = lanes.max_parked
         self._work_queue = work_queue
-        self._handle = handle
         self._lock = threading.Lock()
         self._era = 0
 
@@ -67,104 +51,88 @@ class OrderedLanes:
         except UnicodeDecodeError as error:  # Java clients can store bytes that are not text
             return repr(error.object)
 
-    def admit(self, message: Any, size: int) -> bool:
-        """Make a received message ready, now or when it is its turn; tell whether it is kept.
-
-        A message that is not kept was left with the broker. It comes again when the broker is asked
-        for it.
-        """
+    def admit(self, message: Any, size: int) -> None:
+        """Make a received message ready, now or when it is its turn."""
         key = self.key_of(message)
-        if key is None:
-            self._work_queue.ready.append(Work(message, size, None))
-            return True
-        entry = LaneEntry(key, era=self._era)
-        with self._lock:
-            now, is_kept, comes_again = self._table.offer(
-                key, Work(message, size, entry), self._now()
-            )
-        entry.comes_again = comes_again
-        if now is not None:
-            self._work_queue.ready.append(now)
-        return is_kept
+        work = Work(message, size, None if key is None else Place(key, era=self._era))
+        if key is not None:
+            with self._lock:
+                if not self._table.offer(key, work):
+                    return
+        self._work_queue.queue.append(work)
 
-    def _place(self, work: Work) -> LeftPlace:
-        message, handle = work.message, self._handle
-        return LeftPlace(
-            position_of(id_of(message)),
-            handle.ask_back_later(message),
-            handle.returns_with(message),
-        )
-
-    def done(self, key: str) -> None:
+    def done(self, key: str, *, succeeded: bool) -> None:
         """Note that the first message of a lane is settled."""
         with self._lock:
-            step = self._table.done(key, self._now())
-        self._go_on(step)
+            following = self._table.done(key, succeeded=succeeded)
+        if following is not None:
+            self._work_queue.put(following)
 
-    def park(self, work: Work, delay: float) -> None:
+    def park(self, key: str, work: Work, delay: float) -> None:
         """Have the first message of a lane handled again in *delay* seconds."""
-        assert work.entry is not None  # noqa: S101 - else it is in no lane
         now = self._now()
         with self._lock:
-            step = self._table.park(work.entry.key, work, now + delay, now)
-        self._go_on(step)
-        if not step.now:
-            self._work_queue.notify()
+            self._table.park(key, work, now + delay, now)
+        self._work_queue.notify()
 
-    def tick(self, *, receives: bool = True) -> tuple[list[Work], float]:
-        """Make due messages ready; return messages that overflow, and the seconds to wait.
-
-        Unless it *receives*, messages that the broker was asked for cannot come.
-        """
+    def tick(self) -> float:
+        """Make due messages ready; return the seconds until the next one is due."""
         now = self._now()
+        if self._table.next_due() == math.inf:
+            return math.inf
         with self._lock:
-            if not receives:
-                self._table.wait_longer(now)
-            surplus = self._table.overflow(now)
-            step = self._table.due(now)
+            due = self._table.take_due(now)
             wait = self._table.next_due() - now
-        self._go_on(step)
-        return surplus, max(0.0, wait)
-
-    def _go_on(self, step: LaneStep[Work]) -> None:
-        """Make messages ready that are to be handled now, and ask the broker for the next ones."""
-        for work in step.now:
+        for work in due:
             self._work_queue.put(work)
-        for work in step.left:
-            self._work_queue.settled(work)
-        for place in cast("Sequence[LeftPlace]", step.asked):
-            place.ask_back()
+        return wait
 
-    def is_blocked(self) -> bool:
-        """Tell whether nothing more may be received."""
-        with self._lock:
-            return self._table.is_blocked()
+    def problems(self) -> list[str]:
+        """Return what keeps messages waiting, in words."""
+        found = []
+        if self.is_full:
+            found.append(
+                f"{self.waiting} messages wait in lanes, so nothing is received "
+                "(Lanes(max_parked=…))"
+            )
+        if not self._by_key:
+            with self._lock:
+                stuck = self._table.stuck(self._now() - _STUCK_AFTER)
+            found += [
+                f"{topic} stands still: nothing has succeeded, and {behind} messages wait"
+                for topic, behind in stuck
+                if behind
+            ]
+        return found
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait behind others of their key, or are parked."""
+        return self._table.waiting
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more may be received, because so many messages wait in lanes."""
+        return self._table.waiting >= self._most
 
     @property
     def is_empty(self) -> bool:
         """Whether no message is in a lane, not even one that is handled."""
         return not len(self._table)
 
-    def begin_anew(self, cut: frozenset[bool]) -> None:
+    def begin_anew(self) -> None:
         """Begin a new era: messages that are being handled now are not parked if they fail.
 
-        Their connection is gone. The broker redelivers them, or a seek has passed them. It is asked
-        for those that were left with it, if only another topic or partition may be cut off; for
-        *cut*, see `Handle.cut`.
+        Their connection is gone. The broker redelivers them, or a seek has passed them.
         """
         self._era += 1
-        with self._lock:
-            left = cast("list[LeftPlace]", self._table.left())
-        for place in left:
-            if place.returns_with not in cut:
-                place.ask_back()
 
-    def is_of_before(self, entry: LaneEntry) -> bool:
+    def is_of_before(self, place: Place) -> bool:
         """Tell whether a message was received before `begin_anew`."""
-        return entry.era != self._era
+        return place.era != self._era
 
-    def clear(self, unstarted: Sequence[Work]) -> list[Work]:
+    def clear(self, unstarted: Sequence[Work] = ()) -> list[Work]:
         """Remove and return what waits or is parked; remove the lanes of *unstarted* messages."""
-        keys = {work.entry.key for work in unstarted if work.entry is not None}
+        keys = {work.lane for work in unstarted}
         with self._lock:
             return self._table.clear(keys)

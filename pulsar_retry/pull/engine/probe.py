@@ -15,15 +15,26 @@ FATAL = (
     pulsar.TopicTerminated,
 )
 
+#: Errors of the broker, or of pulsar-client, that may go away soon.
+TRANSIENT = (
+    pulsar.Timeout,
+    pulsar.ConnectError,
+    pulsar.NotConnected,
+    pulsar.ReadError,
+    pulsar.LookupError,
+    pulsar.ServiceUnitNotReady,
+    pulsar.TooManyLookupRequestException,
+    pulsar.BrokerMetadataError,
+    pulsar.BrokerPersistenceError,
+    pulsar.UnknownError,
+)
+
+#: Seconds between two attempts to subscribe: the first pause, and the longest.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+
 #: How many such errors in a row count. A topic that moves to another broker is missing for a
 #: moment.
 _ENOUGH_ERRORS = 3
-
-#: Seconds between two requests, at first and after one of the errors above.
-_PAUSE = 1.0
-
-#: The longest pause between two requests, in seconds.
-_LONGEST_PAUSE = 30.0
 
 
 class ConnectionProbe:
@@ -44,7 +55,7 @@ class ConnectionProbe:
         self._now = now
         self._answer: Future[None] | None = None
         self._next = 0.0
-        self._pause = _PAUSE
+        self._pause = FIRST_PAUSE
         self._denials = 0
 
     def look(self) -> None:
@@ -67,13 +78,13 @@ class ConnectionProbe:
             self._denials += 1
             if self._denials >= _ENOUGH_ERRORS:
                 raise
-            self._pause = _PAUSE
+            self._pause = FIRST_PAUSE
         except pulsar.PulsarException:
             self._denials = 0  # the broker is unreachable, and may come back
         else:
             self._denials = 0
         self._next = self._now() + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def doubt(self) -> None:
         """Reset the count of errors, because a message has arrived."""
@@ -83,5 +94,5 @@ class ConnectionProbe:
         """Reset everything, because the connection is back."""
         self._answer = None
         self._next = 0.0
-        self._pause = _PAUSE
+        self._pause = FIRST_PAUSE
         self._denials = 0

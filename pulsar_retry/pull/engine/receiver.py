@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,15 +16,13 @@ from typing import Any, cast
 import pulsar
 
 from pulsar_retry.pull.engine.admission import AdmissionControl
+from pulsar_retry.pull.engine.breaker_gate import CANDIDATES, BreakerGate
 from pulsar_retry.pull.engine.ordered import OrderedLanes
-from pulsar_retry.pull.engine.probe import ConnectionProbe
+from pulsar_retry.pull.engine.probe import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT, ConnectionProbe
 from pulsar_retry.pull.engine.renewal import Renewal
-from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
-from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.rules.flow import FlowControl, FlowGate
-from pulsar_retry.pull.rules.lanes import LETTER, Lanes
 from pulsar_retry.pull.rules.lease import Lease, LeaseClock
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
@@ -55,6 +54,15 @@ _QUICK_HANDLER_SECONDS = 0.0001
 #: Seconds that waking a worker, and being woken by it, may take on a busy machine.
 _WAKE_SECONDS = 0.001
 
+#: Seconds of a pause after which other consumers get the messages that were fetched.
+_REST_AFTER = 5.0
+
+#: Seconds for which the attempts in lanes are remembered after that.
+_REMEMBERED = 3600.0
+
+#: Why the gate of the work queue is closed.
+_PAUSED = "paused"
+
 #: Seconds after which more workers are woken if one worker has not finished.
 _WAKE_MORE_AFTER = 0.005
 
@@ -67,6 +75,8 @@ class Receiver:
 
     Attributes:
         clock: The leases.
+        paused: The reason of a pause; None: there is none.
+        is_resting: Whether the consumer is closed because of a long pause.
     """
 
     def __init__(
@@ -77,20 +87,22 @@ class Receiver:
         flow_control: FlowControl,
         lease: Lease,
         lanes: OrderedLanes | None,
-        lane_limits: Lanes,
         keeps: bool = False,
-        safe_breaker: ThreadSafeBreaker | None,
+        breaker: BreakerGate | None,
         admission: AdmissionControl | None,
         probe: Callable[[], Future[None]],
         supervise: Callable[[float], None] = lambda _now: None,
+        about: dict[str, str] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """Make the receiver.
 
         For *keeps*, see `Opened`. *probe* asks the broker for the topics, and returns the future of
         the answer. *supervise* replaces workers that hang or have died; its argument is the time.
+        *about* is what the log says of the subscription.
         """
         self._supervise = supervise
+        self._about = about
         self._now = clock.monotonic
         self._work_queue = work_queue
         self._settler = settler
@@ -101,9 +113,8 @@ class Receiver:
         self._limits = flow_control
         self._gate = FlowGate(flow_control)
         self._lanes = lanes
-        self._by_letter = lane_limits.overflow == LETTER
         self._keeps = keeps
-        self._safe_breaker = safe_breaker
+        self._breaker = breaker
         self._admission = admission
         self._probe = ConnectionProbe(probe, self._now)
         self._interval = min(_STOP_CHECK_INTERVAL, lease.minimum / 4)
@@ -112,12 +123,14 @@ class Receiver:
         self._cut: frozenset[bool] = frozenset()
         self._next_look = 0.0
         self._batch_size = 1
-        self._is_half_open = False
         self._is_quick = False
         self._handed_out_at = 0.0
         self._handed_out = 0
-        self._kept: list[Work] = []  # unstarted messages from before the breaker opened
         self.clock = LeaseClock(lease)
+        self.paused: str | None = None
+        self._pausing_since: float | None = None
+        self.is_resting = False
+        self._next_try, self._pause = 0.0, FIRST_PAUSE
         self._counted = 0
         self._receive_lock = (
             threading.Lock()
@@ -140,7 +153,12 @@ class Receiver:
                 raise self._settler.fatal
             wait = self.look()
             self._let_out()
-            if not self._may_receive():
+            is_asleep = self.is_resting and not self._wakes_up()
+            if is_asleep or self.paused is not None:
+                self._wait(wait)
+            elif self._breaker is not None and not self._breaker.is_closed():
+                self._try_messages(self._breaker, wait)
+            elif not self._may_receive():
                 self._wait(wait)
             elif self._is_wanted():
                 self._adapt()
@@ -208,35 +226,38 @@ class Receiver:
 
     def _may_receive(self) -> bool:
         """Tell whether all parts that can keep messages out allow it."""
-        if self._lanes is not None and (self._lanes.is_blocked() or not self._renewal.is_over()):
+        if self._work_queue.queue is self._work_queue.held:
             return False
-        if self._safe_breaker is not None and not self._is_let_in(self._safe_breaker):
-            return False
-        count, size = self._work_queue.held()
         if self._admission is not None and self._admission.room(self._unsent()) < 1:
             return False
+        return self._has_room()
+
+    def _has_room(self) -> bool:
+        """Tell whether flow control lets one more message in.
+
+        Messages that wait in lanes have a limit of their own, and keep no others out.
+        """
+        if self._lanes is not None and (self._lanes.is_full or not self._renewal.is_over()):
+            return False
+        count, size = self._work_queue.in_hand()
+        if self._lanes is not None:
+            count -= self._lanes.waiting
         return self._gate.is_open(count, size)
 
-    def _is_let_in(self, safe_breaker: ThreadSafeBreaker) -> bool:
-        safe_breaker.acknowledged(self._work_queue.done())
-        match safe_breaker.state():
-            case BreakerState.OPEN:
-                self._kept.extend(self._work_queue.unstarted())
-                return False
-            case BreakerState.HALF_OPEN:
-                if self._work_queue.running() or self._work_queue.ready:
-                    return False
-                if self._kept:
-                    self._work_queue.put(self._kept.pop(0))
-                    return False
-                self._is_half_open = True
-            case _:
-                self._is_half_open = False
-                if self._kept:
-                    self._work_queue.ready.extend(self._kept)
-                    self._kept.clear()
-                    self._work_queue.wake(len(self._work_queue.slots))
-        return True
+    def _try_messages(self, breaker: BreakerGate, wait: float) -> None:
+        """While the breaker is not closed, let as many messages begin as it allows.
+
+        A message that was not tried yet is preferred, so it is looked for first.
+        """
+        work_queue, admission = self._work_queue, self._admission
+        breaker.acknowledged(work_queue.done())
+        if breaker.room() < 1 or (admission is not None and admission.free() < 1):
+            self._wait(wait)
+            return
+        if not breaker.has_untried() and self._has_room():
+            self._fill(None if work_queue.held else wait)
+        if not breaker.let_in() and not self._has_room():
+            self._wait(wait)
 
     def _fill(self, wait: float | None, taken: int = 0) -> bool:
         """Receive until no message comes, or until the workers have enough for a moment.
@@ -246,24 +267,25 @@ class Receiver:
         """
         work_queue, lanes = self._work_queue, self._lanes
         settler, own_letters = self._settler, self._settler.own_letters
-        put_up = work_queue.ready.append
-        count, size = work_queue.held()
+        count, size = work_queue.in_hand()
+        if lanes is not None:
+            count -= lanes.waiting
         room = min(self._at_a_time(), self._limits.max_messages - count)
         space = self._limits.max_bytes - size
-        received, left, total, has_more = 0, 0, 0, False
+        received, total, has_more = 0, 0, False
         flowing, whole = self._flowing(), self._whole
         try:
             message = self._first(wait, flowing)
             # Get the function again: it may be the turn of the retry topic now.
             flowing = self._flowing()
+            put_up = work_queue.queue.append  # the gate may have been closed during the wait
             while True:
                 if own_letters.is_empty or not settler.is_superfluous(message):
                     length = message._message.length()  # noqa: SLF001 - data() would copy it
                     if lanes is None:
                         put_up((message, length, None))
-                    elif not lanes.admit(message, length):
-                        left += 1
-                        length = 0
+                    else:
+                        lanes.admit(message, length)
                     received += 1
                     total += length
                     if received >= room or total >= space:
@@ -273,21 +295,19 @@ class Receiver:
         except pulsar.Timeout:
             pass
         finally:
-            kept = received - left
-            work_queue.received += kept
+            work_queue.received += received
             work_queue.received_size += total
         if received:
             self._probe.doubt()
-        if kept:
-            self._handed_out, self._handed_out_at = kept, self._now()
+            self._handed_out, self._handed_out_at = received, self._now()
             self._next_look = min(self._next_look, self._handed_out_at + self._interval)
-            work_queue.wake((1 if self._is_quick else kept) - taken)
+            work_queue.wake((1 if self._is_quick else received) - taken)
         return has_more
 
     def _at_a_time(self) -> int:
         """Return how many messages may be received at once."""
-        if self._is_half_open:
-            return 1
+        if self._work_queue.queue is self._work_queue.held:
+            return max(1, CANDIDATES - len(self._work_queue.held))
         if self._admission is not None:  # it decides how many are received ahead
             return self._admission.room(self._unsent())
         return self._batch_size
@@ -301,7 +321,7 @@ class Receiver:
         ready = self._work_queue.ready
         if self._lanes is None:
             return len(ready)
-        return sum(entry is None or not entry.retries for _, _, entry in ready.copy())
+        return sum(place is None or not place.retries for _, _, place in ready.copy())
 
     def _first(self, wait: float | None, flowing: Callable[[int], Any] | None) -> Any:
         """Return the next message; check the connection if none comes.
@@ -355,23 +375,20 @@ class Receiver:
         """Check leases, lanes and the connection; return the seconds until the next check."""
         now = self._now()
         if now >= self._next_look:
-            in_hand = self._work_queue.held()[0]
-            self._next_look = now + (self._interval if in_hand else self._idle_interval)
+            is_at_work = self._work_queue.running() or self._work_queue.ready
+            self._next_look = now + (self._interval if is_at_work else self._idle_interval)
             self._look_at_leases(now)
         wait = self._next_look - now
         if self._look_at_connection():
             wait = min(wait, self._glance)
-        if self._safe_breaker is not None:
-            wait = min(wait, self._safe_breaker.wait() or wait)
+        self._work_queue.let_go()
+        if self._breaker is not None:
+            wait = min(wait, self._breaker.wait())
         if self._admission is not None:
             wait = min(wait, self._admission.wait())
         if self._lanes is not None:
-            breaker = self._safe_breaker
-            receives = breaker is None or breaker.state() is BreakerState.CLOSED
-            surplus, due = self._lanes.tick(receives=receives)
-            for work in surplus:
-                self._settler.overflow(work, letter=self._by_letter)
-            wait = min(wait, due)
+            wait = min(wait, self._lanes.tick())
+        wait = min(wait, self._look_at_pauses(now))
         return max(0.001, wait)
 
     def _look_at_leases(self, now: float) -> None:
@@ -409,6 +426,8 @@ class Receiver:
         then the broker disconnects its consumers, but gives no reason. Return whether to check
         again soon.
         """
+        if self.is_resting:
+            return False
         before, self._cut = self._cut, self._handle.cut()
         fresh, lanes = self._cut - before, self._lanes
         # Without the retry topic alone, the topic's messages would have to be asked for again: then
@@ -419,17 +438,95 @@ class Receiver:
             self._let_go()
         if lanes is not None and not (lanes.is_empty and self._renewal.is_over()):
             return True
-        return bool(self._kept or self._work_queue.ready)
+        return bool(self._work_queue.held or self._work_queue.ready)
 
     def _let_go(self) -> None:
         """Let go of messages that no handler has begun. The broker may deliver them again."""
         if self._lanes is not None:
-            self._lanes.begin_anew(self._cut)
+            self._lanes.begin_anew()
         for work in self.take_down():
             self._settler.let_go(work, self._cut)
 
-    def take_down(self) -> list[Work]:
-        """Remove and return the messages in hand that no handler has begun."""
-        kept, self._kept = self._kept, []
-        works = [*kept, *self._work_queue.unstarted()]
+    def take_down(self, *, ready: bool = True) -> list[Work]:
+        """Remove and return the messages in hand that no handler has begun.
+
+        Unless *ready*, those stay that a worker will take next.
+        """
+        works = self._work_queue.unstarted() if ready else self._work_queue.waiting()
         return works if self._lanes is None else [*works, *self._lanes.clear(works)]
+
+    # -- pauses -----------------------------------------------------------------------------------
+
+    def pause(self, reason: str) -> None:
+        """Let no message begin until `resume`. Thread-safe."""
+        self.paused = reason
+        self._work_queue.close_gate(_PAUSED)
+        self._work_queue.notify()
+
+    def resume(self) -> None:
+        """Go on after `pause`. Thread-safe."""
+        self.paused = None
+        self._work_queue.open_gate(_PAUSED)
+        self._work_queue.notify()
+
+    def problems(self) -> list[str]:
+        """Return what keeps messages out, in words. Thread-safe."""
+        found = [] if self.paused is None else [f"it is paused: {self.paused}"]
+        return found if self._lanes is None else found + self._lanes.problems()
+
+    def _is_pausing(self) -> bool:
+        """Tell whether nothing may begin for a while, whatever ends."""
+        breaker, admission = self._breaker, self._admission
+        return (
+            self.paused is not None
+            or (breaker is not None and breaker.is_pausing)
+            or (admission is not None and admission.is_shut())
+        )
+
+    def _look_at_pauses(self, now: float) -> float:
+        """Begin to rest if a pause has lasted for a while; return the seconds until that.
+
+        What was fetched belongs to other consumers then, so the consumer is closed until the pause
+        is over. A request for redelivery would not do: pulsar-client's permits would still be
+        there, and the broker would deliver here again.
+        """
+        if (
+            self.is_resting
+            or not self._is_pausing()
+            or self._work_queue.running()
+            or self._handle.is_busy
+        ):
+            self._pausing_since = None
+        elif self._pausing_since is None:
+            self._pausing_since = now
+        elif now >= self._pausing_since + _REST_AFTER:
+            self._rest()
+        since = self._pausing_since
+        return math.inf if since is None else since + _REST_AFTER - now
+
+    def _rest(self) -> None:
+        """Close the consumer, so that the broker delivers to others what no handler has begun."""
+        for work in self.take_down():
+            self._settler.remember(work, _REMEMBERED)
+            self._work_queue.settled(work)
+        self._handle.suspend()
+        self.is_resting, self._pausing_since = True, None
+        self._next_try, self._pause = 0.0, FIRST_PAUSE
+
+    def _wakes_up(self) -> bool:
+        """Subscribe again when the pause is over; tell whether that has worked."""
+        now = self._now()
+        if self._is_pausing() or now < self._next_try:
+            return False
+        try:
+            self._handle.resume()
+        except (*TRANSIENT, pulsar.ConsumerBusy) as error:
+            text = "the subscription %r could not be opened again; that is repeated: %s"
+            name = self._handle.plan.subscription
+            _log.warning(text, name, error, extra=self._about)
+            self._next_try = now + self._pause
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            return False
+        self.is_resting, self._cut = False, frozenset()
+        self._renewal = Renewal(self._handle.in_hand.main.raw, self._now, self._work_queue.notify)
+        return True

@@ -26,14 +26,14 @@ from pulsar_retry.policy.actions import (
     RetryLater,
     Stop,
 )
-from pulsar_retry.policy.decide import decide
-from pulsar_retry.policy.outcomes import Failure, Outcome, unwrapped
+from pulsar_retry.policy.decide import decide, is_chosen
+from pulsar_retry.policy.outcomes import Failure
 from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.pull.engine.breaker_gate import BreakerGate
 from pulsar_retry.pull.engine.ending import ending, failure_of
 from pulsar_retry.pull.engine.failure_letters import FailureLetters
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.own_letters import OwnLetters
-from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
 from pulsar_retry.pull.rules.crashes import CrashLoop, note_crash, one_more_crash
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -44,9 +44,6 @@ _log = logging.getLogger("pulsar_retry")
 
 #: How a message is delivered again after a failure.
 LETTERS, NACK = "letters", "nack"
-
-#: The reason of a dead letter from a lane that exceeded its limits.
-LANE_OVERFLOW = "lane-overflow"
 
 #: Seconds after which a message of a lane is handled again that could not be settled.
 _AGAIN = 60.0
@@ -86,14 +83,12 @@ class FailureVerdict(NamedTuple):
     Attributes:
         action: What the policy has decided.
         attempt: The number of the failed attempt.
-        suspended: Seconds until a dead letter may be written; None: now.
         failures: How many attempts have failed.
         stamp: The stamp of the letter.
     """
 
     action: Action
     attempt: int
-    suspended: float | None = None
     failures: int = 0
     stamp: int = 0
 
@@ -119,7 +114,7 @@ class Settler:
         *,
         redelivery: str,
         lanes: OrderedLanes | None,
-        safe_breaker: ThreadSafeBreaker | None,
+        breaker: BreakerGate | None,
         late: str,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -133,7 +128,7 @@ class Settler:
         self._log = FailureLog(self.handle.watch.events, clock.monotonic)
         self._nacks = redelivery == NACK
         self._lanes = lanes
-        self._safe_breaker = safe_breaker
+        self._breaker = breaker
         self._late = late
         self._lock = threading.Lock()
         # Reentrant, because a garbage collection can settle messages at any moment.
@@ -204,8 +199,9 @@ class Settler:
             The future of the hand-off; None if there is no hand-off.
         """
         failure = failure_of(self.handle.facts(work.message), error, self._clock.now())
-        if self._safe_breaker is not None and not _is_chosen(error):
-            self._safe_breaker.failed()
+        if not self._uses_attempt(work, failure, policy):
+            self._work_queue.put(work)  # it waits with the others, and is handled again
+            return None
         verdict = None
         while verdict is None:
             changes = self.own_letters.changes
@@ -218,6 +214,15 @@ class Settler:
                 if changes == self.own_letters.changes or attempt == self.attempt(work):
                     verdict = self._recorded(work, action, attempt)
         return self._carry_out(work, verdict, failure, keep=keep)
+
+    def _uses_attempt(self, work: Work, failure: Failure, policy: RetryPolicy) -> bool:
+        """Tell the breaker of a failure; return whether the policy decides about the message."""
+        if self._breaker is None:
+            return True
+        if is_chosen(policy, failure.error):
+            self._breaker.ended(work)
+            return True
+        return self._breaker.failed(work, failure.cause or failure.error)
 
     def attempt(self, work: Work) -> int:
         """Return the number of this attempt: 1 and the failed attempts before it.
@@ -233,47 +238,28 @@ class Settler:
 
     def _can_retry(self, work: Work) -> bool:
         """Tell whether a message can be retried: a letter could not have all of its properties."""
-        return work.entry is not None or self._nacks or self.handle.facts(work.message).is_text
+        return work.lane is not None or self._nacks or self.handle.facts(work.message).is_text
 
     def _failures(self, work: Work) -> int:
         """Return how many earlier attempts have failed."""
         facts = self.handle.facts(work.message)
         count = reconsume_times(facts.properties)
         if self._nacks and work.message.message_id().batch_index() < 0:
-            asked_for = work.entry is not None and work.entry.comes_again
-            returns = self.handle.in_hand.returns
-            count += max(0, returns.attempts_before(raw_of(work.message)) - asked_for)
+            count += self.handle.in_hand.returns.attempts_before(raw_of(work.message))
         if not self.own_letters.is_empty:
             count = max(count, self.own_letters.failures(facts.chain))
-        return count + (work.entry.retries if work.entry is not None else 0)
-
-    def overflow(self, work: Work, *, letter: bool) -> None:
-        """Move a message out of a lane that exceeds its limits. Never raises."""
-        # A message that only waited behind a failed one has used up no attempt.
-        has_failed = work.entry is not None and work.entry.retries > 0
-        letter = letter and self.handle.facts(work.message).is_text
-        action: Action = RetryLater(counted=has_failed) if letter else DeadLetter(LANE_OVERFLOW)
-        try:
-            overflow = Outcome("the lane has overflowed")
-            failure = failure_of(self.handle.facts(work.message), overflow, self._clock.now())
-            with self._recording:
-                failures = self._failures(work) + (letter and not has_failed)
-                verdict = self._recorded(work._replace(entry=None), action, failures)
-            self._carry_out(work._replace(entry=None), verdict, failure, keep=True)
-        except Exception as trouble:  # noqa: BLE001 - as above
-            self.come_back(work._replace(entry=None), trouble)
+        return count + (work.place.retries if work.place is not None else 0)
 
     def _recorded(self, work: Work, action: Action, attempt: int) -> FailureVerdict:
         """Record failure number *attempt* of a message, and return what to do. Call it locked."""
-        suspended = self._suspended() if isinstance(action, DeadLetter) else None
-        if isinstance(action, RetryLater) and work.entry is None:
-            failures, delay = attempt, action.delay
+        if isinstance(action, RetryLater) and work.lane is None:
+            failures, delay = attempt - (not action.counted), action.delay
             if not self._nacks:
-                failures, delay = attempt - (not action.counted), max(delay, LEAST_DELAY)
-        elif isinstance(action, DeadLetter) and suspended is None:
+                delay = max(delay, LEAST_DELAY)
+        elif isinstance(action, DeadLetter):
             failures, delay = attempt, 0.0
         else:
-            return FailureVerdict(action, attempt, suspended)
+            return FailureVerdict(action, attempt)
         facts = self.handle.facts(work.message)
         self.own_letters.failed(facts.chain, failures, delay)
         stamp = self.own_letters.stamp(facts.chain, facts.properties)
@@ -283,12 +269,9 @@ class Settler:
         self, work: Work, verdict: FailureVerdict, failure: Failure, *, keep: bool
     ) -> Future[None] | None:
         """Act on the decision about a failed message; *keep*: see `act_on_failure`."""
-        action, attempt, wait = verdict.action, verdict.attempt, verdict.suspended
-        logged = action if wait is None else RetryLater(wait)
-        self._log.failed(work.message, logged, failure, attempt)
+        action, attempt = verdict.action, verdict.attempt
+        self._log.failed(work.message, action, failure, attempt)
         match action:
-            case DeadLetter() if wait is not None:
-                self._retry_without_letter(work, wait, failure, attempt)
             case DeadLetter():
                 custom = {}
                 if isinstance(failure.error, CrashLoop):
@@ -302,12 +285,10 @@ class Settler:
                     keep=keep,
                 )
                 return self._follow(work, "dead_lettered", future, verdict)
-            case RetryLater(delay=delay, counted=counted) if work.entry is not None:
-                work.entry.retries += counted
-                note_crash(self.handle.facts(work.message), failure.cause)
-                self._retry_without_letter(work, delay, failure, attempt)
-            case RetryLater(delay=delay) if self._nacks:
-                self._retry_without_letter(work, delay, failure, attempt)
+            case RetryLater() if work.lane is not None:
+                self._retry_in_lane(work, action, failure, attempt)
+            case RetryLater() if self._nacks:
+                self._retry_by_nack(work, action)
             case RetryLater():
                 future = self._letters.retry(
                     work.message,
@@ -382,23 +363,32 @@ class Settler:
         count, stamp = reconsume_times(facts.properties), stamp_of(facts.properties)
         return own.supersede(facts.chain, count, stamp)
 
-    def _retry_without_letter(
-        self, work: Work, delay: float, failure: Failure, attempt: int
+    def _retry_in_lane(
+        self, work: Work, action: RetryLater, failure: Failure, attempt: int
     ) -> None:
-        """Have a message delivered again, or retried in its lane, without a letter."""
+        """Have a message handled again in its lane, before any other of its key."""
+        lanes, place = self._lanes, work.place
+        assert lanes is not None and place is not None and place.lane is not None  # noqa: S101, PT018 - it is in a lane
         self._count("retried")
-        if work.entry is not None and self._lanes is not None:
-            if self._lanes.is_of_before(work.entry):
-                self.let_go(work, frozenset())
-                self._next(work)
-                return
-            self._lanes.park(work, delay)
-            error = failure.cause or failure.error
-            self.handle.watch.retried(
-                raw_of(work.message), "lane", delay, error=error, attempt=attempt
-            )
+        place.retries += action.counted
+        note_crash(self.handle.facts(work.message), failure.cause)
+        if lanes.is_of_before(place):
+            self.let_go(work, frozenset())
+            self._next(work)
             return
-        self.consumer.negative_acknowledge(work.message, delay=delay)
+        lanes.park(place.lane, work, action.delay)
+        error = failure.cause or failure.error
+        self.handle.watch.retried(
+            raw_of(work.message), "lane", action.delay, error=error, attempt=attempt
+        )
+
+    def _retry_by_nack(self, work: Work, action: RetryLater) -> None:
+        """Have the broker deliver a message again."""
+        self._count("retried")
+        if action.counted:
+            self.consumer.negative_acknowledge(work.message, delay=action.delay)
+        else:
+            self.handle.ask_back(work.message, action.delay)
         self._work_queue.settled(work)
 
     def let_go(self, work: Work, cut: frozenset[bool]) -> None:
@@ -407,10 +397,15 @@ class Settler:
         The count of its retries in a lane is remembered for a while. For *cut*, see
         `Handle.cut`.
         """
-        if work.entry is not None and work.entry.retries > 0:
-            self.own_letters.failed(self.handle.facts(work.message).chain, self._failures(work))
+        self.remember(work)
         self.handle.let_go(work.message, cut)
         self._work_queue.settled(work)
+
+    def remember(self, work: Work, seconds: float = 0.0) -> None:
+        """Remember for a while, and for *seconds* more, how often a lane has retried a message."""
+        if work.place is not None and work.place.retries > 0:
+            chain = self.handle.facts(work.message).chain
+            self.own_letters.failed(chain, self._failures(work), seconds)
 
     def _acknowledge(self, work: Work, kind: str) -> None:
         """Acknowledge a message and count it as *kind*."""
@@ -422,22 +417,25 @@ class Settler:
         except Exception as error:  # noqa: BLE001 - the consumer is closed
             self.not_settled(work, error)
             return
-        if self._safe_breaker is not None:
-            self._safe_breaker.succeeded()
+        if self._breaker is not None and kind == ACKNOWLEDGED:
+            self._breaker.succeeded(work)
         self._settled(work, kind)
 
     def _settled(self, work: Work, kind: str) -> None:
         """Count a settled message as *kind*, and go on with its lane."""
         self._count(kind)
         self._work_queue.settled(work)
-        self._next(work)
+        self._next(work, succeeded=kind == ACKNOWLEDGED)
 
     def come_back(self, work: Work, trouble: BaseException) -> None:
         """Have a message redelivered, or handled again in its lane: it could not be settled."""
-        lanes, entry = self._lanes, work.entry
-        if lanes is not None and entry is not None and not lanes.is_of_before(entry):
+        if self._breaker is not None:
+            self._breaker.ended(work)
+        lanes, place = self._lanes, work.place
+        key = None if place is None or lanes is None or lanes.is_of_before(place) else place.lane
+        if lanes is not None and key is not None:
             self._log.not_settled(work.message, trouble, "handled again")
-            lanes.park(work, _AGAIN)  # else later ones of its key would overtake it
+            lanes.park(key, work, _AGAIN)  # else later ones of its key would overtake it
             return
         try:
             self.consumer.negative_acknowledge(work.message)
@@ -445,13 +443,9 @@ class Settler:
             _log.debug("the redelivery of a message could not be requested", exc_info=True)
         self.not_settled(work, trouble)
 
-    def _next(self, work: Work) -> None:
-        if work.entry is not None and self._lanes is not None:
-            self._lanes.done(work.entry.key)
-
-    def _suspended(self) -> float | None:
-        """Return the seconds for which nothing may be dead-lettered; None if it may be."""
-        return None if self._safe_breaker is None else self._safe_breaker.suspended()
+    def _next(self, work: Work, *, succeeded: bool = False) -> None:
+        if work.lane is not None and self._lanes is not None:
+            self._lanes.done(work.lane, succeeded=succeeded)
 
     def _too_late(self, item: Item) -> None:
         if self._late == "refuse":
@@ -461,8 +455,3 @@ class Settler:
     def _count(self, name: str) -> None:
         with self._lock:
             setattr(self.counts, name, getattr(self.counts, name) + 1)
-
-
-def _is_chosen(error: BaseException) -> bool:
-    """Tell whether *error* is an outcome that a handler chose."""
-    return isinstance(error, Exception) and isinstance(unwrapped(error), Outcome)

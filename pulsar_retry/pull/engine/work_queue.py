@@ -21,19 +21,17 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 
 @attrs.define(eq=False)
-class LaneEntry:
-    """The place of a message in its lane.
+class Place:
+    """What is known of a message in hand beside itself. Most messages have none.
 
     Attributes:
-        key: The key of the lane.
-        retries: How often the message was retried in place.
-        comes_again: Whether it was left with the broker before, and was asked for.
+        lane: The key of its lane; None if it has no lane.
+        retries: How often it was retried in its lane.
         era: The era in which it was received (`OrderedLanes.begin_anew`).
     """
 
-    key: str
+    lane: str | None = None
     retries: int = 0
-    comes_again: bool = False
     era: int = 0
 
 
@@ -46,12 +44,18 @@ class Work(NamedTuple):
     Attributes:
         message: The `pulsar.Message`.
         size: The size of its payload, in bytes.
-        entry: Its place in a lane; None if it has no lane.
+        place: What is known beside that; None for most messages. A message with a place is not
+            acknowledged by its worker, but by the settler.
     """
 
     message: Any
     size: int
-    entry: LaneEntry | None
+    place: Place | None
+
+    @property
+    def lane(self) -> str | None:
+        """The key of its lane; None if it has no lane."""
+        return None if self.place is None else self.place.lane
 
     @classmethod
     def of(cls, item: Item) -> Work:
@@ -59,7 +63,7 @@ class Work(NamedTuple):
         return item if isinstance(item, Work) else cls(*item)
 
 
-Item = tuple[Any, int, LaneEntry | None]
+Item = tuple[Any, int, Place | None]
 
 
 class Slot:
@@ -135,6 +139,8 @@ class WorkQueue:
 
     Attributes:
         ready: The messages to be handled next.
+        held: Messages that could be handled next, but a gate is closed.
+        queue: Where messages go that could be handled next: one of these two.
         idle: For each worker that sleeps, the function that wakes it.
         slots: The workers.
         counting: The slots that count what the workers have acknowledged.
@@ -148,6 +154,9 @@ class WorkQueue:
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self.ready: deque[Item] = deque()
+        self.held: deque[Item] = deque()
+        self.queue = self.ready
+        self._closed_by: set[str] = set()
         self.idle: deque[Callable[[], object]] = deque()
         self.slots: list[Slot] = []
         self.counting = self.slots
@@ -162,7 +171,7 @@ class WorkQueue:
         self._settled = 0
         self._settled_size = 0
 
-    def held(self) -> tuple[int, int]:
+    def in_hand(self) -> tuple[int, int]:
         """Return how many messages are in hand, and their size in bytes."""
         with self._lock:
             count, size = self._settled, self._settled_size
@@ -211,9 +220,61 @@ class WorkQueue:
                 self.idle.pop()()
 
     def put(self, work: Item) -> None:
-        """Make one message ready, for a worker that sleeps, or for the next that is free."""
+        """Make one message ready, for a worker that sleeps, or for the next that is free.
+
+        While the gate is closed, it is held.
+        """
+        queue = self.queue
+        queue.append(work)
+        if queue is self.ready:
+            self.wake(1)
+        else:
+            self.notify()
+
+    # -- the gate ---------------------------------------------------------------------------------
+
+    def close_gate(self, reason: str) -> None:
+        """Hold all messages that no handler has begun, until `let_in` or `open_gate`."""
+        with self._lock:
+            self._closed_by.add(reason)
+            self.queue = self.held
+            self.held.extend(self._taken(self.ready))
+
+    def open_gate(self, reason: str) -> None:
+        """Hold no message any more, unless the gate is closed for another reason."""
+        with self._lock:
+            self._closed_by.discard(reason)
+            if not self._closed_by:
+                self.queue = self.ready
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Make held messages ready if the gate is open: one may have come while it opened."""
+        if self.held and self.queue is self.ready:
+            self.ready.extend(self._taken(self.held))
+            self.wake(len(self.slots))
+
+    def let_in(self, work: Item) -> bool:
+        """Have a held message handled while the gate is closed; tell whether it was still held."""
+        try:
+            self.held.remove(work)
+        except ValueError:  # the gate has opened in this moment
+            return False
+        work = Work.of(work)
+        if work.place is None:  # so that the settler learns how it ends
+            work = work._replace(place=Place())
         self.ready.append(work)
         self.wake(1)
+        return True
+
+    @staticmethod
+    def _taken(queue: deque[Item]) -> list[Work]:
+        """Empty *queue*, and return what was in it."""
+        taken = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(Work.of(queue.popleft()))
+        return taken
 
     def close(self) -> None:
         """Have the workers end, each when its handler has returned."""
@@ -235,11 +296,11 @@ class WorkQueue:
 
     def unstarted(self) -> list[Work]:
         """Remove and return the messages that no handler has begun."""
-        taken = []
-        with contextlib.suppress(IndexError):
-            while True:
-                taken.append(Work.of(self.ready.popleft()))
-        return taken
+        return [*self.waiting(), *self._taken(self.ready)]
+
+    def waiting(self) -> list[Work]:
+        """Remove and return the messages that are held."""
+        return self._taken(self.held)
 
     def running(self) -> int:
         """Return how many handlers run within their lease."""

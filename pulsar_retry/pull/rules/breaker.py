@@ -1,167 +1,207 @@
-"""The circuit breaker: it stops the receiving of messages when too many fail. Pure."""
+"""The circuit breaker: messages wait while something that all of them need is away. Pure."""
 
 from __future__ import annotations
 
 import enum
-from collections import deque
+import math
+from collections import OrderedDict, deque
 
 import attrs
 
-from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import keywords_only, positive, whole
-from pulsar_retry.policy.durations import Duration, number
+from pulsar_retry.policy.checks import keywords_only, positive
+from pulsar_retry.policy.durations import Duration
 
-#: The window is divided into this many parts. Results older than the window are forgotten one part
-#: at a time.
-_PARTS = 10
+#: The breaker opens when this many different messages have failed since the last success, and of
+#: the last outcomes, this many at most, less than this share were successes.
+ENOUGH, RECENT, SHARE = 10, 50, 0.1
 
+#: Seconds until a message is tried: the first pause, and the longest. A failure doubles it.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 
-def _failure_ratio(value: float) -> float:
-    ratio = number(value)
-    if not 0 < ratio <= 1:
-        raise ConfigError.bad("failure_ratio", value, "a number above 0, up to 1")
-    return ratio
+#: This many successes in a row close the breaker.
+CLOSES_AFTER = 16
 
+#: Seconds after which a message that is still being tried does not keep the next one from it.
+PROBE_PATIENCE = 30.0
 
-def _minimum(value: int) -> int:
-    return whole("minimum", value)
-
-
-def _window(value: Duration) -> float:
-    return positive("window", value)
+#: How many messages are remembered; the oldest are forgotten first.
+_MOST = 10_000
 
 
-def _open_for(value: Duration) -> float:
-    return positive("open_for", value)
+def _hold(value: Duration) -> float:
+    return math.inf if value == math.inf else positive("hold", value)
 
 
 @keywords_only
 @attrs.frozen(kw_only=True)
 class Breaker:
-    """When to stop receiving because something that all messages need is broken.
+    """Keeps the messages of an outage out of the dead-letter topic. On by default.
 
-    While the breaker is open, nothing is received and nothing is dead-lettered. So an outage of a
-    database does not turn 50 000 messages into dead letters: a message that would become one is
-    redelivered later. When `open_for` has passed, one message is handled. Its result closes the
-    breaker or opens it again. (MassTransit calls this a kill switch.) Errors count as failures;
-    outcomes that a handler chose do not.
+    It opens when nearly everything fails: since the last success, ten different messages have
+    failed here for the first time, and less than a tenth of the last 50 messages have succeeded.
+    So retries of messages that are known to fail do not open it, nor do failures among successes.
+
+    While it is open, one message at a time is tried, after 1 s, 2 s, up to 30 s. A failure uses up
+    no attempt. When one has succeeded, two may be handled at a time, then four, and so on; sixteen
+    successes in a row close the breaker, and a failure opens it again. What `Reject`, `Drop`,
+    `Defer` or a list of errors in the policy decides happens at once, and counts as neither.
 
     Attributes:
-        failure_ratio: The breaker opens when at least this part of the handled messages failed:
-            above 0, up to 1.
-        minimum: It does not open before this many messages were handled within the window.
-        window: The length of the window, in seconds.
-        open_for: Seconds until one message is tried.
+        hold: Seconds or a timedelta; math.inf for ever. When the breaker has been open for so long,
+            failures use up attempts again. So a topic that has nothing but bad messages drains
+            slowly into the dead-letter topic.
     """
 
-    failure_ratio: float = attrs.field(default=0.5, converter=_failure_ratio)
-    minimum: int = attrs.field(default=20, converter=_minimum)
-    window: float = attrs.field(default=60.0, converter=_window)
-    open_for: float = attrs.field(default=30.0, converter=_open_for)
+    hold: float = attrs.field(default=900.0, converter=_hold)
 
 
 class BreakerState(enum.Enum):
     """How many messages the breaker lets through."""
 
     CLOSED = "closed"  #: all messages
-    OPEN = "open"  #: none
-    HALF_OPEN = "half-open"  #: one message
+    OPEN = "open"  #: one message, after a pause
+    HALF_OPEN = "half-open"  #: the more, the more have succeeded in a row
 
 
-@attrs.define
-class _Part:
-    """The results in one part of the window.
+class _Recently:
+    """A set of keys that forgets the oldest ones."""
 
-    Attributes:
-        since: When the part began.
-        successes: How many messages succeeded.
-        failures: How many messages failed.
-    """
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, None] = OrderedDict()
 
-    since: float
-    successes: int = 0
-    failures: int = 0
+    def __contains__(self, key: str) -> bool:
+        return key in self._keys
 
-
-class RecentResults:
-    """The results of the last *window* seconds.
-
-    Attributes:
-        successes: How many messages succeeded.
-        failures: How many messages failed.
-    """
-
-    def __init__(self, window: float) -> None:
-        self._window = window
-        self._parts: deque[_Part] = deque()
-        self.successes = self.failures = 0
-
-    def add(self, successes: int, failures: int, now: float) -> None:
-        """Count the messages that were handled since the last call."""
-        parts, window = self._parts, self._window
-        while parts and parts[0].since <= now - window:
-            old = parts.popleft()
-            self.successes -= old.successes
-            self.failures -= old.failures
-        if not parts or parts[-1].since <= now - window / _PARTS:
-            parts.append(_Part(now))
-        parts[-1].successes += successes
-        parts[-1].failures += failures
-        self.successes += successes
-        self.failures += failures
-
-    def fails(self, share: float) -> bool:
-        """Tell whether at least this share of the messages failed."""
-        return self.failures >= share * (self.successes + self.failures)
+    def add(self, key: str) -> bool:
+        """Add a key; tell whether it is new."""
+        is_new = key not in self._keys
+        self._keys[key] = None
+        self._keys.move_to_end(key)
+        if len(self._keys) > _MOST:
+            self._keys.popitem(last=False)
+        return is_new
 
     def clear(self) -> None:
-        """Forget all results."""
-        self._parts.clear()
-        self.successes = self.failures = 0
+        self._keys.clear()
 
 
 class Circuit:
-    """The state of a breaker. The caller passes the time, in seconds of any one clock."""
+    """The state of a breaker. The caller passes the time, in seconds of any one clock.
+
+    A key is the identity of a message, which its letters share. While the breaker is not closed,
+    only messages count that have begun since then: the *probes*.
+
+    Attributes:
+        state: The state.
+        opened_at: When it has left the closed state.
+    """
 
     def __init__(self, breaker: Breaker) -> None:
-        self._breaker = breaker
-        self._recent = RecentResults(breaker.window)
-        self._retry_at = 0.0
-        self._state = BreakerState.CLOSED
+        self.state = BreakerState.CLOSED
+        self.opened_at = math.inf
+        self._hold = breaker.hold
+        self._recent: deque[bool] = deque(maxlen=RECENT)
+        self._failed = _Recently()
+        self._fresh: set[str] = set()  # first failures since the last success
+        self._probed = _Recently()
+        self._probes: dict[str, float] = {}  # when each running probe has begun
+        self._pause = FIRST_PAUSE
+        self._resumes_at = 0.0
+        self._in_a_row = 0
 
-    def state(self, now: float) -> BreakerState:
-        """Return the state at the time *now*."""
-        if self._state is BreakerState.OPEN and now >= self._retry_at:
-            self._state = BreakerState.HALF_OPEN
-        return self._state
+    # -- how many messages may begin --------------------------------------------------------------
+
+    def room(self, now: float) -> float:
+        """Return how many more messages may begin: math.inf if the breaker is closed."""
+        if self.state is BreakerState.CLOSED:
+            return math.inf
+        if now < self._resumes_at:
+            return 0
+        running = sum(began > now - PROBE_PATIENCE for began in self._probes.values())
+        return max(0, self._allowed() - running)
+
+    def _allowed(self) -> int:
+        """Return how many probes may run at a time: 1, 2, 4 and so on."""
+        return int(2 ** int(math.log2(self._in_a_row + 1)))
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the breaker is half-open; 0 if it is not open."""
-        return max(0.0, self._retry_at - now) if self.state(now) is BreakerState.OPEN else 0.0
+        """Return the seconds until `room` may be larger although no probe has ended."""
+        if self.state is BreakerState.CLOSED:
+            return math.inf
+        if now < self._resumes_at:
+            return self._resumes_at - now
+        ends = (began + PROBE_PATIENCE for began in self._probes.values())
+        return min((end - now for end in ends if end > now), default=math.inf)
 
-    def record(self, successes: int, failures: int, now: float) -> None:
-        """Count the messages that were handled since the last call.
+    def is_pausing(self, now: float) -> bool:
+        """Tell whether nothing may begin yet, whatever ends."""
+        return self.state is not BreakerState.CLOSED and now < self._resumes_at
 
-        In the half-open state, the first failure opens the breaker again and the first success
-        closes it. In the open state, the results of messages that were still in hand are ignored.
+    def begin(self, key: str, now: float) -> None:
+        """Record that a probe begins."""
+        self._probed.add(key)
+        self._probes[key] = now
+
+    def rank(self, key: str, *, retried: bool) -> tuple[bool, bool]:
+        """Return the rank of a message as a probe; the lowest comes first.
+
+        A message that was never tried comes first, and of these a new one: whatever keeps a message
+        from success, it should not be the message itself.
         """
-        state = self.state(now)
-        if state is BreakerState.OPEN or not successes + failures:
+        return self.was_probed(key), retried or key in self._failed
+
+    def was_probed(self, key: str) -> bool:
+        """Tell whether a message was tried while the breaker was not closed."""
+        return key in self._probed
+
+    # -- outcomes -----------------------------------------------------------------------------
+
+    def succeeded(self, count: int) -> None:
+        """Record *count* successes of messages that are no probes."""
+        if self.state is BreakerState.CLOSED and count:
+            self._recent.extend([True] * min(count, RECENT))
+            self._fresh.clear()
+
+    def probe_succeeded(self, key: str) -> None:
+        """Record the success of a probe."""
+        if self._probes.pop(key, None) is None:
             return
-        if state is BreakerState.HALF_OPEN:
-            self._recent.clear()
-            if failures:
-                self._open(now)
-            else:
-                self._state = BreakerState.CLOSED
-            return
-        recent = self._recent
-        recent.add(successes, failures, now)
-        is_enough = recent.successes + recent.failures >= self._breaker.minimum
-        if is_enough and recent.fails(self._breaker.failure_ratio):
+        self.state = BreakerState.HALF_OPEN
+        self._in_a_row += 1
+        if self._in_a_row >= CLOSES_AFTER:
+            self._close()
+
+    def failed(self, key: str, now: float) -> bool:
+        """Record a failure; tell whether it uses up an attempt."""
+        is_first = self._failed.add(key)
+        if self.state is BreakerState.CLOSED:
+            self._recent.append(False)
+            if is_first:
+                self._fresh.add(key)
+            if len(self._fresh) < ENOUGH or sum(self._recent) >= SHARE * len(self._recent):
+                return True
+            self.opened_at = now
             self._open(now)
+            return False
+        if self._probes.pop(key, None) is None:
+            return False
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._open(now)
+        return now >= self.opened_at + self._hold
+
+    def ended(self, key: str) -> None:
+        """Record that a probe has ended, and that this says nothing about an outage."""
+        self._probes.pop(key, None)
 
     def _open(self, now: float) -> None:
-        self._state = BreakerState.OPEN
-        self._retry_at = now + self._breaker.open_for
-        self._recent.clear()
+        self.state = BreakerState.OPEN
+        self._resumes_at = now + self._pause
+        self._in_a_row = 0
+        self._probes.clear()  # what still runs says nothing new: it began before this failure
+
+    def _close(self) -> None:
+        self.state = BreakerState.CLOSED
+        self.opened_at = math.inf
+        self._pause = FIRST_PAUSE
+        for each in (self._recent, self._fresh, self._probes, self._probed):
+            each.clear()

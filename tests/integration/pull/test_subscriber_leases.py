@@ -1,18 +1,16 @@
-"""Leases and the breaker on a real broker."""
+"""Leases on a real broker."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-import time
-from typing import Any
 
 import pytest
 
 import pulsar_retry as pr
 from support.pull import workers
-from support.pull.handling import SOON, Notes, fails
+from support.pull.handling import SOON, Notes
 from support.reading import SUBSCRIPTION
 from support.waiting import eventually
 
@@ -100,44 +98,3 @@ def test_an_async_handler_is_cancelled(start, publish, admin, topic, hidden):
     report = subscriber.stop()
     assert 1 == report.acknowledged
     assert 1 <= report.expired
-
-
-class TestBreaker:
-    """Nothing is received and nothing dead-lettered while everything fails."""
-
-    def test_an_outage(self, start, publish, admin, topic):
-        """It opens; one message is tried; when that works, all are handled and none is dead."""
-        works, times = threading.Event(), []
-
-        def handle(message: Any) -> None:
-            times.append(time.monotonic())
-            if not works.is_set():
-                fails(message)
-
-        notes = Notes(handle)
-        breaker = pr.Breaker(minimum=5, open_for=1)
-        policy = pr.RetryPolicy(max_attempts=1)
-        subscriber = start(notes, breaker=breaker, retry_policy=policy, concurrency=1, prefetch=1)
-        for number in range(30):
-            publish(b"%d" % number)
-        notes.wait_for(5 + 3)  # and tries, one each second; one more may be in hand when it opens
-        eventually(lambda: min(times[-1] - times[-2], times[-2] - times[-3]) > 0.5)
-        assert "degraded" == subscriber.health.state
-        assert "the breaker is open" in subscriber.health.reason
-        works.set()
-        eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
-        report = subscriber.stop()
-        assert 30 == report.acknowledged + report.dead_lettered
-        assert report.dead_lettered <= 4  # before it opened
-
-    def test_what_handlers_decide_is_no_failure(self, start, publish):
-        """Rejects do not open it."""
-
-        def reject(_message: object) -> None:
-            raise pr.Reject("not-ours")
-
-        notes = Notes(reject)
-        start(notes, breaker=pr.Breaker(minimum=5, open_for=60))
-        for number in range(20):
-            publish(b"%d" % number)
-        notes.wait_for(20)

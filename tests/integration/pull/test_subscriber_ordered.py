@@ -261,36 +261,6 @@ def test_a_blocked_partition(client, namespace, start):
     assert list(range(20)) == sorted(set(done), key=done.index)
 
 
-@pytest.mark.parametrize("overflow", ["letter", "dead-letter"])
-def test_attempts_in_a_lane_count_when_it_overflows(start, publish, dead_letters, overflow):
-    """What was retried in place goes on from there; what only waited has had no attempt."""
-    # In letters the attempts are counted to the end. Else the lane is to overflow before that, also
-    # where a busy machine looks at its age too late.
-    most, max_age = (8, 0.5) if overflow == "letter" else (1000, 2)
-    notes = Notes(lambda message: fails(message) if message.data() == b"head" else None)
-    publish(b"head", partition_key="a")
-    publish(b"behind", partition_key="a")
-    subscriber = start(
-        notes,
-        consumer_type=KEY_SHARED,
-        lanes=pr.Lanes(max_age=max_age, overflow=overflow),
-        retry_policy=pr.RetryPolicy(max_attempts=most, backoff=pr.Fixed(0.2)),
-    )
-    dead = {
-        each.data(): pr.DeadLetter.of(each) for each in dead_letters(1 + (overflow != "letter"))
-    }
-    failure = dead[b"head"].failure
-    eventually(lambda: subscriber.in_hand == (0, 0))
-    if overflow == "letter":
-        assert {b"head": 8, b"behind": 1} == notes.attempts
-        assert ("retries-exhausted", 8) == (failure.reason, failure.attempt)
-    else:
-        assert {"lane-overflow"} == {each.failure.reason for each in dead.values()}
-        assert {b"head": failure.attempt} == notes.attempts
-        assert 1 <= (failure.attempt or 0) < most
-        assert dead[b"behind"].failure.attempt is None
-
-
 def test_messages_without_a_key_have_no_order(start, publish, dead_letters):
     """They are retried by letters, as on a Shared subscription."""
     notes = Notes(fails)

@@ -230,7 +230,7 @@ def test_dead_letters_for_others(serve, publish, receiver, dead_letters):
     """The options that no policy has reach the letters, too."""
     receiver.act = lambda _request: answer(500)
     policy = ("--max-delivery-attempts", "5", "--pubsub-attributes")
-    serve(*policy, "--breaker", "--max-rate", "50")
+    serve(*policy, "--no-breaker", "--max-rate", "50")
     publish(b"tea")
     (letter,) = dead_letters(1)
     assert "5" == letter.properties()["CloudPubSubDeadLetterSourceDeliveryCount"]

@@ -32,7 +32,8 @@ PLAIN = {
     "Consumer.redeliver_unacknowledged_messages",
     "Consumer.subscription_name",
     "Consumer.topic",
-    "Subscriber.describe",
+    "Subscriber.pause",
+    "Subscriber.resume",
     "Subscriber.update_policy",
 }
 

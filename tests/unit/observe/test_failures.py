@@ -37,7 +37,7 @@ def records_of(
     memory: MemoryBroker, caplog: pytest.LogCaptureFixture, handler: Any, count: int, **options: Any
 ) -> list[logging.LogRecord]:
     """Return the records of WARNING and above after *count* messages were settled."""
-    options.setdefault("retry_policy", POLICY)
+    options = {"retry_policy": POLICY, "breaker": None, **options}
     with memory.client().subscriber("orders", "billing", handler, **options):
         for number in range(count):
             memory.send("orders", b"%d" % number)
@@ -88,7 +88,8 @@ def test_what_was_held_back_is_counted(
 ) -> None:
     """The next line of the kind says how many there were; no second traceback."""
     policy = pr.RetryPolicy(max_attempts=2, backoff=pr.Fixed(1))
-    with memory.client().subscriber("orders", "billing", fail, retry_policy=policy):
+    options = {"retry_policy": policy, "breaker": None}
+    with memory.client().subscriber("orders", "billing", fail, **options):
         for number in range(30):
             memory.send("orders", b"%d" % number)
         memory.join("orders", "billing")

@@ -2,88 +2,282 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import pulsar_retry as pr
-from pulsar_retry.pull.rules.breaker import BreakerState, Circuit
+from pulsar_retry.pull.rules.breaker import (
+    CLOSES_AFTER,
+    ENOUGH,
+    LONGEST_PAUSE,
+    PROBE_PATIENCE,
+    BreakerState,
+    Circuit,
+)
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 
 
 def circuit(**settings: float) -> Circuit:
-    """Return a closed one: 10 of 20 in 60 s open it for 30 s."""
+    """Return a closed one."""
     return Circuit(pr.Breaker(**settings))
 
 
-def test_it_opens_at_the_ratio() -> None:
-    """With enough to judge by."""
+def opened(**settings: float) -> Circuit:
+    """Return one that has opened at 0."""
+    it = circuit(**settings)
+    fail(it, names(ENOUGH))
+    assert it.state is OPEN
+    return it
+
+
+def names(count: int, start: int = 0) -> list[str]:
+    """Return the keys of so many messages."""
+    return [f"message {number}" for number in range(start, start + count)]
+
+
+def fail(it: Circuit, keys: Iterable[str], now: float = 0.0) -> list[bool]:
+    """Let messages fail; return which failures use up an attempt."""
+    return [it.failed(key, now) for key in keys]
+
+
+def try_one(it: Circuit, key: str, now: float, *, succeeds: bool) -> bool:
+    """Try one message; return whether its failure uses up an attempt."""
+    assert it.room(now) >= 1
+    it.begin(key, now)
+    if succeeds:
+        it.probe_succeeded(key)
+        return False
+    return it.failed(key, now)
+
+
+def test_ten_different_messages_open_it() -> None:
+    """The tenth failure uses up no attempt any more."""
     it = circuit()
-    it.record(10, 9, 0.0)
-    assert CLOSED is it.state(0.0)
-    it.record(0, 1, 0.0)
-    assert (OPEN, 30.0) == (it.state(0.0), it.wait(0.0))
+    assert [True] * 9 + [False] == fail(it, names(10))
+    assert (OPEN, 0, 1.0) == (it.state, it.room(0.0), it.wait(0.0))
 
 
-def test_a_few_failures_mean_nothing() -> None:
-    """Below the floor it stays closed, though all fail."""
+def test_one_message_that_fails_again_and_again_does_not_open_it() -> None:
+    """Nor do eight: they use up their attempts."""
     it = circuit()
-    it.record(0, 19, 0.0)
-    assert CLOSED is it.state(0.0)
+    assert all(fail(it, names(8) * 20))
+    assert it.state is CLOSED
 
 
-def test_what_is_old_is_forgotten() -> None:
-    """Nineteen failures long ago and one now do not open it."""
+def test_messages_that_were_known_to_fail_do_not_open_it() -> None:
+    """After a success, only first failures count."""
     it = circuit()
-    it.record(0, 19, 0.0)
-    it.record(0, 1, 60.0)
-    assert CLOSED is it.state(60.0)
+    fail(it, names(9))
+    it.succeeded(1)
+    assert all(fail(it, names(9) * 10))
+    assert it.state is CLOSED
 
 
-@pytest.mark.parametrize(("successes", "failures", "then"), [(1, 0, CLOSED), (0, 1, OPEN)])
-def test_one_message_decides(successes: int, failures: int, then: BreakerState) -> None:
-    """Half-open, its outcome closes the breaker or opens it again for as long."""
+def test_failures_beside_successes_do_not_open_it() -> None:
+    """Twenty messages fail, and as many succeed between them."""
     it = circuit()
-    it.record(0, 20, 0.0)
-    it.record(100, 0, 10.0)  # was in hand: too late to matter
-    assert [OPEN, HALF_OPEN] == [it.state(29.9), it.state(30.0)]
-    it.record(successes, failures, 31.0)
-    assert then is it.state(31.0)
-    assert (30.0 if then is OPEN else 0.0) == it.wait(31.0)
+    for key in names(20) * 17:
+        assert it.failed(key, 0.0)
+        it.succeeded(1)
+    assert it.state is CLOSED
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.floats(0, 100))),
-)
-def test_it_never_opens_below_the_ratio(steps: list[tuple[int, int, float]]) -> None:
-    """Nor below the floor, whatever comes when: judged by all since it was closed."""
-    it, now = circuit(window=1e9), 0.0
-    successes = failures = 0
-    for good, bad, wait in steps:
-        now += wait
-        before = it.state(now)
-        it.record(good, bad, now)
-        if before is not CLOSED:
-            successes = failures = 0
-            continue
-        successes, failures = successes + good, failures + bad
-        total = successes + failures
-        opens = bool(good + bad) and total >= 20 and failures >= total / 2
-        assert (it.state(now) is OPEN) == opens
+def test_a_tenth_of_successes_keeps_it_closed() -> None:
+    """It opens when the share of successes in the last fifty is below that."""
+    it = circuit()
+    it.succeeded(5)
+    assert all(fail(it, names(45)))
+    fail(it, names(1, 45))
+    assert it.state is OPEN
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"failure_ratio": 0}, "failure_ratio=0: expected a number above 0, up to 1"),
-        ({"failure_ratio": 1.1}, "failure_ratio=1.1"),
-        ({"minimum": 0}, "minimum=0"),
-        ({"window": 0}, "window=0"),
-        ({"open_for": -1}, "open_for=-1"),
-    ],
-)
-def test_what_is_no_breaker(arguments: dict, text: str) -> None:
-    """The error names the argument, the value and what is accepted."""
-    with pytest.raises(pr.ConfigError, match=text):
-        pr.Breaker(**arguments)
+def test_the_pause_doubles_with_each_failure() -> None:
+    """From one second to thirty."""
+    it, now, pauses = opened(), 0.0, []
+    for key in names(8):
+        pauses.append(it.wait(now))
+        now += it.wait(now)
+        try_one(it, key, now, succeeds=False)
+    assert [1, 2, 4, 8, 16, 30, 30, 30] == pauses
+
+
+def test_what_still_runs_does_not_lengthen_the_pause() -> None:
+    """It had begun before the breaker opened, or before a later failure."""
+    it = opened()
+    assert not any(fail(it, names(50, 100)))
+    assert it.wait(0.0) == 1.0
+
+
+def test_successes_let_more_and_more_through() -> None:
+    """One, two, four, eight, all."""
+    it, rooms = opened(), []
+    for key in names(CLOSES_AFTER):
+        rooms.append(it.room(1.0))
+        try_one(it, key, 1.0, succeeds=True)
+    assert [1, 2, 2, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 16] == rooms
+    assert (CLOSED, math.inf) == (it.state, it.room(1.0))
+
+
+def test_a_failure_when_it_is_half_open_opens_it_again() -> None:
+    """With a pause twice as long, and one message after it."""
+    it = opened()
+    for key in names(5):
+        try_one(it, key, 1.0, succeeds=True)
+    assert it.state is HALF_OPEN
+    assert not try_one(it, "another", 1.0, succeeds=False)
+    assert (OPEN, 2.0, 1) == (it.state, it.wait(1.0), it.room(3.0))
+
+
+def test_one_message_is_tried_at_a_time() -> None:
+    """The next one follows when it has ended, or after thirty seconds."""
+    it = opened()
+    it.begin("slow", 1.0)
+    assert (0, PROBE_PATIENCE) == (it.room(1.0), it.wait(1.0))
+    assert it.room(1.0 + PROBE_PATIENCE) == 1
+    it.ended("slow")
+    assert it.room(1.0) == 1
+
+
+def test_a_decision_about_a_message_is_no_outcome() -> None:
+    """The next message can be tried at once."""
+    it = opened()
+    it.begin("rejected", 1.0)
+    it.ended("rejected")
+    assert (OPEN, 1) == (it.state, it.room(1.0))
+
+
+def test_new_messages_are_tried_first() -> None:
+    """Then those that have failed before it opened, then those that were tried already."""
+    it = opened()
+    try_one(it, "tried", 1.0, succeeds=False)
+    ranks = [
+        it.rank("new", retried=False),
+        it.rank("a letter", retried=True),
+        it.rank("tried", retried=False),
+    ]
+    assert sorted(ranks) == ranks
+    assert it.rank(names(1)[0], retried=False) == it.rank("a letter", retried=True)
+
+
+def test_it_is_no_trap() -> None:
+    """After *hold* seconds, failures use up attempts again, one at a time."""
+    it = opened(hold=100)
+    assert not try_one(it, "early", 99.0, succeeds=False)
+    assert try_one(it, "late", 140.0, succeeds=False)
+    assert not it.failed("no probe", 140.0)
+
+
+@pytest.mark.parametrize("hold", [0, -1, "soon", True])
+def test_a_hold_that_makes_no_sense_is_refused(hold: object) -> None:
+    """Before anything is opened."""
+    with pytest.raises(pr.ConfigError, match="hold"):
+        pr.Breaker(hold=hold)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 60))
+def test_it_opens_within_ten_first_failures_after_the_last_success(before: int) -> None:
+    """As soon as successes are less than a tenth of the last fifty."""
+    it = circuit()
+    it.succeeded(before)
+    failures = 0
+    while it.state is CLOSED:
+        it.failed(f"message {failures}", 0.0)
+        failures += 1
+    assert ENOUGH <= failures <= 46
+    assert failures == ENOUGH or before
+
+
+class Outages(RuleBasedStateMachine):
+    """Whatever happens in whatever order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.it = circuit(hold=600)
+        self.now = 0.0
+        self.running: list[str] = []
+        self.failed: set[str] = set()
+        self.first_failures = self.in_a_row = 0
+        self.numbers = iter(range(10**6))
+
+    def lets_fail(self, key: str) -> None:
+        """A message fails: its attempt counts if and only if it may."""
+        was_closed, began = self.it.state is CLOSED, self.it.opened_at
+        self.first_failures += key not in self.failed
+        self.failed.add(key)
+        spends = self.it.failed(key, self.now)
+        if was_closed:
+            assert spends is (self.it.state is CLOSED)
+        else:
+            assert not spends or self.now >= began + 600
+        if was_closed and self.it.state is OPEN:
+            assert self.first_failures >= ENOUGH
+            self.running.clear()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 29.0, 31.0, 300.0]))
+    def time_passes(self, seconds: float) -> None:
+        """Some."""
+        self.now += seconds
+
+    @rule()
+    def a_new_message_fails(self) -> None:
+        """One that has not begun as a probe."""
+        self.lets_fail(f"message {next(self.numbers)}")
+
+    @precondition(lambda self: self.failed)
+    @rule(data=st.data())
+    def a_known_message_fails(self, data: st.DataObject) -> None:
+        """A retry, which is no evidence."""
+        key = data.draw(st.sampled_from(sorted(self.failed - set(self.running)) or ["other"]))
+        was_closed = self.it.state is CLOSED
+        if key in self.failed:
+            self.lets_fail(key)
+            assert not was_closed or self.it.state is CLOSED
+
+    @rule(count=st.integers(1, 60))
+    def messages_succeed(self, count: int) -> None:
+        """Not as probes."""
+        self.it.succeeded(count)
+        if self.it.state is CLOSED:
+            self.first_failures = 0
+
+    @precondition(lambda self: self.it.state is not CLOSED and self.it.room(self.now) >= 1)
+    @rule()
+    def a_probe_begins(self) -> None:
+        """There is room for it."""
+        self.running.append(f"message {next(self.numbers)}")
+        self.it.begin(self.running[-1], self.now)
+
+    @precondition(lambda self: self.running)
+    @rule(succeeds=st.booleans())
+    def a_probe_ends(self, succeeds: bool) -> None:
+        """In one way or the other."""
+        key = self.running.pop()
+        if succeeds:
+            self.it.probe_succeeded(key)
+            self.in_a_row += 1
+            if self.in_a_row == CLOSES_AFTER:
+                assert self.it.state is CLOSED
+                self.running.clear()
+                self.in_a_row = self.first_failures = 0
+        else:
+            self.lets_fail(key)
+            assert self.it.state is OPEN
+            self.running.clear()
+            self.in_a_row = 0
+
+    @invariant()
+    def it_goes_on(self) -> None:
+        """When nothing runs, a message can begin after a pause."""
+        if self.it.state is not CLOSED and not self.running:
+            wait = self.it.wait(self.now) if self.it.room(self.now) < 1 else 0.0
+            assert wait <= max(LONGEST_PAUSE, PROBE_PATIENCE)
+            assert self.it.room(self.now + wait) >= 1
+
+
+TestOutages = Outages.TestCase

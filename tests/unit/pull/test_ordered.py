@@ -51,26 +51,57 @@ def test_a_poison_message_stops_its_key_alone(memory: MemoryBroker, redelivery: 
     assert (b"poison", 17) == (dead.data(), pr.DeadLetter.of(dead).failure.attempt)
 
 
-def test_what_a_lane_asks_for_is_no_attempt(memory: MemoryBroker) -> None:
-    """Although the broker counts it as a redelivery."""
-    client = memory.client()
-    attempts: dict[bytes, int] = {}
+def test_parked_keys_leave_room_for_others(memory: MemoryBroker) -> None:
+    """As many keys are parked as flow control allows messages."""
+    handled: list[bytes] = []
 
-    def fail(message: Any) -> None:
-        attempts[message.data()] = attempts.get(message.data(), 0) + 1
-        raise ValueError
+    def handle(message: Any) -> None:
+        if message.data() == b"poison":
+            raise ValueError
+        handled.append(message.data())
 
-    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(1))
-    with client.subscriber(
+    with memory.client().subscriber(
         "orders",
         "billing",
-        fail,
+        handle,
         consumer_type=KEY_SHARED,
-        redelivery="nack",
-        retry_policy=policy,
-        lanes=pr.Lanes(max_parked=2),
-    ):
+        retry_policy=pr.RetryPolicy(max_attempts=2, backoff=pr.Fixed(20)),
+        flow_control=pr.FlowControl(max_messages=5),
+    ) as subscriber:
+        for number in range(5):
+            memory.send("orders", b"poison", key=f"bad {number}")
         for number in range(10):
-            memory.send("orders", b"%d" % number, key="k")
+            memory.send("orders", b"healthy", key=f"good {number}")
+        memory.clock.advance(1)
+        assert ([b"healthy"] * 10, "running") == (handled, subscriber.health.state)
         memory.join("orders", "billing")
-    assert {b"%d" % number: 3 for number in range(10)} == attempts
+
+
+def test_too_much_in_lanes_stops_everything_and_says_so(memory: MemoryBroker) -> None:
+    """Until the parked key goes on."""
+    handled: list[bytes] = []
+
+    def handle(message: Any) -> None:
+        if message.data() == b"poison":
+            raise ValueError
+        handled.append(message.data())
+
+    with memory.client().subscriber(
+        "orders",
+        "billing",
+        handle,
+        consumer_type=KEY_SHARED,
+        retry_policy=pr.RetryPolicy(max_attempts=2, backoff=pr.Fixed(20)),
+        lanes=pr.Lanes(max_parked=3),
+    ) as subscriber:
+        memory.send("orders", b"poison", key="bad")
+        memory.clock.advance(1)
+        for _ in range(2):
+            memory.send("orders", b"behind", key="bad")
+        memory.clock.advance(1)
+        memory.send("orders", b"healthy", key="good")
+        memory.clock.advance(1)
+        assert ([], "degraded") == (handled, subscriber.health.state)
+        assert "3 messages wait in lanes" in subscriber.health.reason
+        memory.join("orders", "billing")
+        assert [b"behind", b"behind", b"healthy"] == sorted(handled)

@@ -207,7 +207,7 @@ def test_copies_that_fail_at_the_same_moment() -> None:
         FailureLetters(consumer.handle),
         redelivery="letters",
         lanes=None,
-        safe_breaker=None,
+        breaker=None,
         late="refuse",
     )
     is_judged, other_begins = threading.Event(), threading.Event()

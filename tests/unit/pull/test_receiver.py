@@ -12,7 +12,6 @@ import pytest
 from pulsar_retry.pull.engine.receiver import Receiver
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.rules.flow import FlowControl
-from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
 
 
@@ -60,8 +59,7 @@ def receiver(
         flow_control=flow_control or FlowControl(),
         lease=Lease(),
         lanes=None,
-        lane_limits=Lanes(),
-        safe_breaker=None,
+        breaker=None,
         admission=None,
         probe=Future,
     )
@@ -75,9 +73,9 @@ def test_a_worker_receives_what_is_there() -> None:
     work_queue, queue = WorkQueue(), Queue(4)
     receiver(work_queue, queue)
     work_queue.top_up()
-    assert (1, 10) == work_queue.held()
+    assert (1, 10) == work_queue.in_hand()
     work_queue.top_up()
-    assert (3, 30) == work_queue.held()
+    assert (3, 30) == work_queue.in_hand()
     assert not work_queue.wait(0)
 
 
@@ -88,7 +86,7 @@ def test_a_worker_without_work_takes_the_first(others: int) -> None:
     receiver(work_queue, Queue(4))
     work_queue.idle.extend([lambda: woken.append(1)] * others)
     work_queue.top_up(1)
-    assert (1, 10) == work_queue.held()
+    assert (1, 10) == work_queue.in_hand()
     assert not woken
     assert work_queue.wait(0) == bool(others)
 
@@ -115,7 +113,7 @@ def test_flow_control_holds_workers_back_too() -> None:
     receiver(work_queue, queue, FlowControl(max_messages=1))
     work_queue.top_up()
     work_queue.top_up()
-    assert (1, 10) == work_queue.held()
+    assert (1, 10) == work_queue.in_hand()
     assert queue.left == 2
 
 
@@ -126,7 +124,7 @@ def test_errors_are_the_receiving_threads() -> None:
     receiver(work_queue, queue)
     work_queue.top_up()
     assert work_queue.wait(0)
-    assert (0, 0) == work_queue.held()
+    assert (0, 0) == work_queue.in_hand()
 
 
 def test_nothing_is_received_after_the_end() -> None:
@@ -142,7 +140,10 @@ def test_what_has_an_order_stays_if_only_letters_are_cut_off() -> None:
     receives: Any = receiver(WorkQueue(), Queue(0))
     let_go: list[frozenset[bool]] = []
     receives._lanes = SimpleNamespace(
-        begin_anew=let_go.append, clear=lambda _: [], is_empty=False, tick=lambda **_: ([], 1.0)
+        begin_anew=lambda: let_go.append(receives._cut),
+        clear=lambda _: [],
+        is_empty=False,
+        tick=lambda: 1.0,
     )
     receives._settler.take_down = list
     receives._supervise = lambda _: None

@@ -38,7 +38,7 @@ def test_what_is_in_hand() -> None:
     work_queue.received, work_queue.received_size = 5, 50
     slot.done, slot.size = 2, 20
     work_queue.settled(Work(*item()))
-    assert (2, 20) == work_queue.held()
+    assert (2, 20) == work_queue.in_hand()
 
 
 def test_news_are_kept_for_who_comes_late() -> None:

@@ -1,0 +1,185 @@
+"""The breaker of one subscriber: counts outcomes, decides which messages may begin, and says so."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_retry.errors import noted
+from pulsar_retry.pull.engine.work_queue import Item, Work, WorkQueue
+from pulsar_retry.pull.rules.breaker import ENOUGH, Breaker, BreakerState, Circuit
+from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.wire.properties import reconsume_times
+
+_log = logging.getLogger("pulsar_retry")
+
+#: Why the gate of the work queue is closed.
+_REASON = "breaker"
+
+#: Seconds between two lines of the log while the breaker is not closed.
+_EVERY = 60.0
+
+#: The longest text of an error in the log and in the health.
+_MOST_TEXT = 300
+
+#: How many messages may be held, to find one that was not tried yet.
+CANDIDATES = 100
+
+_OPENED = (
+    "the breaker of %r has opened: since the last success, %d different messages have failed, the "
+    "last one with %s. Until messages succeed, failures use up no attempts, and one message is "
+    "tried at a time. If the messages are at fault, raise Reject, or list the error in the "
+    "policy's dead_letter_on; breaker=None switches this off"
+)
+_STILL = "the breaker of %r has been open for %d s; the last error is %s"
+_CLOSED = "the breaker of %r has closed after %d s: messages succeed again"
+
+
+class BreakerGate:
+    """Lets messages begin as the breaker allows. Thread-safe; one thread calls `let_in`."""
+
+    def __init__(
+        self,
+        breaker: Breaker,
+        work_queue: WorkQueue,
+        facts: Callable[[Any], Any],
+        about: dict[str, str],
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """Make a closed breaker, which is an open gate.
+
+        Args:
+            breaker: The settings.
+            work_queue: Holds the messages.
+            facts: Returns the facts of a message.
+            about: What the log says of the subscription.
+            clock: The clock.
+        """
+        self._circuit = Circuit(breaker)
+        self._work_queue = work_queue
+        self._facts = facts
+        self._about = about
+        self._now = clock.monotonic
+        self._lock = threading.Lock()
+        self._acknowledged = 0
+        self._error = ""
+        self._says_at = 0.0
+
+    def is_closed(self) -> bool:
+        """Tell whether the breaker is closed: all messages may begin."""
+        return self._circuit.state is BreakerState.CLOSED
+
+    # -- outcomes -----------------------------------------------------------------------------
+
+    def failed(self, work: Work, error: BaseException) -> bool:
+        """Record a failure; tell whether it uses up an attempt. If not, the message stays."""
+        key, now = self._key(work), self._now()
+        self.acknowledged(self._work_queue.done())
+        with self._lock:
+            was_closed = self.is_closed()
+            spends = self._circuit.failed(key, now)
+            if not self.is_closed():
+                self._error = f"{type(error).__name__}: {noted(error)}"[:_MOST_TEXT]
+            if opens := was_closed and not self.is_closed():
+                self._work_queue.close_gate(_REASON)
+                self._says_at = now + _EVERY
+        if opens:
+            _log.warning(_OPENED, self._name, ENOUGH, self._error, extra=self._about)
+        return spends
+
+    def succeeded(self, work: Work) -> None:
+        """Record a success that `acknowledged` does not count."""
+        key = "" if self.is_closed() else self._key(work)
+        with self._lock:
+            began = self._circuit.opened_at
+            if self.is_closed():
+                self._circuit.succeeded(1)
+                return
+            self._circuit.probe_succeeded(key)
+            if closes := self.is_closed():
+                self._work_queue.open_gate(_REASON)
+        self._work_queue.notify()  # perhaps more may begin now
+        if closes:
+            _log.warning(_CLOSED, self._name, self._now() - began, extra=self._about)
+
+    def ended(self, work: Work) -> None:
+        """Record that a message has ended, and that this says nothing about an outage."""
+        if not self.is_closed():
+            key = self._key(work)
+            with self._lock:
+                self._circuit.ended(key)
+            self._work_queue.notify()
+
+    def acknowledged(self, total: int) -> None:
+        """Record how many messages the workers have acknowledged in total."""
+        with self._lock:
+            new, self._acknowledged = total - self._acknowledged, total
+            self._circuit.succeeded(new)
+
+    # -- the receiving thread ---------------------------------------------------------------------
+
+    def room(self) -> float:
+        """Return how many more messages may begin now; math.inf if the breaker is closed."""
+        with self._lock:
+            return self._circuit.room(self._now())
+
+    def wait(self) -> float:
+        """Return the seconds until more may begin, if nothing ends before; say what goes on."""
+        now = self._now()
+        with self._lock:
+            wait = self._circuit.wait(now)
+            if says := not self.is_closed() and now >= self._says_at:
+                self._says_at = now + _EVERY
+            seconds = now - self._circuit.opened_at
+        if says:
+            _log.warning(_STILL, self._name, seconds, self._error, extra=self._about)
+        return wait
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether nothing may begin for a while, whatever ends."""
+        with self._lock:
+            return not self.is_closed() and self._circuit.is_pausing(self._now())
+
+    def has_untried(self) -> bool:
+        """Tell whether a message is held that was not tried since the breaker opened."""
+        return any(not self._circuit.was_probed(self._key(each)) for each in self._held())
+
+    def let_in(self) -> bool:
+        """Let one held message begin; tell whether there was one."""
+        held = self._held()
+        if not held:
+            return False
+        best = min(held, key=self._rank)  # the first of those that are equal
+        key = self._key(best)
+        with self._lock:
+            if not self.is_closed() and self._work_queue.let_in(best):
+                self._circuit.begin(key, self._now())
+        return True
+
+    def problem(self) -> str:
+        """Return what is wrong, in words; empty if the breaker is closed."""
+        if self.is_closed():
+            return ""
+        return (
+            f"the breaker is open: nearly all messages fail, the last one with {self._error} "
+            "(if the messages are at fault: Reject, dead_letter_on or breaker=None)"
+        )
+
+    def _held(self) -> list[Item]:
+        return list(self._work_queue.held)
+
+    def _rank(self, item: Item) -> tuple[bool, bool]:
+        work = Work.of(item)
+        is_retry = reconsume_times(self._facts(work.message).properties) > 0
+        return self._circuit.rank(self._key(work), retried=is_retry)
+
+    def _key(self, item: Item) -> str:
+        key: str = self._facts(item[0]).chain
+        return key
+
+    @property
+    def _name(self) -> str:
+        return self._about["subscription"]

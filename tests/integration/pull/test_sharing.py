@@ -1,0 +1,147 @@
+"""Nobody holds what it does not work on, and nobody loses messages in an outage: a real broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+from support.pull.handling import SOON, Notes, fails
+from support.reading import SUBSCRIPTION
+from support.waiting import eventually
+
+SHARED, KEY_SHARED = pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared
+both = pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=lambda kind: kind.name)
+
+#: Without the breaker, everything dies within a few seconds.
+HASTY = pr.RetryPolicy(max_attempts=2, backoff=pr.Fixed(3))
+
+
+def test_a_small_limit_leaves_messages_to_others(start, publish):
+    """A worker that may have one message in hand fetches one more, not a whole queue."""
+    first, second = Notes(lambda _message: time.sleep(0.3)), Notes(lambda _message: time.sleep(0.3))
+    start(first, flow_control=pr.FlowControl(max_messages=1))
+    for number in range(12):
+        publish(b"%d" % number)
+    first.wait_for(1)
+    start(second, flow_control=pr.FlowControl(max_messages=1))
+    eventually(lambda: len(first.seen) + len(second.seen) == 12)
+    assert len(second.seen) >= 3
+
+
+@both
+def test_a_paused_worker_gives_back_what_it_has_fetched(start, publish, kind):
+    """After a moment; when it goes on, it gets messages again."""
+    first, second = Notes(), Notes()
+    paused = start(first, consumer_type=kind)
+    paused.pause("maintenance")
+    assert ("degraded", "it is paused: maintenance") == (paused.health.state, paused.health.reason)
+    for number in range(60):
+        publish(b"%d" % number, partition_key=str(number))
+    start(second, consumer_type=kind)
+    second.wait_for(60)
+    assert [] == first.seen
+    paused.resume()
+    eventually(lambda: paused.health.state == "running")
+
+    def is_used() -> bool:
+        publish(b"more", partition_key=str(time.monotonic()))
+        return bool(first.seen)
+
+    eventually(is_used)
+    assert set(map(str.encode, map(str, range(60)))) <= set(second.seen)
+
+
+@both
+def test_a_worker_that_cannot_work_leaves_messages_to_others(start, publish, admin, topic, kind):
+    """Its breaker is open; the healthy one handles everything, and nothing is dead-lettered."""
+    broken, healthy = Notes(fails), Notes()
+    worker = start(broken, consumer_type=kind, retry_policy=HASTY)
+    for number in range(100):
+        publish(b"%d" % number, partition_key=str(number))
+    eventually(lambda: "the breaker is open" in worker.health.reason)
+    start(healthy, consumer_type=kind, retry_policy=HASTY)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
+    eventually(lambda: len(set(healthy.seen)) == 100)
+    eventually(lambda: not admin.backlog(f"{topic}-{SUBSCRIPTION}-RETRY", SUBSCRIPTION))
+    assert worker.stop().dead_lettered == 0
+
+
+@both
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async"])
+def test_an_outage(start, publish, admin, topic, kind, is_async):
+    """Longer than the pause that closes the consumer; then all is handled, and nothing has died."""
+    works = threading.Event()
+    notes = Notes(lambda message: None if works.is_set() else fails(message))
+
+    async def handle(message: Any) -> None:
+        notes(message)
+
+    handler = handle if is_async else notes
+    subscriber = start(handler, consumer_type=kind, retry_policy=HASTY)
+    for number in range(200):
+        publish(b"%d" % number, partition_key=str(number % 20))
+    eventually(lambda: "the breaker is open" in subscriber.health.reason)
+    eventually(lambda: not admin.stats(topic)["subscriptions"][SUBSCRIPTION]["consumers"])
+    tries = len(notes.seen)
+    works.set()
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
+    eventually(lambda: not admin.backlog(f"{topic}-{SUBSCRIPTION}-RETRY", SUBSCRIPTION))
+    report = subscriber.stop()
+    assert (200, 0) == (report.acknowledged, report.dead_lettered)
+    assert tries < 60
+
+
+@both
+@pytest.mark.parametrize("redelivery", ["letters", "nack"])
+def test_a_long_pause_is_no_attempt(start, publish, dead_letters, kind, redelivery):
+    """Although the broker delivers the messages again; the count goes on where it was."""
+    notes = Notes(fails)
+    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(0.5))
+    subscriber = start(notes, consumer_type=kind, retry_policy=policy, redelivery=redelivery)
+    publish(b"one", partition_key="k")
+    notes.wait_for(1)
+    subscriber.pause()
+    eventually(lambda: subscriber.in_hand == (0, 0))
+    time.sleep(6)
+    subscriber.resume()
+    (dead,) = dead_letters(1)
+    assert (3, 3) == (len(notes.seen), pr.DeadLetter.of(dead).failure.attempt)
+
+
+def test_a_stop_during_a_long_pause(start, publish, client):
+    """Nothing is open any more, and the messages are there for the next one."""
+    subscriber = start(Notes())
+    subscriber.pause()
+    publish(b"one")
+    time.sleep(6)
+    report = subscriber.stop()
+    assert (0, True) == (report.acknowledged, report.complete)
+    after = Notes()
+    start(after)
+    after.wait_for(1)
+
+
+@pytest.mark.parametrize("reason", ["", None, 3])
+def test_a_pause_needs_a_reason(start, reason):
+    """In words, because health says it."""
+    with pytest.raises(pr.ConfigError, match="reason"):
+        start(Notes()).pause(reason)
+
+
+def test_a_pause_before_the_start(client, topic, publish):
+    """Nothing is handled before `resume`."""
+    notes = Notes()
+    subscriber = client.subscriber(topic, SUBSCRIPTION, notes)
+    subscriber.pause("not yet")
+    with subscriber:
+        publish(b"one")
+        eventually(lambda: subscriber.health.reason == "it is paused: not yet")
+        assert [] == notes.seen
+        subscriber.resume()
+        notes.wait_for(1)
+    assert SOON
