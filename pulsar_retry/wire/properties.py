@@ -89,7 +89,7 @@ RESERVED_PROPERTIES = SYSTEM_PROPERTIES | {
 #: The text form of a message id in pulsar-client.
 _CLIENTS_ID = re.compile(r"\(-?[0-9]+(,-?[0-9]+){3}\)", re.ASCII)
 
-_COUNT = re.compile(r"\+?0*([0-9]*)", re.ASCII)
+_COUNT = re.compile(r"\+?0*([0-9]+)", re.ASCII)
 _MOST_DIGITS = 10
 _SMALL = {str(count): count for count in range(100)}
 _MAX_COUNT = 2**31 - 1  # Java reads an int
@@ -167,10 +167,10 @@ def count_of(text: str | None) -> int | None:
     if (small := _SMALL.get(text)) is not None:  # it is read several times per letter
         return small
     found = _COUNT.fullmatch(text)
-    if found is None or not text[-1:].isdigit():
+    if found is None:
         return None
     digits = found[1]
-    return _MAX_COUNT if len(digits) > _MOST_DIGITS else min(int(digits or 0), _MAX_COUNT)
+    return _MAX_COUNT if len(digits) > _MOST_DIGITS else min(int(digits), _MAX_COUNT)
 
 
 def reconsume_times(properties: Mapping[str, str]) -> int:

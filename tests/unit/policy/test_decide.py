@@ -169,11 +169,12 @@ def test_a_backoff_that_fails_is_replaced(broken: object, caplog: pytest.LogCapt
     assert record.getMessage().endswith("the default backoff is used instead")
 
 
-def test_jitter_is_the_messages_own() -> None:
+@pytest.mark.parametrize("error", [ValueError(), pr.Retry()])
+def test_jitter_is_the_messages_own(error: Exception) -> None:
     """Two messages come back apart, and each when it always would."""
     policy = pr.RetryPolicy(backoff=pr.Fixed(60), jitter="full")
     first, again, other = (
-        pr.decide(policy, 1, failed(ValueError(), key=key))
+        pr.decide(policy, 1, failed(error, key=key))
         for key in ("1:1:-1", "1:1:-1", "1:2:-1")
     )
     assert first == again != other
@@ -260,6 +261,12 @@ def test_an_outcome_from_a_task_group() -> None:
     """A task that raises one is alone in the group: it decides."""
     group = ExceptionGroup("tasks", [ExceptionGroup("inner", [pr.Reject("invalid")])])
     assert DeadLetter("invalid") == pr.decide(LISTS, 1, failed(group))
+
+
+def test_an_error_alone_in_a_group_stays_there() -> None:
+    """It is the group that was raised."""
+    group = ExceptionGroup("tasks", [ValueError()])
+    assert failed(group).error is group
 
 
 def test_two_tasks_that_say_different_things() -> None:

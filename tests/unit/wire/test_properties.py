@@ -9,7 +9,7 @@ from decimal import Decimal
 import attrs
 import pulsar
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
@@ -321,7 +321,9 @@ def test_every_clients_letters_are_read(
     assert 1 + expected.reconsume_times == pr.attempt_of(message)
 
 
-@given(COUNTS, st.booleans(), st.booleans())
+@example(count=0, plus=False, zeros=True)
+@example(count=7, plus=True, zeros=False)
+@given(count=COUNTS, plus=st.booleans(), zeros=st.booleans())
 def test_a_count_is_any_int_that_java_parses(count: int, plus: bool, zeros: bool) -> None:
     """A sign and leading zeros are read, as by Integer.parseInt."""
     text = f"{'+' * plus}{count:0{10 * zeros}d}"
