@@ -174,8 +174,7 @@ def test_jitter_is_the_messages_own(error: Exception) -> None:
     """Two messages come back apart, and each when it always would."""
     policy = pr.RetryPolicy(backoff=pr.Fixed(60), jitter="full")
     first, again, other = (
-        pr.decide(policy, 1, failed(error, key=key))
-        for key in ("1:1:-1", "1:1:-1", "1:2:-1")
+        pr.decide(policy, 1, failed(error, key=key)) for key in ("1:1:-1", "1:1:-1", "1:2:-1")
     )
     assert first == again != other
 

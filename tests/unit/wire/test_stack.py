@@ -161,7 +161,7 @@ def test_nothing_was_raised():
 def test_classes_of_one_name():
     """Their errors are told apart by the module."""
     other = type("OfMainError", (Exception,), {"__module__": "shop"})
-    assert fingerprint_of(OfMainError(), None) != fingerprint_of(other(), None)
+    assert fingerprint_of(OfMainError()) != fingerprint_of(other())
 
 
 def raises_in(*folders: str) -> Exception:
