@@ -94,13 +94,15 @@ def _resolved(handler: Any, parameter: inspect.Parameter) -> Any:
         """Have this one annotation: others need not be known."""
 
     holder.__annotations__ = {"it": parameter.annotation}
-    names = getattr(_function(handler), "__globals__", {})
+    function = _function(handler)
+    names = getattr(function, "__globals__", None) or vars(inspect.getmodule(function) or typing)
     try:
         return typing.get_type_hints(holder, names, include_extras=True)["it"]
     except Exception as error:  # noqa: BLE001 - an annotation may be any expression
         accepted = (
             f"an annotation of {parameter.name!r} that can be resolved in the module of the "
-            f"function ({shown(error)}); classes inside of a function cannot"
+            f"function ({shown(error)}); classes inside of a function, and imports for type "
+            "checkers alone, cannot"
         )
         raise ConfigError.bad("handler", handler, accepted) from None
 
@@ -177,7 +179,7 @@ def _decoder(handler: Any, annotation: Any, schema: Any) -> _Decode:
         advice = ", or no annotation: then call message.data() or message.value()"
         raise ConfigError.bad("handler", handler, f"{_PAYLOADS}{advice}; not {annotation!r}")
     if given not in {*_UNDECODED, None}:
-        if not issubclass(given, kind):
+        if kind not in given.__mro__:
             accepted = f"a function of {given.__qualname__}, which the schema gives; not of {name}"
             raise ConfigError.bad("handler", handler, accepted)
         return _with_null(_value, name, is_optional=is_optional)

@@ -43,6 +43,6 @@ def undecodable(error: BaseException) -> UndecodableError | None:
     if not getattr(error, _MARK, False):
         return None
     text = f"the payload cannot be decoded: {type(error).__qualname__}: {shown(error)}"
-    found = UndecodableError(text).with_traceback(error.__traceback__)
-    found.__cause__ = error
+    found = UndecodableError(text)
+    found.__cause__ = error  # it has the traceback
     return found

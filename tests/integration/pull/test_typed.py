@@ -35,14 +35,16 @@ def failures(letters: list[pulsar.Message]) -> dict[bytes, tuple[Any, ...]]:
 
 @pytest.mark.parametrize("form", ["threads", "loop", "processes"])
 def test_json(start, publish, dead_letters, form):
-    """A dataclass is decoded at each attempt; what is none is dead at the first."""
+    """A dataclass is decoded at each attempt; what is none, or null, is dead at the first."""
     handler, _ = FORMS[form]
     start(handler, concurrency=1, **options_of(form))
     good, broken = b'{"item": "tea", "price": "4"}', b'{"item": "tea"}'
     publish(broken)
+    publish(None)
     publish(good)
-    assert failures(dead_letters(2)) == {
+    assert failures(dead_letters(3)) == {
         broken: ("undecodable", "decode", 1),
+        b"": ("undecodable", "decode", 1),
         good: ("Payment tea 4", "handler", 2),
     }
 
