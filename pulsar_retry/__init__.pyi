@@ -68,6 +68,7 @@ from pulsar_retry.policy.outcomes import Unavailable as Unavailable
 from pulsar_retry.policy.retry import RetryPolicy as RetryPolicy
 from pulsar_retry.pull.delivery import Delivery as Delivery
 from pulsar_retry.pull.health import Health as Health
+from pulsar_retry.pull.letters import Letters as Letters
 from pulsar_retry.pull.report import Report as Report
 from pulsar_retry.pull.rules.breaker import Breaker as Breaker
 from pulsar_retry.pull.rules.flow import FlowControl as FlowControl

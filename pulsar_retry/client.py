@@ -10,14 +10,13 @@ import pulsar
 
 from pulsar_retry.consumer import client as consumer_client
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.checks import positive, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery
+from pulsar_retry.pull.letters import Letters
 from pulsar_retry.pull.options import (
     Options,
     Redelivery,
@@ -32,8 +31,6 @@ from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
 from pulsar_retry.pull.subscriber import Subscriber
-from pulsar_retry.wire.envelope import Redact
-from pulsar_retry.wire.names import Naming, NamingLike
 
 #: What a handler takes, if it is not the message.
 Payload = TypeVar("Payload")
@@ -46,7 +43,8 @@ Handler = (
 
 _BYTES = pulsar.schema.BytesSchema()
 _EARLIEST = pulsar.InitialPosition.Earliest
-_FLOW_CONTROL, _LEASE, _LANES, _BREAKER = FlowControl(), Lease(), Lanes(), Breaker()
+_FLOW_CONTROL, _LEASE, _LANES = FlowControl(), Lease(), Lanes()
+_BREAKER, _LETTERS = Breaker(), Letters()
 
 
 class Client(consumer_client.Client):
@@ -72,19 +70,11 @@ class Client(consumer_client.Client):
         lease: Lease = _LEASE,
         lanes: Lanes = _LANES,
         breaker: Breaker | None = _BREAKER,
-        prefetch: int | None = None,
+        letters: Letters = _LETTERS,
         schema: pulsar.schema.Schema = _BYTES,
         initial_position: pulsar.InitialPosition = _EARLIEST,
-        naming: NamingLike = Naming.PULSAR,
-        pubsub_attributes: bool = False,
-        redact: Redact | None = None,
-        delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS,
         consumer_name: str | None = None,
-        letter_send_timeout: Duration = 30.0,
-        dedupe_letters: int = DEFAULT_MOST,
         crypto_key_reader: pulsar.CryptoKeyReader | None = None,
-        letter_encryption_key: str | None = None,
-        plain_letters: bool = False,
         hooks: Hooks | None = None,
     ) -> Subscriber:
         """Return a subscriber that calls *handler* with every message; the caller must start it.
@@ -107,7 +97,7 @@ class Client(consumer_client.Client):
             retry_policy: Which failures are retried, how often and when. None: the default policy.
             dead_letter_policy: The letters' topics, and the number of attempts if the retry policy
                 does not set it.
-            flow_control: The limits on what is in hand at a time.
+            flow_control: How much is in hand at a time, and fetched ahead.
             concurrency: How many handlers run at a time.
             workers: ``"threads"`` or ``"processes"``. Choose processes for handlers that need much
                 processor time, or that can crash: a message that has killed three workers is
@@ -124,27 +114,11 @@ class Client(consumer_client.Client):
             lanes: How an ordered subscription retries.
             breaker: Keeps messages out of the dead-letter topic while nearly all of them fail, for
                 example because a database is away. None: nothing does.
-            prefetch: How many messages pulsar-client fetches ahead (its ``receiver_queue_size``),
-                in addition to those in hand. A small number leaves more to other consumers. None:
-                as many as *flow_control* allows, at most 200.
+            letters: How letters are named, written, encrypted and recognized.
             schema: The topic's schema.
             initial_position: Where a new subscription starts.
-            naming: The rules for the names of letters' topics that no policy names.
-            pubsub_attributes: Whether letters also have the attributes that Pub/Sub adds to dead
-                letters: ``CloudPubSubDeadLetterSource…``. They are always read.
-            redact: A function that is called with ``reason``, ``message`` or ``traceback``, and the
-                text of it, before a letter takes the text out of the process. It returns the text
-                to publish, or None.
-            delay_levels: The table of the consumer's delay levels.
             consumer_name: The name of the consumer.
-            letter_send_timeout: Seconds, or a timedelta. A letter without a receipt after this time
-                has failed.
-            dedupe_letters: How many letters are remembered to recognize duplicates
-                (`Client.subscribe`).
             crypto_key_reader: Supplies the keys that decrypt messages, and encrypt letters.
-            letter_encryption_key: The name of the key that encrypts letters. With a key reader,
-                either this or *plain_letters* is required (`Client.subscribe`).
-            plain_letters: Publish letters unencrypted, although messages are decrypted.
             hooks: Functions that are called when something happens to a message. None: the
                 client's `hooks`.
 
@@ -167,19 +141,11 @@ class Client(consumer_client.Client):
                 lease=lease,
                 lanes=lanes,
                 breaker=breaker,
-                prefetch=prefetch,
+                letters=letters,
                 schema=schema,
                 initial_position=initial_position,
-                naming=naming,
-                pubsub_attributes=pubsub_attributes,
-                redact=redact,
-                delay_levels=delay_levels,
                 consumer_name=consumer_name,
-                letter_send_timeout=letter_send_timeout,
-                dedupe_letters=dedupe_letters,
                 crypto_key_reader=crypto_key_reader,
-                letter_encryption_key=letter_encryption_key,
-                plain_letters=plain_letters,
                 hooks=hooks,
             )
         )
@@ -203,11 +169,9 @@ class Client(consumer_client.Client):
         redelivery: Redelivery = "letters",
         lease: Lease = _LEASE,
         prefetch: int = 16,
+        letters: Letters = _LETTERS,
         schema: pulsar.schema.Schema = _BYTES,
-        naming: NamingLike = Naming.PULSAR,
         crypto_key_reader: pulsar.CryptoKeyReader | None = None,
-        letter_encryption_key: str | None = None,
-        plain_letters: bool = False,
     ) -> list[Delivery]:
         """Pull messages once, for the caller to settle: Pub/Sub's synchronous pull.
 
@@ -232,12 +196,10 @@ class Client(consumer_client.Client):
             consumer_type: See `subscriber`. The caller is responsible for the order of handling.
             redelivery: See `subscriber`.
             lease: Only ``max_total`` and ``late`` are used; *ack_deadline* replaces the rest.
-            prefetch: See `subscriber`.
+            prefetch: How many messages pulsar-client fetches ahead at most.
+            letters: See `subscriber`.
             schema: See `subscriber`.
-            naming: See `subscriber`.
             crypto_key_reader: See `subscriber`.
-            letter_encryption_key: See `subscriber`.
-            plain_letters: See `subscriber`.
 
         Returns:
             The deliveries; an empty list if no message came.
@@ -257,12 +219,10 @@ class Client(consumer_client.Client):
             consumer_type=consumer_type,
             redelivery=redelivery,
             lease=lease,
-            prefetch=prefetch,
+            flow_control=FlowControl(prefetch=prefetch),
+            letters=letters,
             schema=schema,
-            naming=naming,
             crypto_key_reader=crypto_key_reader,
-            letter_encryption_key=letter_encryption_key,
-            plain_letters=plain_letters,
         )
         if deadline > lease.max_total:
             accepted = f"at most the lease's max_total={lease.max_total:g}"

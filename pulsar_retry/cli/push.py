@@ -151,7 +151,6 @@ _serve_options = with_options(
     click.option(
         "--max-rate", type=float, metavar="N", help="Send at most this many requests a second."
     ),
-    click.option("--prefetch", type=int, metavar="N", help="[default: 100, or those of a second]"),
     click.option(
         "--allow",
         multiple=True,
@@ -214,7 +213,6 @@ class _Options:
     no_breaker: bool
     max_outstanding: int
     max_rate: float | None
-    prefetch: int | None
     allow: tuple[str, ...]
     private: bool
     allow_http: bool
@@ -324,7 +322,6 @@ def _dispatcher(
         max_rate=options.max_rate,
         consumer_type=pulsar.ConsumerType.KeyShared if options.ordered else None,
         breaker=None if options.no_breaker else Breaker(),
-        prefetch=options.prefetch,
         letters=Letters(naming=Naming(options.naming), pubsub_attributes=options.pubsub_attributes),
     )
 

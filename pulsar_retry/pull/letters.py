@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import attrs
 
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
 
 
 def _naming(value: NamingLike) -> Naming:
     return Naming.of(value)
+
+
+def _levels(value: str | DelayLevels) -> DelayLevels:
+    return DelayLevels.parse(value)
 
 
 @attrs.frozen(kw_only=True)
@@ -29,18 +35,28 @@ class Letters:
             failed.
         dedupe_letters: How many letters are remembered to recognize duplicates
             (`Client.subscribe`).
+        delay_levels: The table of the consumer's delay levels, such as ``"1s 10s 1m"``.
         letter_encryption_key: The name of the key that encrypts letters. With a key reader, either
             this or *plain_letters* is required (`Client.subscribe`).
         plain_letters: Publish letters unencrypted, although messages are decrypted.
 
     Raises:
-        ConfigError: *naming* is invalid. The other values are checked where they are used.
+        ConfigError: *naming*, *redact* or *delay_levels* is invalid. The other values are checked
+            where they are used.
     """
 
     naming: Naming = attrs.field(default=Naming.PULSAR, converter=_naming)
     pubsub_attributes: bool = False
-    redact: Redact | None = None
+    redact: Redact | None = attrs.field(default=None)
     letter_send_timeout: Duration = 30.0
     dedupe_letters: int = DEFAULT_MOST
+    delay_levels: DelayLevels = attrs.field(
+        default=DelayLevels.parse(DEFAULT_DELAY_LEVELS), converter=_levels
+    )
     letter_encryption_key: str | None = None
     plain_letters: bool = False
+
+    @redact.validator
+    def _callable(self, _attribute: object, value: object) -> None:
+        if value is not None and not callable(value):
+            raise ConfigError.bad("redact", value, "a function of a name and a text, or None")

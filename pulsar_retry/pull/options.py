@@ -12,22 +12,18 @@ import pulsar
 
 from pulsar_retry.consumer.arguments import check_nameable, letter_producers
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.policy.checks import not_blank, one_of, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.policy.durations import Duration
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.admission import AdmissionControl
+from pulsar_retry.pull.letters import Letters
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
 from pulsar_retry.pull.typed import of_message
 from pulsar_retry.pull.workers.returned import is_lazy
-from pulsar_retry.wire.envelope import Redact
-from pulsar_retry.wire.names import Naming
 
 #: Where handlers run.
 Workers = Literal["threads", "processes"]
@@ -35,9 +31,6 @@ Redelivery = Literal["letters", "nack"]
 THREADS: Workers = "threads"
 PROCESSES: Workers = "processes"
 LOOP: Literal["loop"] = "loop"
-
-#: How many messages pulsar-client fetches ahead at most, unless the user says a number.
-MOST_FETCHED = 200
 
 
 @attrs.frozen(kw_only=True)
@@ -57,19 +50,11 @@ class Options:
     lease: Lease = attrs.Factory(Lease)
     lanes: Lanes = attrs.Factory(Lanes)
     breaker: Breaker | None = attrs.Factory(Breaker)
-    prefetch: int | None = None
+    letters: Letters = attrs.Factory(Letters)
     schema: Any = attrs.Factory(pulsar.schema.BytesSchema)
     initial_position: pulsar.InitialPosition = pulsar.InitialPosition.Earliest
-    naming: Naming = Naming.PULSAR
-    pubsub_attributes: bool = False
-    redact: Redact | None = None
-    delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS
     consumer_name: str | None = None
-    letter_send_timeout: Duration = 30.0
-    dedupe_letters: int = DEFAULT_MOST
     crypto_key_reader: pulsar.CryptoKeyReader | None = None
-    letter_encryption_key: str | None = None
-    plain_letters: bool = False
     hooks: Hooks | None = None
     #: A dispatcher sets these two: a control that holds messages back, and a context manager that
     #: the event loop of the workers enters.
@@ -77,14 +62,7 @@ class Options:
     around: AbstractAsyncContextManager[object] | None = None
 
     @property
-    def fetched_ahead(self) -> int:
-        """How many messages pulsar-client fetches ahead: no more than may be in hand."""
-        if self.prefetch is not None:
-            return self.prefetch
-        return min(MOST_FETCHED, self.flow_control.max_messages)
-
-    @property
-    def letters(self) -> DeadLetterPolicy:
+    def letter_topics(self) -> DeadLetterPolicy:
         """The topics of letters. Its limit is never reached: the retry policy counts attempts."""
         policy = self.dead_letter_policy or DeadLetterPolicy()
         return attrs.evolve(policy, max_redeliver_count=2**31 - 1)
@@ -105,27 +83,21 @@ def checked_options(**arguments: Any) -> Options:
         if name in arguments and not isinstance(value, kind) and not (optional and value is None):
             accepted = f"a {kind.__module__.partition('.')[0]}.{kind.__name__}"
             raise ConfigError.bad(name, value, accepted + " or None" * optional)
-    if arguments.get("prefetch") is not None:
-        whole("prefetch", arguments["prefetch"])
     if "concurrency" in arguments:
         whole("concurrency", arguments["concurrency"])
     one_of("redelivery", arguments.get("redelivery", "letters"), ("letters", "nack"))
     one_of("workers", arguments.get("workers", THREADS), (THREADS, PROCESSES))
     policy = arguments.get("dead_letter_policy")
     arguments["dead_letter_policy"] = None if policy is None else DeadLetterPolicy.of(policy)
-    arguments["naming"] = Naming.of(arguments.get("naming", Naming.PULSAR))
-    if (redact := arguments.get("redact")) is not None and not callable(redact):
-        raise ConfigError.bad("redact", redact, "a function of a name and a text, or None")
     checked_hooks(arguments.get("hooks"))
-    DelayLevels.parse(arguments.get("delay_levels", DEFAULT_DELAY_LEVELS))
     options = Options(**arguments)
     is_retried = options.redelivery == "letters"
-    check_nameable(options.subscription, options.letters, retry=is_retried)
+    check_nameable(options.subscription, options.letter_topics, retry=is_retried)
     letter_producers(
-        options.letters,
+        options.letter_topics,
         options.crypto_key_reader,
-        options.letter_encryption_key,
-        options.plain_letters,
+        options.letters.letter_encryption_key,
+        options.letters.plain_letters,
         retry=is_retried,
     )
     return options
@@ -204,6 +176,7 @@ _KINDS: tuple[tuple[str, type, bool], ...] = (
     ("lease", Lease, False),
     ("lanes", Lanes, False),
     ("breaker", Breaker, True),
+    ("letters", Letters, False),
     ("consumer_type", pulsar.ConsumerType, True),
     ("schema", pulsar.schema.Schema, False),
     ("initial_position", pulsar.InitialPosition, False),

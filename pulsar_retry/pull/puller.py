@@ -193,7 +193,7 @@ class Puller:
                 WorkQueue(),
                 consumer,
                 RetryPolicy(),
-                FailureLetters(consumer.handle, self._options.redact),
+                FailureLetters(consumer.handle, self._options.letters.redact),
                 redelivery=self._options.redelivery,
                 lanes=None,
                 breaker=None,
@@ -253,7 +253,7 @@ def _consumer_arguments(options: Options) -> dict[str, Any]:
     del wanted["retry_policy"]  # each pull has a policy of its own
     schema = options.schema
     wanted["schema"] = (type(schema), schema._record_cls, schema.schema_info().schema())  # noqa: SLF001 - schemas have no `==`
-    wanted["dead_letter_policy"] = options.letters  # without its count, which the policy sets
+    wanted["dead_letter_policy"] = options.letter_topics  # without its count, which the policy sets
     return wanted
 
 

@@ -327,7 +327,9 @@ class Subscriber:
         consumer, kind, keeps = opened
         options, work_queue, clock = self._options, self._work_queue, self._clock
         letters = FailureLetters(
-            consumer.handle, options.redact, pubsub_attributes=options.pubsub_attributes
+            consumer.handle,
+            options.letters.redact,
+            pubsub_attributes=options.letters.pubsub_attributes,
         )
         lanes = None
         if is_ordered(kind):

@@ -3,7 +3,6 @@
 It needs the extra: ``pip install "pulsar-retry[push]"``.
 """
 
-from pulsar_retry.pull.letters import Letters
 from pulsar_retry.push import _needs as _needs
 from pulsar_retry.push.auth.tokens import ServiceAccount
 from pulsar_retry.push.auth.verifier import KeysUnavailableError, VerificationError, Verifier
@@ -19,7 +18,6 @@ __all__ = [
     "Form",
     "Guard",
     "KeysUnavailableError",
-    "Letters",
     "Pace",
     "PushNacked",
     "ServiceAccount",

@@ -39,12 +39,15 @@ def policy_of(policy: RetryPolicy | None, dead_letter_policy: object | None) -> 
     )
 
 
-def flow_control_for(window: Window) -> FlowControl:
+def flow_control_for(window: Window, rate: RateLimit | None) -> FlowControl:
     """Return a flow control that never holds back messages that the window lets pass.
 
-    It leaves room for messages that are parked in lanes, because those must not block others.
+    With a rate, no more messages are fetched ahead than those of a second.
     """
-    return FlowControl(max(EXPONENTIAL_UP_TO, math.ceil(in_hand(window.maximum) / RESUME)))
+    return FlowControl(
+        max(EXPONENTIAL_UP_TO, math.ceil(in_hand(window.maximum) / RESUME)),
+        prefetch=_FETCHED if rate is None else min(_FETCHED, math.ceil(rate.per_second)),
+    )
 
 
 def deadline_of(value: Duration) -> float:
@@ -68,11 +71,6 @@ def statuses_of(value: Iterable[int]) -> frozenset[int]:
         if not is_status or not _LOWEST <= status <= _HIGHEST or status in ACKS:
             raise ConfigError.bad("dead_letter_statuses", status, accepted)
     return frozenset(statuses)
-
-
-def prefetch_for(rate: RateLimit | None) -> int:
-    """Return how many messages are fetched ahead: with a rate, those of a second at most."""
-    return _FETCHED if rate is None else min(_FETCHED, math.ceil(rate.per_second))
 
 
 def checked_kind(name: str, value: Any, kind: type[T]) -> T:

@@ -31,7 +31,6 @@ from pulsar_retry.push.arguments import (
     deadline_of,
     flow_control_for,
     policy_of,
-    prefetch_for,
     statuses_of,
 )
 from pulsar_retry.push.body import names_of_letters
@@ -93,7 +92,6 @@ class Dispatcher(Subscriber):
         flow_control: FlowControl | None = None,
         lanes: Lanes = _LANES,
         breaker: Breaker | None = _BREAKER,
-        prefetch: int | None = None,
         crypto_key_reader: pulsar.CryptoKeyReader | None = None,
         letters: Letters = _LETTERS,
         hooks: Hooks | None = None,
@@ -134,8 +132,6 @@ class Dispatcher(Subscriber):
             breaker: See `Client.subscriber`. A negative acknowledgement counts as a failure, except
                 with one of *dead_letter_statuses*. There is none if messages are never
                 dead-lettered.
-            prefetch: How many messages pulsar-client's own queue holds, in addition to those in
-                hand. None: 100, but no more than are sent in a second.
             crypto_key_reader: See `Client.subscriber`. The requests have the decrypted payload.
             letters: How letters are named and written.
             hooks: See `Client.subscriber`.
@@ -156,17 +152,16 @@ class Dispatcher(Subscriber):
             subscription=subscription,
             retry_policy=policy_of(retry_policy, dead_letter_policy),
             dead_letter_policy=dead_letter_policy,
-            flow_control=flow_control_for(window) if flow_control is None else flow_control,
+            flow_control=flow_control or flow_control_for(window, rate),
             concurrency=max_outstanding,
             consumer_type=consumer_type,
             redelivery=redelivery or (NACK if retry_policy is None else LETTERS),
             lease=_LEASE,
             lanes=lanes,
             breaker=breaker,
-            prefetch=prefetch_for(rate) if prefetch is None else prefetch,
             crypto_key_reader=crypto_key_reader,
+            letters=letters,
             hooks=hooks,
-            **attrs.asdict(letters, recurse=False),
         )
         if not effective(options).has_end:
             options = attrs.evolve(options, breaker=None)

@@ -154,7 +154,12 @@ def dispatcher(url: str, concurrency: int, service_url: str, topic: str, timed: 
     watch, done = Stopwatch(MESSAGES, time.process_time), threading.Event()
     with pr.Client(service_url, logger=QUIET) as client:
         push = pr.push.Dispatcher(
-            client, topic, "bench", url, max_outstanding=concurrency, prefetch=1000
+            client,
+            topic,
+            "bench",
+            url,
+            max_outstanding=concurrency,
+            flow_control=pr.FlowControl(10_000, prefetch=1000),
         )
         leave, before = push._pacer.leave, len(timed.times)
 

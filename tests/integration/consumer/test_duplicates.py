@@ -246,7 +246,9 @@ def test_copies_of_a_letter_are_messages_of_their_own(subscribe, client, topic, 
     assert 0 == consumer.dropped_duplicates
 
 
-@pytest.mark.parametrize(("options", "expected"), [({}, 1), ({"dedupe_letters": 0}, 2)])
+@pytest.mark.parametrize(
+    ("options", "expected"), [({}, 1), ({"letters": pr.Letters(dedupe_letters=0)}, 2)]
+)
 def test_a_subscriber_is_given_one(start, letters, options, expected):
     """It receives as consumers do, and can do without."""
     got: list[str] = []

@@ -130,8 +130,6 @@ def by_pull(client, topic, **options):
 
 def by_push(client, topic, **options):
     """An endpoint gets the decrypted message, and refuses it."""
-    if key := options.pop("letter_encryption_key", None):
-        options["letters"] = pr.push.Letters(letter_encryption_key=key)
     with Receiver(lambda _: answer(500)) as receiver:
         dispatcher = pr.push.Dispatcher(
             client,
@@ -153,7 +151,8 @@ def test_everything_that_hands_on_reads_encrypted_messages(client, topic, key_re
     publish(client, topic, key_reader, SMALL)
     with pytest.raises(pr.ConfigError, match=r"letter_encryption_key=None.*plain_letters=True"):
         shell(client, topic, crypto_key_reader=key_reader)
-    seen = shell(client, topic, crypto_key_reader=key_reader, letter_encryption_key=KEY)
+    letters = pr.Letters(letter_encryption_key=KEY)
+    seen = shell(client, topic, crypto_key_reader=key_reader, letters=letters)
     assert [SMALL] == seen
     assert_encrypted(client, f"{topic}-{SUBSCRIPTION}-DLQ", key_reader, SMALL)
 

@@ -175,7 +175,10 @@ def test_dead_letters_for_pubsubs_readers(start, publish, dead_letters):
     def fail(_message: Any) -> None:
         raise ValueError("password: tea")
 
-    start(Notes(fail), pubsub_attributes=True, redact=lambda _name, text: text.replace("tea", "…"))
+    letters = pr.Letters(
+        pubsub_attributes=True, redact=lambda _name, text: text.replace("tea", "…")
+    )
+    start(Notes(fail), letters=letters)
     publish(b"order")
     (dead,) = dead_letters(1)
     properties = dead.properties()
@@ -218,7 +221,7 @@ class TestNacks:
             redelivery="nack",
             retry_policy=pr.RetryPolicy.pubsub(0.1, 0.2),
             dead_letter_policy=pr.DeadLetterPolicy.pubsub(),
-            pubsub_attributes=True,
+            letters=pr.Letters(pubsub_attributes=True),
         )
         publish(b"order")
         (dead,) = dead_letters(1)
@@ -305,7 +308,7 @@ def test_one_consumer_does_not_sit_on_everything(start, publish):
     for number in range(60):
         publish(b"%d" % number)
     slow, other = Notes(lambda _message: release.wait(SOON)), Notes()
-    start(slow, prefetch=5, concurrency=1)
+    start(slow, flow_control=pr.FlowControl(prefetch=5), concurrency=1)
     slow.wait_for(1)
     start(other)
     other.wait_for(60 - 30)

@@ -181,8 +181,7 @@ def test_order_is_kept_while_a_partition_is_unloaded(client, namespace, admin, s
         handle,
         topic,
         consumer_type=kind,
-        prefetch=200,
-        flow_control=pr.FlowControl(max_messages=100),
+        flow_control=pr.FlowControl(max_messages=100, prefetch=200),
     )
     producer = client.create_producer(topic, block_if_queue_full=True, send_timeout_millis=0)
     for number in range(100):
@@ -213,8 +212,7 @@ def test_nothing_overtakes_what_comes_again(proxy, client, admin, topic, kind):
             SUBSCRIPTION,
             notes,
             consumer_type=kind,
-            prefetch=1000,
-            flow_control=pr.FlowControl(max_messages=5),
+            flow_control=pr.FlowControl(max_messages=5, prefetch=1000),
         )
         subscriber.start()
         notes.wait_for(1)

@@ -187,7 +187,13 @@ def manage(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options
     options.setdefault("concurrency", 2)
     policy = pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(DELAY))
     options["retry_policy"] = policy
-    run(lambda: client.subscriber(topic, SUBSCRIPTION, handle, **options), go_on)
+    run(lambda: client.subscriber(topic, SUBSCRIPTION, handle, **managed(options)), go_on)
+
+
+def managed(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a consumer as those of a subscriber or a dispatcher."""
+    of_letters = {name: options.pop(name) for name in ("letter_send_timeout",) if name in options}
+    return {**options, "letters": pr.Letters(**of_letters)}
 
 
 def run(subscriber: Callable[[], pr.Subscriber], go_on: GoOn) -> None:
@@ -206,7 +212,7 @@ def reject(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options
         ledger.enter("delivered", message)
         raise pr.Reject("invalid")
 
-    run(lambda: client.subscriber(topic, SUBSCRIPTION, handle, **options), go_on)
+    run(lambda: client.subscriber(topic, SUBSCRIPTION, handle, **managed(options)), go_on)
 
 
 #: The ways to hand off, by name.

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pulsar_retry as pr
-from support.faults.handing import GoOn
+from support.faults.handing import GoOn, managed
 from support.faults.ledger import Ledger
 from support.push.receiving import Receiver, Request, Say, no_content
 from support.reading import SUBSCRIPTION
@@ -52,6 +52,6 @@ def push_to(
 ) -> None:
     """Push every message to the endpoint at *url*, which keeps the ledger."""
     options["max_outstanding"] = OUTSTANDING
-    with pr.push.Dispatcher(client, topic, SUBSCRIPTION, url, **options):
+    with pr.push.Dispatcher(client, topic, SUBSCRIPTION, url, **managed(options)):
         while go_on():
             time.sleep(0.1)

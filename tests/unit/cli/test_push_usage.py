@@ -22,7 +22,6 @@ REFUSED = [
     (["--ca-file", "/nowhere"], "--ca-file '/nowhere"),
     (["--allow", "x:80"], "--allow 'x:80'"),
     (["--max-outstanding", "0"], "--max-outstanding 0: expected"),
-    (["--prefetch", "-1"], "--prefetch -1: expected"),
     (["--max-rate", "0"], "--max-rate 0.0: expected"),
     (["--renew-after", "0"], "--renew-after 0.0: expected"),
     (["--dead-letter-status", "204"], "--dead-letter-status 204: expected"),

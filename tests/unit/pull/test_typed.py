@@ -667,7 +667,7 @@ def test_a_wrong_annotation_empties_no_topic(memory: MemoryBroker) -> None:
     for number in range(100):
         memory.send("orders", b"%d" % number)
     with memory.client().subscriber(
-        "orders", "billing", payment, breaker=pr.Breaker(), concurrency=1, prefetch=1
+        "orders", "billing", payment, concurrency=1, flow_control=pr.FlowControl(prefetch=1)
     ) as subscriber:
         memory.clock.advance(10)
         assert "degraded" == subscriber.health.state

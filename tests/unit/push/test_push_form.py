@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
+import pulsar_retry as pr
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.push import Connections, Form, Letters
+from pulsar_retry.push import Connections, Form
 
 
 def unverified(mode: ssl.VerifyMode) -> ssl.SSLContext:
@@ -64,4 +65,4 @@ def test_durations():
 def test_letters_of_nonsense():
     """Their naming is checked at once; the rest with the arguments of the subscription."""
     with pytest.raises(ConfigError, match="naming"):
-        Letters(naming="mine")
+        pr.Letters(naming="mine")

@@ -259,7 +259,11 @@ def test_a_small_queue_gets_each_message_once(memory: MemoryBroker, prefetch: in
     seen: list[bytes] = []
     client = memory.client()
     with client.subscriber(
-        "orders", "billing", lambda m: seen.append(m.data()), prefetch=prefetch, concurrency=2
+        "orders",
+        "billing",
+        lambda m: seen.append(m.data()),
+        flow_control=pr.FlowControl(prefetch=prefetch),
+        concurrency=2,
     ):
         memory.clock.settle()
         for number in range(30):

@@ -140,7 +140,7 @@ def test_each_way_drops_what_the_other_cannot(
     """With both, the handler succeeds once; with the one that is too little alone, twice."""
     if ways == "window":
         monkeypatch.setattr(OwnLetters, "supersede", never)
-    scene = Scene({"dedupe_letters": 0} if ways == "own letters" else {})
+    scene = Scene({"letters": pr.Letters(dedupe_letters=0)} if ways == "own letters" else {})
     sequence(scene)
     scene.memory.close()
     last = max(runs)
