@@ -29,6 +29,12 @@ class KeptLetters:
     These are letters that no caller waits for. What happens to the message is already decided, so
     its handler must not run again, and a redelivery would disturb the rest of its batch. Meanwhile
     the message is not acknowledged.
+
+    A letter that a caller waits for is not kept: its message is redelivered, with the same delays
+    (`InHand.come_back`). Both are asked by `HandOff` alone, and called by one timer, but their due
+    times cannot be in one place: a redelivery is due for its whole entry, together with its nacks
+    and time-outs, and is cancelled when the message comes early. A letter is due alone, and
+    publishing it can block.
     """
 
     def __init__(self, timer: Timer, worker: Worker, most: int) -> None:
