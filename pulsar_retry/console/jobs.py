@@ -251,7 +251,7 @@ class Jobs:
             audit="" if dry_run else act.job,
         )
         self._records.save_job(job.facts())
-        running = _Running(job, work, act, self)
+        running = _Running(job, work, act, carry_out=self._carry_out, keep=self._keep)
         self._running[job.id] = running
         running.thread.start()
         return job
@@ -294,8 +294,17 @@ _RECORDED = ("done", "at_least", "resumed", "left", "targets", "stopped", "notes
 class _Running:
     """A job with its thread."""
 
-    def __init__(self, job: Job, work: OrderWork, act: Act, jobs: Jobs) -> None:
-        self.job, self.work, self.act, self._jobs = job, work, act, jobs
+    def __init__(
+        self,
+        job: Job,
+        work: OrderWork,
+        act: Act,
+        *,
+        carry_out: Callable[[_Running], OrderOutcome],
+        keep: Callable[[Job], None],
+    ) -> None:
+        self.job, self.work, self.act = job, work, act
+        self._carry_out, self._keep = carry_out, keep
         self._first: tuple[float, int] | None = None
         self._lock = threading.Lock()
         # A daemon thread: a job may be killed at any time, so an exit need not wait for it.
@@ -327,11 +336,11 @@ class _Running:
     def _evolve(self, **facts: Any) -> None:
         with self._lock:
             self.job = attrs.evolve(self.job, **facts)
-        self._jobs._keep(self.job)  # noqa: SLF001 - a part of it
+        self._keep(self.job)
 
     def _run(self) -> None:
         try:
-            done = self._jobs._carry_out(self)  # noqa: SLF001 - likewise
+            done = self._carry_out(self)
         except PulsarRetryError as error:
             self._fail(str(error))
         except PulsarException as error:

@@ -54,11 +54,11 @@ class Renewal:
         if is_connected not in self._asked and now >= self._next:
             self._asked.add(is_connected)
             self._next = now + _PAUSE
-            losses, this = self._losses, weakref.ref(self)
+            losses, take = self._losses, weakref.WeakMethod(self._answered)
 
             def answered(result: Any, _last: Any = None) -> None:
-                if (renewal := this()) is not None:
-                    renewal._answered(result, is_connected, losses)  # noqa: SLF001
+                if (method := take()) is not None:
+                    method(result, is_connected, losses)
 
             self._raw.get_last_message_id_async(answered)
         return not self._is_pending
