@@ -25,7 +25,8 @@ def begun(limit: RateLimit, pauses: list[float]) -> list[float]:
             assert limit.wait(now) < 1e-9
             limit.begun(now)
             times.append(now)
-        assert limit.wait(now) > 0
+        # Both agree, also where the number of turns was rounded.
+        assert (limit.wait(now) > 0) == (limit.free(now) == 0)
     return times
 
 
