@@ -139,6 +139,7 @@ class Arrivals:
 
         Raises:
             pulsar.Timeout: there is none, and *deadline* has passed.
+            RuntimeError: no thread can be started.
         """
         loop = self.bridge.loop
         if deadline is not None and deadline <= loop.time():
@@ -146,10 +147,10 @@ class Arrivals:
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters[waiter] = None
         timer = None if deadline is None else loop.call_at(deadline, _wake, waiter)
-        if self._at_rest.is_set() and not self._is_paused:
-            self._at_rest.clear()
-            self._fetcher.ask()
         try:
+            if self._at_rest.is_set() and not self._is_paused:
+                self._fetcher.ask()
+                self._at_rest.clear()  # the thread sets it by way of the event loop, so later
             await waiter
         finally:
             del self._waiters[waiter]

@@ -236,16 +236,21 @@ class Fetcher:
         self._is_asked = self._is_closed = False
 
     def ask(self) -> None:
-        """Have the thread wait for a message."""
+        """Have the thread wait for a message.
+
+        Raises:
+            RuntimeError: no thread can be started.
+        """
         with self._changed:
-            self._is_asked = True
-            self._changed.notify()
             if self._thread is None:
                 # A daemon: the interpreter would wait for another thread before it closes clients.
-                self._thread = self._clock.thread(
+                thread = self._clock.thread(
                     target=self._run, name="pulsar-retry-receiver", daemon=True
                 )
-                self._thread.start()
+                thread.start()
+                self._thread = thread
+            self._is_asked = True
+            self._changed.notify()
 
     def close(self) -> None:
         """End the thread. The consumer is closed, so that the thread does not wait for messages.

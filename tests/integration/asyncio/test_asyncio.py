@@ -438,6 +438,28 @@ def test_a_cancelled_pull_gives_its_messages_to_the_next(broker, topic):
     on_a_loop(broker, scenario)
 
 
+def test_a_receive_after_one_that_found_no_thread(broker, topic, monkeypatch):
+    """The first one says that no thread can be started; the next one gets the message."""
+    start = threading.Thread.start
+
+    def fail(thread):
+        if thread.name == "pulsar-retry-receiver":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def scenario(client):
+        consumer = await client.subscribe(topic, "billing", **RETRIES)
+        with monkeypatch.context() as broken:
+            broken.setattr(threading.Thread, "start", fail)
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="new thread"):
+                    await consumer.receive()
+        await send(client, topic, 1)
+        assert b"0" == (await consumer.receive(60_000)).data()
+
+    on_a_loop(broker, scenario)
+
+
 def test_nothing_waits_for_pulls(broker, topic):
     """Subscribing, settling and closing go on while many pulls wait for messages."""
 
