@@ -72,7 +72,7 @@ class OrderedLanes:
         """Have the first message of a lane handled again in *delay* seconds."""
         now = self._now()
         with self._lock:
-            self._table.park(key, work, now + delay, now)
+            self._table.park(key, work.again(), now + delay, now)
         self._work_queue.notify()
 
     def tick(self) -> float:

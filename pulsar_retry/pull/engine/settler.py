@@ -200,7 +200,7 @@ class Settler:
         """
         failure = failure_of(self.handle.facts(work.message), error, self._clock.now())
         if not self._uses_attempt(work, failure, policy):
-            self._work_queue.put(work)  # it waits with the others, and is handled again
+            self._work_queue.put(work.again())  # it waits with the others
             return None
         verdict = None
         while verdict is None:

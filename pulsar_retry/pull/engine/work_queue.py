@@ -57,6 +57,10 @@ class Work(NamedTuple):
         """The key of its lane; None if it has no lane."""
         return None if self.place is None else self.place.lane
 
+    def again(self) -> Work:
+        """Return the same message for another attempt: slots know an attempt by its object."""
+        return Work(*self)
+
     @classmethod
     def of(cls, item: Item) -> Work:
         """Return *item* as a `Work`, with named fields."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from typing import Any
 
+import pulsar
 import pytest
 
 import pulsar_retry as pr
@@ -13,6 +15,8 @@ from support.pull import workers
 from support.pull.handling import SOON, Notes
 from support.reading import SUBSCRIPTION
 from support.waiting import eventually
+
+KEY_SHARED = pulsar.ConsumerType.KeyShared
 
 #: A second, and no more.
 SHORT = pr.Lease(minimum=1, maximum=1, max_total=1)
@@ -82,7 +86,7 @@ def test_an_async_handler_is_cancelled(start, publish, admin, topic, hidden):
     """When its lease expires."""
     cancelled = threading.Event()
 
-    async def hang(message: pr.Delivery) -> None:
+    async def hang(message: pulsar.Message) -> None:
         if pr.attempt_of(message) == 1:
             try:
                 await asyncio.sleep(SOON)
@@ -98,3 +102,19 @@ def test_an_async_handler_is_cancelled(start, publish, admin, topic, hidden):
     report = subscriber.stop()
     assert 1 == report.acknowledged
     assert 1 <= report.expired
+
+
+def test_a_message_is_settled_by_the_worker_whose_lease_has_expired(start, publish):
+    """It comes back to the same one, which must not take its second result for the late first."""
+
+    async def hangs_once(message: Any) -> None:
+        notes.note(message)
+        if len(notes.seen) == 1:
+            await asyncio.sleep(SOON)
+
+    notes = Notes()
+    start(hangs_once, lease=SHORT, concurrency=1, retry_policy=MANY, consumer_type=KEY_SHARED)
+    publish(b"first", partition_key="k")
+    publish(b"second", partition_key="k")
+    eventually(lambda: b"second" in notes.seen)
+    assert b"first" == notes.seen[-2]
