@@ -52,7 +52,7 @@ class Simulation:
         answers: list[tuple[float, int, bool, Ticket]] = []
         number, next_step, waiting, since = 0, 0.0, 0.0, 0
         while self._now < END:
-            while waiting >= 1 and pacer.enter():
+            while waiting >= 1 and pacer.may_begin():
                 waiting -= 1
                 number, since = number + 1, since + 1
                 phase = phase_at(self._now)

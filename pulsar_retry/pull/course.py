@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.work_queue import HANDLED_BY, WorkQueue
 from pulsar_retry.pull.report import Report, StopMode, StopRequest
 from pulsar_retry.runtime.clock import Clock
@@ -38,13 +37,11 @@ class Course:
         self,
         run: Callable[[], None],
         work_queue: WorkQueue,
-        admission: AdmissionControl | None,
         clock: Clock,
     ) -> None:
         """Make the course of a subscription, which *run* serves on a thread of its own."""
         self._run = run
         self._work_queue = work_queue
-        self._admission = admission
         self._clock = clock
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -99,8 +96,6 @@ class Course:
         """Ask the subscription to stop, without waiting."""
         now = self._clock.monotonic()
         self.stop = StopRequest(mode, now + seconds("timeout", timeout), now)
-        if self._admission is not None:
-            self._admission.shut()
         self._work_queue.notify()
 
     def refused(self) -> Exception | None:

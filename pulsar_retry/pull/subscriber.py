@@ -64,7 +64,7 @@ class Subscriber:
         self._lock = threading.Lock()
         self._clock = client.parts.clock
         self._work_queue = WorkQueue(self._clock)
-        self.course = Course(self._run, self._work_queue, options.admission, self._clock)
+        self.course = Course(self._run, self._work_queue, self._clock)
         self._settler: Settler | None = None
         self._crew: Crew | None = None
         self._supervisor: Supervisor | None = None
@@ -399,8 +399,8 @@ class Subscriber:
         if self._settler is not None:  # only receipts are waited for
             self._settler.handle.outbox.kept.close()
         while (stop := self.course.stop) is not None and stop.mode != ABANDON:
-            admission = self._options.admission
-            is_ready_too = stop.mode == HAND_BACK or (admission is not None and admission.is_shut())
+            # A dispatcher sends nothing more, however little it would take.
+            is_ready_too = stop.mode == HAND_BACK or self._options.admission is not None
             handed_back += self._hand_back(receiver, ready=is_ready_too)
             left = stop.deadline - self._clock.monotonic()
             if left <= 0 or work_queue.in_hand()[0] <= 0:

@@ -165,12 +165,14 @@ class Dispatcher(Subscriber):
         )
         if not effective(options).has_end:
             options = attrs.evolve(options, breaker=None)
-        self._pacer = Pacer(window, rate)
-        self._metrics = PushMetrics(COUNTERS.of(topic, subscription), self._pacer.pace)
+        super().__init__(client, options)
+        poster = self._poster(endpoint)
+        self._pacer = pacer = Pacer(window, rate, self._is_shut)
+        self._metrics = PushMetrics(COUNTERS.of(topic, subscription), lambda: self.pace)
         name = form.subscription_name or default_name(topic, subscription)
-        self._pusher = Pusher(
-            self._poster(endpoint),
-            self._pacer,
+        self._pusher = pusher = Pusher(
+            poster,
+            pacer,
             attrs.evolve(form, subscription_name=name),
             self._metrics,
             tells_attempt=dead_letter_policy is not None,
@@ -181,15 +183,8 @@ class Dispatcher(Subscriber):
             recipient=RECIPIENT.get,
             retries_in_place=RETRIES_IN_PLACE.get,
         )
-        super().__init__(
-            client,
-            attrs.evolve(
-                options,
-                handler=self._pusher,
-                workers=LOOP,
-                admission=self._pacer,
-                around=self._pusher,
-            ),
+        self._options = attrs.evolve(
+            options, handler=pusher, workers=LOOP, admission=pacer, around=pusher
         )
 
     def _poster(self, endpoint: str) -> Poster:
@@ -244,20 +239,6 @@ class Dispatcher(Subscriber):
 
     # -- while it runs ----------------------------------------------------------------------------
 
-    def pause(self, reason: str = "paused") -> None:
-        """Send nothing more until `resume`; see `Subscriber.pause`.
-
-        Called before the start, nothing is sent from the beginning. Pub/Sub does the same by a
-        change of the subscription to pull.
-        """
-        super().pause(reason)
-        self._pacer.pause()
-
-    def resume(self) -> None:
-        """Send again after `pause`."""
-        self._pacer.resume()
-        super().resume()
-
     def change_endpoint(self, endpoint: str) -> None:
         """Post to another endpoint from now on, with a new window and without backoff.
 
@@ -271,7 +252,11 @@ class Dispatcher(Subscriber):
     @property
     def pace(self) -> Pace:
         """The window, the outstanding requests, backoff and latency; also whether it is paused."""
-        return self._pacer.pace()
+        stops, is_paused = self.course.stop is not None, self._paused is not None
+        return attrs.evolve(self._pacer.pace(), paused=is_paused, stopping=stops)
+
+    def _is_shut(self) -> bool:
+        return self.course.stop is not None or self._paused is not None
 
     @property
     def endpoint(self) -> str:

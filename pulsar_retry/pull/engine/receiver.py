@@ -214,13 +214,13 @@ class Receiver:
         return (
             self._admission is not None
             and bool(self._work_queue.ready)
-            and self._admission.is_backing_off()
+            and self._admission.outlook().is_paced
         )
 
     def _let_out(self) -> None:
         """Wake workers for messages that became ready while none could be let out."""
         if self._admission is not None and self._work_queue.ready and self._work_queue.idle:
-            self._work_queue.wake(min(self._admission.free(), len(self._work_queue.ready)))
+            self._work_queue.wake(min(self._admission.may_begin(), len(self._work_queue.ready)))
 
     # -- receiving ------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Receiver:
         """Tell whether all parts that can keep messages out allow it."""
         if self._work_queue.queue is self._work_queue.held:
             return False
-        if self._admission is not None and self._admission.room(self._unsent()) < 1:
+        if self._admission is not None and self._admission.outlook().room <= self._unsent():
             return False
         return self._has_room()
 
@@ -251,7 +251,7 @@ class Receiver:
         """
         work_queue, admission = self._work_queue, self._admission
         breaker.acknowledged(work_queue.done())
-        if breaker.room() < 1 or (admission is not None and admission.free() < 1):
+        if breaker.room() < 1 or (admission is not None and admission.may_begin() < 1):
             self._wait(wait)
             return
         if not breaker.has_untried() and self._has_room():
@@ -309,7 +309,7 @@ class Receiver:
         if self._work_queue.queue is self._work_queue.held:
             return max(1, CANDIDATES - len(self._work_queue.held))
         if self._admission is not None:  # it decides how many are received ahead
-            return self._admission.room(self._unsent())
+            return self._admission.outlook().room - self._unsent()
         return self._batch_size
 
     def _unsent(self) -> int:
@@ -362,7 +362,7 @@ class Receiver:
     def _await_workers(self, wait: float) -> None:
         """Wait until a worker is idle; wake more workers if that takes long."""
         work_queue = self._work_queue
-        is_held = self._admission is not None and self._admission.free() < 1
+        is_held = self._admission is not None and self._admission.may_begin() < 1
         if is_held or not (work_queue.ready and work_queue.idle):
             self._wait(wait)
         elif not self._wait(min(wait, _WAKE_MORE_AFTER)):
@@ -385,7 +385,7 @@ class Receiver:
         if self._breaker is not None:
             wait = min(wait, self._breaker.wait())
         if self._admission is not None:
-            wait = min(wait, self._admission.wait())
+            wait = min(wait, self._admission.outlook().wait)
         if self._lanes is not None:
             wait = min(wait, self._lanes.tick())
         wait = min(wait, self._look_at_pauses(now))
@@ -480,7 +480,7 @@ class Receiver:
         return (
             self.paused is not None
             or (breaker is not None and breaker.is_pausing)
-            or (admission is not None and admission.is_shut())
+            or (admission is not None and admission.outlook().wait < math.inf)
         )
 
     def _look_at_pauses(self, now: float) -> float:

@@ -46,7 +46,3 @@ class RateLimit:
     def begun(self, now: float) -> None:
         """Record that a message has begun."""
         self._next = max(self._next, now - CATCH_UP) + 1 / self.per_second
-
-    def taken_back(self) -> None:
-        """Record that the last message has not begun after all."""
-        self._next -= 1 / self.per_second

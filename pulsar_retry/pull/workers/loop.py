@@ -174,9 +174,7 @@ class LoopWorkers:
                     self._clock.end(slot)
                     await awake.wait()
                 continue
-            # Enter before the message is taken. In the other order, the receiver would not count
-            # the message for a moment.
-            if admission is not None and not admission.enter():
+            if admission is not None and admission.may_begin() < 1:
                 slot.work = None
                 awake.clear()
                 work_queue.idle.append(wake)  # the receiving thread wakes it when there is room
@@ -191,15 +189,12 @@ class LoopWorkers:
     def _take_down(self) -> Item | None:
         """Take the next message that was let out; return None if there is none any more."""
         work_queue = self._work_queue
+        if len(work_queue.ready) == work_queue.low > 0:
+            work_queue.top_up()  # before the message is taken, so that it still counts as waiting
         try:
-            item = work_queue.ready.popleft()
+            return work_queue.ready.popleft()
         except IndexError:
-            if self._admission is not None:
-                self._admission.forget()
             return None
-        if len(work_queue.ready) + 1 == work_queue.low:
-            work_queue.top_up()
-        return item
 
     def _begun(self, slot: Slot, item: Item) -> Awaitable[Any]:
         """Start to handle *item*; return the awaitable."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import attrs
 
+from pulsar_retry.pull.engine.admission import Outlook
 from pulsar_retry.pull.rules.rate import RateLimit
 from pulsar_retry.push.pacing.backoff import PushBackoff
 from pulsar_retry.push.pacing.window import Window
@@ -44,7 +45,7 @@ class Pace:
     outstanding: int
     delay: float
     latency: float
-    paused: bool
+    paused: bool = False
     stopping: bool = False
 
 
@@ -64,8 +65,11 @@ class Pacer:
         self,
         window: Window,
         rate: RateLimit | None = None,
+        is_shut: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Make a pacer; *is_shut* tells whether nothing is sent at all, however little is due."""
+        self._is_shut = is_shut
         self._fresh = window
         self._rate = rate
         self._clock = clock
@@ -78,7 +82,6 @@ class Pacer:
         self._last_sent = -math.inf
         #: Until then nothing is sent, because the endpoint has asked for it.
         self._asked_until = -math.inf
-        self._is_paused = self._is_stopping = False
 
     # -- called by the subscriber -----------------------------------------------------------------
 
@@ -86,94 +89,59 @@ class Pacer:
         """Register *changed*, which is called when more messages may pass than before."""
         self._changed = changed
 
-    def room(self, waiting: int) -> int:
-        """Return how many more messages may be received.
+    def may_begin(self) -> int:
+        """Return how many more requests may be sent now."""
+        with self._lock:
+            return self._free()
 
-        That is the number that can be sent, and the same number again, up to 256, to be sent when
-        answers arrive. So a message does not cost a switch between threads. During a backoff only a
-        few messages wait, and with a rate at most those of a second.
+    def outlook(self) -> Outlook:
+        """Return what may be received, and when more requests may be sent.
+
+        As many messages may wait as requests can be sent, up to 256, to be sent when answers
+        arrive. So a message does not cost a switch between threads. During a backoff only a few
+        messages wait, and with a rate at most those of a second.
         """
         with self._lock:
-            if self._is_paused or self._is_stopping:
-                return 0
-            if self._is_slowed():
-                most = _AHEAD_BACKING_OFF
+            is_slowed = self._delay > 0 or self._asked_until > self._clock()
+            if is_slowed:
+                room = _AHEAD_BACKING_OFF
             else:
-                most = in_hand(int(self._window.size)) - self._outstanding
+                room = in_hand(int(self._window.size)) - self._outstanding
             if self._rate is not None:
-                most = min(most, math.ceil(self._rate.per_second))
-            return most - waiting
-
-    def free(self) -> int:
-        """Return how many messages `enter` would let pass now."""
-        with self._lock:
-            if self._due_in() > 0:
-                return 0
-            left = int(self._window.size) - self._outstanding
-            if self._delay:
-                left = min(left, 1)
-            if self._rate is not None:
-                left = min(left, self._rate.free(self._clock()))
-            return max(0, left)
-
-    def wait(self) -> float:
-        """Return the seconds until backoff and rate allow a send; inf if they do so now."""
-        with self._lock:
+                room = min(room, math.ceil(self._rate.per_second))
             due = self._due_in()
-        return due if due > 0 else math.inf
+            return Outlook(room, due if due > 0 else math.inf, is_slowed or self._rate is not None)
 
-    def enter(self) -> bool:
-        """Tell whether a request may be sent now. If so, it is outstanding until `leave`."""
-        with self._lock:
-            if self._outstanding + 1 > self._window.size or self._due_in() > 0:
-                return False
-            self._outstanding += 1
-            self._last_sent = self._clock()
-            if self._rate is not None:
-                self._rate.begun(self._last_sent)
-            return True
-
-    def is_backing_off(self) -> bool:
-        """Tell whether messages are sent one by one, with pauses."""
-        with self._lock:
-            return self._rate is not None or self._is_slowed()
-
-    def is_shut(self) -> bool:
-        """Tell whether nothing is sent for now: a pause, a backoff, what is asked, or the end.
-
-        A rate is no such reason: it is the usual pace.
-        """
-        with self._lock:
-            return self._shut_for(self._clock()) > 0
-
-    def shut(self) -> None:
-        """Let no more messages pass."""
-        with self._lock:
-            self._is_stopping = True
-
-    def _is_slowed(self) -> bool:
-        return self._delay > 0 or self._asked_until > self._clock()
+    def _free(self) -> int:
+        if self._is_shut() or self._due_in() > 0:
+            return 0
+        left = int(self._window.size) - self._outstanding
+        if self._delay:
+            left = min(left, 1)
+        if self._rate is not None:
+            left = min(left, self._rate.free(self._clock()))
+        return max(0, left)
 
     def _due_in(self) -> float:
         """Return the seconds until one more may be sent, if the window has room for it."""
         now = self._clock()
-        shut_for = self._shut_for(now)
-        return shut_for if self._rate is None else max(shut_for, self._rate.wait(now))
-
-    def _shut_for(self, now: float) -> float:
-        if self._is_paused or self._is_stopping:
-            return math.inf
         due = self._asked_until - now
         if self._delay:
             due = max(due, self._last_sent + self._delay - now)
+        if self._rate is not None:
+            due = max(due, self._rate.wait(now))
         return max(0.0, due)
 
     # -- called by the sender ------------------------------------------------------------------
 
     def begin(self) -> Ticket:
-        """Return the ticket of a request that may be sent."""
-        window = self._window
-        return window, window.round, self._clock()
+        """Record that a request is sent, and return its ticket; it is outstanding until `leave`."""
+        with self._lock:
+            self._outstanding += 1
+            self._last_sent = now = self._clock()
+            if self._rate is not None:
+                self._rate.begun(now)
+            return self._window, self._window.round, now
 
     def leave(self, ticket: Ticket, *, acked: bool, retry_after: float = 0.0) -> float:
         """Record a result; return the request's latency in seconds.
@@ -204,22 +172,9 @@ class Pacer:
         """Record that a request was given up without a result, which does not count."""
         with self._lock:
             self._outstanding -= 1
-            if self._rate is not None:
-                self._rate.taken_back()
         self._changed()
 
     # -- called by the owner ----------------------------------------------------------------------
-
-    def pause(self) -> None:
-        """Let no messages pass until `resume`."""
-        with self._lock:
-            self._is_paused = True
-
-    def resume(self) -> None:
-        """Continue as before the pause."""
-        with self._lock:
-            self._is_paused = False
-        self._changed()
 
     def begin_anew(self) -> None:
         """Forget all measurements, because the endpoint has changed."""
@@ -237,6 +192,4 @@ class Pacer:
                 self._outstanding,
                 max(self._delay, self._asked_until - self._clock()),
                 self._window.latency,
-                self._is_paused,
-                self._is_stopping,
             )

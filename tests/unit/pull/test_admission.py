@@ -31,20 +31,15 @@ class Counted:
         """Add up, as a receiving thread does."""
         self.sums.add(len(self._work_queue.ready) + self.out + self.done)
 
-    def enter(self) -> bool:
-        """Let one more out, if fewer than four are."""
+    def may_begin(self) -> int:
+        """Return how many may begin if four may be out."""
         self.look()
-        if self.out == 4:
-            return False
-        self.out += 1
-        return True
-
-    def forget(self) -> None:
-        """Take one back."""
-        self.out -= 1
+        return 4 - self.out
 
     async def handle(self, _message: Any) -> None:
         """Be done with one in a moment."""
+        self.out += 1
+        assert self.out <= 4
         await asyncio.sleep(0)
         self.out -= 1
         self.done += 1
@@ -80,9 +75,9 @@ def test_what_is_taken_back_meanwhile_is_not_out() -> None:
     work_queue.ready.append((0, 1, None))
 
     class Late(Counted):
-        def enter(self) -> bool:
+        def may_begin(self) -> int:
             work_queue.unstarted()
-            return super().enter()
+            return super().may_begin()
 
     admission = Late(work_queue)
     asyncio.run(run(work_queue, admission))

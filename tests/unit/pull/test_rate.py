@@ -50,15 +50,6 @@ def test_as_many_as_its_limit(per_second):
         limit.begun(now)
 
 
-def test_a_turn_that_was_not_used_is_given_back():
-    """The next message may begin at once."""
-    limit = RateLimit(1)
-    limit.begun(0.0)
-    assert (0, 1 - CATCH_UP) == (limit.free(0.0), limit.wait(0.0))
-    limit.taken_back()
-    assert (1, 0.0) == (limit.free(0.0), limit.wait(0.0))
-
-
 def test_turns_are_spaced_evenly():
     """One after the other, however long nothing came before."""
     limit = RateLimit(10)

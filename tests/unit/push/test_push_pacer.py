@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_retry.pull.engine.admission import Outlook
 from pulsar_retry.pull.rules.rate import CATCH_UP, RateLimit
 from pulsar_retry.push.pacing.pacer import Pacer, Ticket
 from pulsar_retry.push.pacing.window import Window
@@ -37,30 +38,28 @@ def pacer(clock: Clock) -> Pacer:
 
 def send(pacer: Pacer) -> Ticket:
     """Send one request."""
-    assert pacer.enter()
+    assert pacer.may_begin()
     return pacer.begin()
 
 
 def test_the_window_is_the_limit(pacer):
     """Of what is outstanding; as much again may be received for when answers come."""
     tickets = [send(pacer) for _ in range(4)]
-    assert (False, 0, 4, 0) == (pacer.enter(), pacer.free(), pacer.room(0), pacer.room(4))
+    assert (0, Outlook(4, math.inf, is_paced=False)) == (pacer.may_begin(), pacer.outlook())
     pacer.leave(tickets.pop(), acked=True)
-    assert (2, 7) == (pacer.free(), pacer.room(0))
+    assert (2, Outlook(7, math.inf, is_paced=False)) == (pacer.may_begin(), pacer.outlook())
 
 
 def test_backing_off(pacer, clock):
     """After a failure nothing is sent for 100 ms, then one at a time; a few may wait for that."""
     pacer.leave(send(pacer), acked=False)
-    assert (True, False, 0) == (pacer.is_shut(), pacer.enter(), pacer.free())
-    assert (True, 16, 0) == (pacer.is_backing_off(), pacer.room(0), pacer.room(16))
-    assert pytest.approx(0.1) == pacer.wait()
+    assert (0, (16, pytest.approx(0.1), True)) == (pacer.may_begin(), pacer.outlook())
     clock.now += 0.1
-    assert (False, 1, math.inf) == (pacer.is_shut(), pacer.free(), pacer.wait())
+    assert (1, Outlook(16, math.inf, is_paced=True)) == (pacer.may_begin(), pacer.outlook())
     ticket = send(pacer)
-    assert not pacer.enter()
+    assert 0 == pacer.may_begin()
     pacer.leave(ticket, acked=False)
-    assert pytest.approx(0.2) == pacer.wait()
+    assert pytest.approx(0.2) == pacer.outlook().wait
 
 
 def test_the_endpoint_asks_to_wait(pacer, clock):
@@ -68,22 +67,15 @@ def test_the_endpoint_asks_to_wait(pacer, clock):
     tickets = [send(pacer) for _ in range(3)]
     pacer.leave(tickets.pop(), acked=False, retry_after=30.0)
     pacer.leave(tickets.pop(), acked=True)
-    assert (True, False, 0, 30.0) == (
-        pacer.is_shut(),
-        pacer.enter(),
-        pacer.free(),
-        pacer.pace().delay,
-    )
-    assert (True, 16, 30.0) == (pacer.is_backing_off(), pacer.room(0), pacer.wait())
+    assert (0, 30.0) == (pacer.may_begin(), pacer.pace().delay)
+    assert Outlook(16, 30.0, is_paced=True) == pacer.outlook()
     pacer.leave(tickets.pop(), acked=False, retry_after=2.0)  # less than what was asked before
     clock.now += 29.9
-    assert pytest.approx(0.1) == pacer.wait()
+    assert pytest.approx(0.1) == pacer.outlook().wait
     clock.now += 0.1
-    assert pacer.enter()
     for _ in range(20):
-        pacer.leave(pacer.begin(), acked=False, retry_after=1.0)
-        clock.now += pacer.wait()
-        assert pacer.enter()
+        pacer.leave(send(pacer), acked=False, retry_after=1.0)
+        clock.now += pacer.outlook().wait
     assert pacer.pace().delay > 30
 
 
@@ -93,28 +85,24 @@ def test_another_endpoint_has_not_asked_to_wait(pacer):
     pacer.leave(send(pacer), acked=False, retry_after=600.0)
     pacer.begin_anew()
     pacer.leave(late, acked=False, retry_after=600.0)
-    assert (0.0, True) == (pacer.pace().delay, pacer.enter())
+    assert (0.0, True) == (pacer.pace().delay, pacer.may_begin() > 0)
 
 
 def test_a_rate(clock):
     """Each is sent at its turn, also after a pause; no more is received than a second's."""
-    pacer = Pacer(Window(), RateLimit(10), clock)
-    assert (1, 8, True) == (pacer.free(), pacer.room(0), pacer.is_backing_off())
+    pacer = Pacer(Window(), RateLimit(10), clock=clock)
+    assert (1, Outlook(8, math.inf, is_paced=True)) == (pacer.may_begin(), pacer.outlook())
     pacer.leave(send(pacer), acked=True)
-    assert (False, 0, False) == (pacer.enter(), pacer.free(), pacer.is_shut())
-    assert 0 < pacer.wait() <= 0.1
+    assert 0 == pacer.may_begin()
+    assert 0 < pacer.outlook().wait <= 0.1
     sent = 0
     for _ in range(1000):
         clock.now += 0.01
-        while pacer.enter():
-            pacer.leave(pacer.begin(), acked=True)
+        while pacer.may_begin():
+            pacer.leave(send(pacer), acked=True)
             sent += 1
     assert 99 <= sent <= 101
-    assert 10 == pacer.room(0)
-    clock.now += 10
-    assert pacer.enter()
-    pacer.forget()
-    assert pacer.enter()
+    assert 10 == pacer.outlook().room
 
 
 def test_failures_on_their_way_together_count_once(pacer):
@@ -124,19 +112,13 @@ def test_failures_on_their_way_together_count_once(pacer):
     assert (0.1, 1) == (pacer.pace().delay, pacer.pace().window)
 
 
-def test_pause(pacer):
-    """It holds everything back, and whoever waits is told when it is over."""
-    told = []
-    pacer.attach(lambda: told.append(pacer.free()))
-    pacer.pause()
-    assert (0, False, True, math.inf) == (
-        pacer.room(0),
-        pacer.enter(),
-        pacer.is_shut(),
-        pacer.wait(),
-    )
-    pacer.resume()
-    assert ([4], True) == (told, pacer.enter())
+def test_shut(clock):
+    """While a dispatcher is paused or stops, nothing is sent."""
+    is_shut = True
+    pacer = Pacer(Window(), None, lambda: is_shut, clock)
+    assert (0, math.inf) == (pacer.may_begin(), pacer.outlook().wait)
+    is_shut = False
+    assert 4 == pacer.may_begin()
 
 
 def test_another_endpoint(pacer):
@@ -155,6 +137,17 @@ def test_what_was_given_up(pacer):
     send(pacer)
     pacer.forget()
     assert (0, 0.0, 4) == (pacer.pace().outstanding, pacer.pace().delay, pacer.pace().window)
+
+
+def test_whoever_waits_is_told(pacer):
+    """When the backoff has changed, and when there is another endpoint."""
+    told = []
+    pacer.attach(lambda: told.append(pacer.may_begin()))
+    pacer.leave(send(pacer), acked=True)  # a worker is free, and goes on itself
+    assert [] == told
+    pacer.leave(send(pacer), acked=False)
+    pacer.begin_anew()
+    assert [0, 4] == told
 
 
 def test_latency(pacer, clock):
@@ -177,19 +170,18 @@ def test_latency(pacer, clock):
 def test_it_never_lets_more_out_than_it_says(events, rate):
     """Not beyond window and rate, not before the delay or what is asked, not while it is paused."""
     clock = Clock()
-    pacer = Pacer(Window(maximum=50), None if rate is None else RateLimit(rate), clock)
+    is_paused = False
+    limit = None if rate is None else RateLimit(rate)
+    pacer = Pacer(Window(maximum=50), limit, lambda: is_paused, clock)
     tickets: list[Ticket] = []
     last = asked = -math.inf
     for kind, value in events:
         pace = pacer.pace()
         match kind:
             case "send":
-                free = pacer.free()
-                entered = pacer.enter()
-                assert entered == (free > 0)
-                if entered:
+                if pacer.may_begin():
                     assert len(tickets) < pace.window
-                    assert not pace.paused
+                    assert not is_paused
                     assert clock.now >= asked
                     assert rate is None or clock.now - last >= 1 / rate - CATCH_UP - 1e-9
                     assert clock.now - last >= pace.delay - 1e-9
@@ -197,14 +189,12 @@ def test_it_never_lets_more_out_than_it_says(events, rate):
                     tickets.append(pacer.begin())
             case "wait":
                 clock.now += value
-            case "pause":
-                pacer.pause()
-            case "resume":
-                pacer.resume()
+            case "pause" | "resume":
+                is_paused = kind == "pause"
             case "asks" if tickets:
                 pacer.leave(tickets.pop(), acked=False, retry_after=value)
                 asked = max(asked, clock.now + value)
             case "ack" | "nack" if tickets:
                 pacer.leave(tickets.pop(), acked=kind == "ack")
         assert len(tickets) == pacer.pace().outstanding
-        assert pacer.room(0) >= 0 or pacer.pace().outstanding > pacer.pace().window
+        assert pacer.outlook().room >= 0 or pacer.pace().outstanding > pacer.pace().window
