@@ -2,7 +2,7 @@
 
 pulsar-client has one delay for each consumer, and each nack restarts its timer. So frequent nacks
 can prevent older ones from being redelivered at all. Here, one heap holds the due time of each
-nack, and due messages are nacked at pulsar-client in bursts.
+nack, in ticks of a clock, and due messages are nacked at pulsar-client in bursts.
 
 pulsar-client redelivers a nacked message 100 ms later at the earliest, its minimum. It looks every
 33 ms, but each new nack restarts these 33 ms. Therefore messages are handed over 100 ms before they
@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import re
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -34,6 +35,13 @@ CLIENT_DELAY_MS = 100
 
 #: The same in seconds.
 LEAD = CLIENT_DELAY_MS / 1000
+
+#: The length of a tick in seconds. A message can be this much too late, but never too early. The
+#: length is a power of two, so that products are exact.
+_TICK = 1 / 64
+
+#: The error of a sum of times, in seconds.
+_ERROR = 1e-6
 
 #: Seconds without a nack after a burst: one look of pulsar-client and a little more.
 PAUSE = 0.04
@@ -122,12 +130,12 @@ class _Pending:
     Attributes:
         message_id: The id of one of its messages.
         chunks: The ids to nack instead; empty if the message is not chunked.
-        dues: When its nacked messages are due, by their index in the batch.
+        dues: The ticks at which its nacked messages are due, by their index in the batch.
     """
 
     message_id: Any
     chunks: Sequence[Any] = ()
-    dues: dict[int, float] = attrs.field(factory=dict)
+    dues: dict[int, int] = attrs.field(factory=dict)
 
 
 class Nacks:
@@ -153,7 +161,10 @@ class Nacks:
         self.pending: dict[Entry, _Pending] = {}
         self.redelivered = 0
         self.not_retried: Callable[[Iterable[Entry]], None] = lambda _: None
-        self._heap: list[tuple[float, Entry, int]] = []  # those of cancelled nacks are ignored
+        self._heap: list[int] = []  # the ticks at which something is due
+        #: The entries and indexes that are due at a tick; those of cancelled nacks are ignored.
+        self._ticks: dict[int, deque[tuple[Entry, int]]] = {}
+        self._scheduled = 0  # how many of them there are
         self._time_outs: set[tuple[Entry, int]] = set()
         self._count = 0
         self._first_chunks: OrderedDict[Entry, None] = OrderedDict()
@@ -182,21 +193,31 @@ class Nacks:
     def add_at(self, message_id: Any, due: float, chunks: Sequence[Any] = ()) -> None:
         """Have a message redelivered at *due*, a time of the timer's clock."""
         entry, index = place = place_of(message_id)
+        tick = math.ceil(due / _TICK)
         with self._lock:
             if self._closed:
                 return  # the broker has redelivered the message
             known = self.pending.get(entry)
             is_new = known is None or index not in known.dues
             if known is not None and not is_new:
-                if place not in self._time_outs and known.dues[index] <= due:
+                if place not in self._time_outs and known.dues[index] <= tick:
                     return
                 self._time_outs.discard(place)
-            self._check_at(due - LEAD)  # first: it raises if no thread can be started
+            self._check_at(tick * _TICK - LEAD)  # first: it raises if no thread can be started
             if known is None:
                 known = self.pending[entry] = _Pending(message_id, chunks)
-            known.dues[index] = due
+            known.dues[index] = tick
             self._count += is_new
-            heapq.heappush(self._heap, (due, entry, index))
+            self._schedule(tick, place)
+
+    def _schedule(self, tick: int, place: tuple[Entry, int]) -> None:
+        """Have the message at *place* redelivered at *tick*. Call it with the lock held."""
+        places = self._ticks.get(tick)
+        if places is None:
+            places = self._ticks[tick] = deque()
+            heapq.heappush(self._heap, tick)
+        places.append(place)
+        self._scheduled += 1
 
     def time_out(self, message_id: Any, delay: float, chunks: Sequence[Any] = ()) -> None:
         """Have a message that was just received redelivered in *delay* seconds."""
@@ -276,19 +297,17 @@ class Nacks:
         if not known.dues:
             del self.pending[entry]
         self._count -= len(indexes)
-        if len(self._heap) > 2 * self._count + 64:  # most of it is cancelled
-            self._heap = [
-                (due, place, index)
-                for place, each in self.pending.items()
-                for index, due in each.dues.items()
-            ]
-            heapq.heapify(self._heap)
+        if self._scheduled > 2 * self._count + 64:  # most of it is cancelled
+            self._heap, self._ticks, self._scheduled = [], {}, 0
+            for place, pending in self.pending.items():
+                for each, tick in pending.dues.items():
+                    self._schedule(tick, (place, each))
 
     def clear(self) -> None:
         """Cancel everything: the broker redelivers it, or it is no longer wanted."""
         with self._lock:
             self.pending.clear()
-            self._heap.clear()
+            self._heap, self._ticks, self._scheduled = [], {}, 0
             self._time_outs.clear()
             self._count = 0
 
@@ -335,12 +354,23 @@ class Nacks:
     def _head(self) -> float | None:
         """Return when the first nack is due; None if there is none. Call it with the lock held."""
         while self._heap:
-            due, entry, index = self._heap[0]
-            known = self.pending.get(entry)
-            if known is not None and known.dues.get(index) == due:
-                return due
-            heapq.heappop(self._heap)
+            tick = self._heap[0]
+            places = self._ticks[tick]
+            while places and not self._is_due(tick, *places[0]):
+                places.popleft()
+                self._scheduled -= 1
+            if places:
+                return tick * _TICK
+            self._end_first_tick()
         return None
+
+    def _is_due(self, tick: int, entry: Entry, index: int) -> bool:
+        """Tell whether the nack of a message is still due at *tick*: it was not cancelled."""
+        known = self.pending.get(entry)
+        return known is not None and known.dues.get(index) == tick
+
+    def _end_first_tick(self) -> None:
+        del self._ticks[heapq.heappop(self._heap)]
 
     def _take(self, until: float) -> list[_Pending]:
         """Remove entries that are due by *until*, and return them; not too many at a time.
@@ -349,17 +379,23 @@ class Nacks:
         several times. For the same reason, the first time-out ends all of them.
         """
         taken: list[_Pending] = []
+        last = math.floor((until + _ERROR) / _TICK)
+        most = math.inf if self.redelivers_all else _PART
         with self._lock:
-            heap, pending = self._heap, self.pending
-            while heap and heap[0][0] <= until and (self.redelivers_all or len(taken) < _PART):
-                due, entry, index = heapq.heappop(heap)
-                known = pending.get(entry)
-                if known is None or known.dues.get(index) != due:
-                    continue  # this nack was cancelled
-                if self.redelivers_all and (entry, index) in self._time_outs:
-                    taken += map(self._pop, {each for each, _ in self._time_outs})
-                else:
-                    taken.append(self._pop(entry))
+            while self._heap and self._heap[0] <= last and len(taken) < most:
+                tick = self._heap[0]
+                places = self._ticks[tick]
+                while places and len(taken) < most:
+                    entry, index = place = places.popleft()
+                    self._scheduled -= 1
+                    if not self._is_due(tick, entry, index):
+                        continue
+                    if self.redelivers_all and place in self._time_outs:
+                        taken += map(self._pop, {each for each, _ in self._time_outs})
+                    else:
+                        taken.append(self._pop(entry))
+                if not places:
+                    self._end_first_tick()
         return taken
 
     def _pop(self, entry: Entry) -> _Pending:
