@@ -84,7 +84,7 @@ class Stream:
         self._letter_came = letter_came
         self._ran_dry = ran_dry
         self._now = clock.monotonic
-        self._longest = clock.interval(_LONGEST)
+        self._longest, self._shortest = clock.interval(_LONGEST), clock.interval(_SHORTEST)
         # Until then, letters are read. -inf: there was none when the retry topic was last asked.
         self._letters_until = -math.inf
         self._letter_at = -math.inf
@@ -168,7 +168,7 @@ class Stream:
             raw = self._retry.receive(_NO_WAIT)
         except _pulsar.Timeout:
             # Letters come in bursts, so the retry topic is asked often after one, and then seldom.
-            pause = max(_SHORTEST, (now - self._letter_at) / 4)
+            pause = max(self._shortest, (now - self._letter_at) / 4)
             self._letters_until, self.turn_ends = -math.inf, now + min(pause, self._longest)
             return None
         self._letter_at = now
