@@ -92,7 +92,7 @@ class OrderedLanes:
         found = []
         if self.is_full:
             found.append(
-                f"{self.waiting} messages wait in lanes, so nothing is received "
+                f"{self._table.parked} messages wait in parked lanes, so nothing is received "
                 "(Lanes(max_parked=…))"
             )
         if not self._by_key:
@@ -106,14 +106,17 @@ class OrderedLanes:
         return found
 
     @property
-    def waiting(self) -> int:
-        """How many messages wait behind others of their key, or are parked."""
-        return self._table.waiting
+    def set_aside(self) -> int:
+        """How many messages in hand must not keep others out: those in parked lanes.
+
+        Where a lane is a whole topic or partition, more messages of it would only wait, too.
+        """
+        return self._table.parked if self._by_key else 0
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more may be received, because so many messages wait in lanes."""
-        return self._table.waiting >= self._most
+        """Whether nothing more may be received, because so many messages wait in parked lanes."""
+        return self._table.parked >= self._most
 
     @property
     def is_empty(self) -> bool:

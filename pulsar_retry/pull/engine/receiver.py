@@ -235,13 +235,13 @@ class Receiver:
     def _has_room(self) -> bool:
         """Tell whether flow control lets one more message in.
 
-        Messages that wait in lanes have a limit of their own, and keep no others out.
+        Messages in parked lanes have a limit of their own, and keep no others out.
         """
         if self._lanes is not None and (self._lanes.is_full or not self._renewal.is_over()):
             return False
         count, size = self._work_queue.in_hand()
         if self._lanes is not None:
-            count -= self._lanes.waiting
+            count -= self._lanes.set_aside
         return self._gate.is_open(count, size)
 
     def _try_messages(self, breaker: BreakerGate, wait: float) -> None:
@@ -269,7 +269,7 @@ class Receiver:
         settler, own_letters = self._settler, self._settler.own_letters
         count, size = work_queue.in_hand()
         if lanes is not None:
-            count -= lanes.waiting
+            count -= lanes.set_aside
         room = min(self._at_a_time(), self._limits.max_messages - count)
         space = self._limits.max_bytes - size
         received, total, has_more = 0, 0, False

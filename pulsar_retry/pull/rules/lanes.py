@@ -29,10 +29,10 @@ class Lanes:
     counted in memory: after a crash or a stop the count starts anew for what was in a lane.
 
     Attributes:
-        max_parked: How many messages may wait in lanes: those that are parked until their retry,
-            and those behind another message of their key. They do not count for the message limit
-            of flow control, so other keys go on; their bytes do count. When there are so many,
-            nothing more is received, and the subscriber's health says so.
+        max_parked: How many messages may wait in parked lanes: the failed ones, and those behind
+            them. On Key_Shared they do not count for the message limit of flow control, so that
+            other keys go on; their bytes do count. When there are so many, nothing more is
+            received, and the subscriber's health says so.
     """
 
     max_parked: int = attrs.field(default=1000, converter=_max_parked)
@@ -44,11 +44,13 @@ class _Lane(Generic[Item]):
 
     Attributes:
         head: The first message if it is parked; None while it is handled.
+        is_parked: Whether the first message has failed, and is not settled yet.
         since: When a message was parked for the first time since the last success; inf if none was.
         waiting: The messages behind the first one, oldest first.
     """
 
     head: Item | None = None
+    is_parked: bool = False
     since: float = math.inf
     waiting: deque[Item] = attrs.Factory(deque)
 
@@ -57,11 +59,11 @@ class LaneTable(Generic[Item]):
     """All lanes in hand. The caller passes the time, and uses a lock if it has several threads.
 
     Attributes:
-        waiting: How many messages wait behind others of their key, or are parked.
+        parked: How many messages wait in parked lanes: for their retry, or behind a failed one.
     """
 
     def __init__(self) -> None:
-        self.waiting = 0
+        self.parked = 0
         self._lanes: dict[Hashable, _Lane[Item]] = {}
         self._due: list[tuple[float, int, Hashable, _Lane[Item]]] = []
         self._numbers = itertools.count()  # a tie-break: keys may not be comparable
@@ -76,16 +78,18 @@ class LaneTable(Generic[Item]):
             self._lanes[key] = _Lane()
             return True
         lane.waiting.append(item)
-        self.waiting += 1
+        self.parked += lane.is_parked
         return False
 
     def done(self, key: Hashable, *, succeeded: bool = True) -> Item | None:
         """Note that the first message of a key is settled; return the next one, if any."""
         lane = self._lanes[key]
+        if lane.is_parked:
+            self.parked -= len(lane.waiting)
+            lane.is_parked = False
         if not lane.waiting:
             del self._lanes[key]
             return None
-        self.waiting -= 1
         if succeeded:
             lane.since = math.inf
         return lane.waiting.popleft()
@@ -94,7 +98,8 @@ class LaneTable(Generic[Item]):
         """Park the first message of a key from *now* until *due*."""
         lane = self._lanes[key]
         lane.head, lane.since = item, min(lane.since, now)
-        self.waiting += 1
+        self.parked += 1 if lane.is_parked else 1 + len(lane.waiting)
+        lane.is_parked = True
         heapq.heappush(self._due, (due, next(self._numbers), key, lane))
 
     def take_due(self, now: float) -> list[Item]:
@@ -105,7 +110,7 @@ class LaneTable(Generic[Item]):
             if lane.head is not None and self._lanes.get(key) is lane:
                 items.append(lane.head)
                 lane.head = None
-                self.waiting -= 1
+                self.parked -= 1
         return items
 
     def next_due(self) -> float:
@@ -132,5 +137,5 @@ class LaneTable(Generic[Item]):
             items.extend(lane.waiting)
             lane.waiting.clear()
         self._due.clear()
-        self.waiting = 0
+        self.parked = 0
         return items

@@ -102,6 +102,33 @@ def test_too_much_in_lanes_stops_everything_and_says_so(memory: MemoryBroker) ->
         memory.send("orders", b"healthy", key="good")
         memory.clock.advance(1)
         assert ([], "degraded") == (handled, subscriber.health.state)
-        assert "3 messages wait in lanes" in subscriber.health.reason
+        assert "3 messages wait in parked lanes" in subscriber.health.reason
         memory.join("orders", "billing")
         assert [b"behind", b"behind", b"healthy"] == sorted(handled)
+
+
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Failover, pulsar.ConsumerType.Exclusive])
+def test_flow_control_holds_where_a_lane_is_a_topic(memory: MemoryBroker, kind: Any) -> None:
+    """Whether a message fails or not: more of its topic would only wait."""
+    most: list[int] = []
+
+    def handle(message: Any) -> None:
+        most.append(subscriber.in_hand[0])
+        memory.clock.sleep(1)
+        if message.data() == b"3" and pr.attempt_of(message) == 1 and len(most) < 6:
+            raise ValueError
+
+    subscriber = memory.client().subscriber(
+        "orders",
+        "billing",
+        handle,
+        consumer_type=kind,
+        retry_policy=pr.RetryPolicy(backoff=pr.Fixed(20)),
+        flow_control=pr.FlowControl(max_messages=5),
+    )
+    with subscriber:
+        for number in range(50):
+            memory.send("orders", b"%d" % number)
+        memory.join("orders", "billing")
+        assert subscriber.health.state == "running"
+    assert max(most) <= 5
