@@ -137,11 +137,12 @@ class BreakerGate:
             _log.warning(_STILL, self._name, seconds, self._error, extra=self._about)
         return wait
 
-    @property
     def is_pausing(self) -> bool:
-        """Whether nothing may begin for a while, whatever ends."""
+        """Tell whether nothing may begin for a while, whatever ends."""
+        if self.is_closed():
+            return False
         with self._lock:
-            return not self.is_closed() and self._circuit.is_pausing(self._now())
+            return self._circuit.is_pausing(self._now())
 
     def has_untried(self) -> bool:
         """Tell whether a message is held that was not tried since the breaker opened."""

@@ -121,7 +121,7 @@ class Receiver:
         self._idle_interval = max(self._interval, clock.interval(_STOP_CHECK_INTERVAL))
         self._glance = clock.interval(_CONNECTION_CHECK_INTERVAL)
         self._cut: frozenset[bool] = frozenset()
-        self._next_look = 0.0
+        self._next_look = self._next_supervision = 0.0
         self._batch_size = 1
         self._is_quick = False
         self._handed_out_at = 0.0
@@ -375,14 +375,18 @@ class Receiver:
         """Check leases, lanes and the connection; return the seconds until the next check."""
         now = self._now()
         if now >= self._next_look:
-            is_at_work = self._work_queue.running() or self._work_queue.ready
-            self._next_look = now + (self._interval if is_at_work else self._idle_interval)
-            self._look_at_leases(now)
+            self._next_look = now + self._idle_interval
+            if self._work_queue.running() or self._work_queue.ready or len(self.clock):
+                self._next_look = now + self._interval
+                self._look_at_leases(now)
+            if now >= self._next_supervision:
+                self._next_supervision = now + self._idle_interval
+                self._supervise(now)
         wait = self._next_look - now
         if self._look_at_connection():
             wait = min(wait, self._glance)
         self._work_queue.let_go()
-        if self._breaker is not None:
+        if self._breaker is not None and not self._breaker.is_closed():
             wait = min(wait, self._breaker.wait())
         if self._admission is not None:
             wait = min(wait, self._admission.outlook().wait)
@@ -415,7 +419,6 @@ class Receiver:
         done = self._work_queue.done()
         self.clock.times.add(0.0, done - self._counted)
         self._counted = done
-        self._supervise(now)
 
     # -- new connections --------------------------------------------------------------------------
 
@@ -479,7 +482,7 @@ class Receiver:
         breaker, admission = self._breaker, self._admission
         return (
             self.paused is not None
-            or (breaker is not None and breaker.is_pausing)
+            or (breaker is not None and breaker.is_pausing())
             or (admission is not None and admission.outlook().wait < math.inf)
         )
 

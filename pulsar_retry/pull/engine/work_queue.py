@@ -186,7 +186,7 @@ class WorkQueue:
 
     def done(self) -> int:
         """Return how many messages the workers have acknowledged themselves."""
-        return sum(slot.done for slot in self.counting)
+        return sum([slot.done for slot in self.counting])
 
     def replace(self, slot: Slot, by: Slot) -> None:
         """Replace a worker that hangs or has died; the new worker continues its counts."""
@@ -308,7 +308,7 @@ class WorkQueue:
 
     def running(self) -> int:
         """Return how many handlers run within their lease."""
-        return sum(s.work is not None and s.work is not s.expired for s in list(self.slots))
+        return len([s for s in list(self.slots) if s.work is not None and s.work is not s.expired])
 
 
 #: The queue that the current handler's message came from.
