@@ -149,7 +149,7 @@ def test_a_handler_that_fails(benchmark, broker, namespace, caplog, loops, polic
             # Only a topic with a subscription keeps its messages.
             client.subscribe(letters, "bench", pulsar.ConsumerType.Shared).close()
             reader = client.create_reader(letters, pulsar.MessageId.earliest)
-            with client.subscriber(topic, "bench", fail, retry_policy=policy):
+            with client.subscriber(topic, "bench", fail, retry_policy=policy, breaker=None):
                 found: dict[str, str] = reader.read_next(30_000).properties()
         return found
 
@@ -177,7 +177,7 @@ def test_a_handler_that_fails(benchmark, broker, namespace, caplog, loops, polic
 
         topic = filled()
         with pr.Client(broker.service_url, logger=QUIET) as client:
-            options["retry_policy"] = policy
+            options |= {"retry_policy": policy, "breaker": None}
             with client.subscriber(topic, "bench", handle, **options) as subscription:
                 assert done.wait(120)
                 while subscription.in_hand[0]:

@@ -191,9 +191,12 @@ def manage(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options
 
 
 def managed(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a consumer as those of a subscriber or a dispatcher."""
+    """Return the options of a consumer as those of a subscriber or a dispatcher.
+
+    All first attempts fail here, which would open the breaker.
+    """
     of_letters = {name: options.pop(name) for name in ("letter_send_timeout",) if name in options}
-    return {**options, "letters": pr.Letters(**of_letters)}
+    return {**options, "letters": pr.Letters(**of_letters), "breaker": None}
 
 
 def run(subscriber: Callable[[], pr.Subscriber], go_on: GoOn) -> None:

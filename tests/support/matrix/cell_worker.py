@@ -170,8 +170,12 @@ async def run_asyncio(url: str, topic: Any, work: Work, options: dict[str, Any])
 
 
 def managed(cell: Cell) -> dict[str, Any]:
-    """Return the arguments that a subscriber and a dispatcher share."""
+    """Return the arguments that a subscriber and a dispatcher share.
+
+    All first attempts fail here, which would open the breaker.
+    """
     return {
+        "breaker": None,
         "retry_policy": pr.RetryPolicy(max_attempts=RETRIES + 1, backoff=pr.Fixed(DELAY)),
         "consumer_type": getattr(pulsar.ConsumerType, cell.kind),
         "redelivery": "nack" if cell.fault == "nack" else "letters",
