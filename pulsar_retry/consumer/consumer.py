@@ -160,6 +160,8 @@ class Consumer(pulsar.Consumer):
             pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.
         """
         self._settling.up_to(message)()
+        if isinstance(message, Message):
+            message.settled = True
 
     def negative_acknowledge(self, message: MessageOrId, *, delay: Duration | None = None) -> None:
         """Have *message* redelivered later.

@@ -347,10 +347,17 @@ def test_nacks_end_in_a_dead_letter(place: Place, kind: str) -> None:
     assert [] == rest(place, consumer)
 
 
-@pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
 @pytest.mark.parametrize(
-    ("before", "letters"),
-    [("acknowledge", []), ("reconsume_later", []), ("negative_acknowledge", ["x"])],
+    ("kind", "before", "letters"),
+    [
+        ("Exclusive", "acknowledge", []),
+        ("Exclusive", "acknowledge_cumulative", []),
+        ("Exclusive", "reconsume_later", []),
+        ("Exclusive", "negative_acknowledge", ["x"]),
+        ("Shared", "acknowledge", []),
+        ("Shared", "reconsume_later", []),
+        ("Shared", "negative_acknowledge", ["x"]),
+    ],
 )
 def test_a_nack_of_a_settled_message_does_nothing(
     place: Place, kind: str, before: str, letters: list[str]
