@@ -36,7 +36,7 @@ from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.runtime import client_log, fork
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-from pulsar_retry.runtime.exiting import closes, keep_until_exit
+from pulsar_retry.runtime.exiting import closes, keep_until_exit, waited_for
 from pulsar_retry.runtime.results import waiting_in_python
 from pulsar_retry.runtime.service_info import Provider, SharedProvider
 from pulsar_retry.runtime.timer import Timer
@@ -49,6 +49,7 @@ _PERSISTENT_ONLY = pulsar.RegexSubscriptionMode.PersistentOnly
 _CRYPTO_FAIL = pulsar.ConsumerCryptoFailureAction.FAIL
 
 _SIGNATURE = inspect.signature(pulsar.Client.__init__)
+_OF_READER = inspect.signature(pulsar.Client.create_reader)
 _OPERATION_TIMEOUT: float = _SIGNATURE.parameters["operation_timeout_seconds"].default
 
 P = ParamSpec("P")
@@ -161,7 +162,11 @@ class Client(pulsar.Client):
 
     @as_original(pulsar.Client.create_reader)
     def create_reader(self, *args: Any, **kwargs: Any) -> pulsar.Reader:  # noqa: D102 - wrapped
-        reader = super().create_reader(*args, **kwargs)
+        arguments = _OF_READER.bind(self, *args, **kwargs).arguments
+        if listener := arguments.get("reader_listener"):
+            arguments["reader_listener"] = waited_for(listener)
+        del arguments["self"]
+        reader = super().create_reader(**arguments)
         fork.guard(reader, "_reader")
         return reader
 

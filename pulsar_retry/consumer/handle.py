@@ -22,6 +22,7 @@ from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.exiting import waited_for
 from pulsar_retry.runtime.raw import comes_again, message_of, raw_of
 from pulsar_retry.runtime.worker import side_by_side
 
@@ -98,7 +99,7 @@ class Handle:
             if self.in_hand.main.raw is not None:  # otherwise opening failed; it is redelivered
                 self.receiving.deliver(message, deliver, letter=letters)
 
-        return came
+        return waited_for(came)
 
     # -- a long pause -----------------------------------------------------------------------------
 

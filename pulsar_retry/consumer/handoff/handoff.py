@@ -50,6 +50,7 @@ from pulsar_retry.letters.letter import Letter
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.letter_producers import LetterProducerOptions
 from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.exiting import ending
 from pulsar_retry.runtime.results import PRODUCER_GONE, error_of
 from pulsar_retry.runtime.timer import Timer
 
@@ -295,11 +296,12 @@ class HandOff:
             if self.flights.pop(flight, False):  # otherwise another thread has ended it
                 ended.append(flight)
                 size += flight.size
-        if cause is None:
-            self._succeed(ended)
-        else:
-            for flight in ended:
-                self._fail(flight, cause)
+        with ending():
+            if cause is None:
+                self._succeed(ended)
+            else:
+                for flight in ended:
+                    self._fail(flight, cause)
         self.permits.release(len(ended), size)  # last, so that a waiting caller finds them all done
 
     def _succeed(self, flights: list[Flight]) -> None:

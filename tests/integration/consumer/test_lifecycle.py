@@ -166,6 +166,25 @@ def _is_refused(attempt):
     return False
 
 
+@pytest.mark.parametrize("what", ["consumer", "client"])
+def test_a_callback_closes(broker, topic, caplog, what):
+    """Closing does not wait for the letter whose callback it is called by, so all have receipts."""
+    client = pr.Client(broker.service_url, operation_timeout_seconds=5)
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared, enable_retry=True)
+    producer = client.create_producer(topic)
+    for number in range(20):
+        producer.send(b"%d" % number)
+    messages = [consumer.receive(SOON) for _ in range(20)]
+    futures = [consumer.reconsume_later_async(each, delay=3600) for each in messages]
+    closing = {"consumer": consumer, "client": client}[what].close
+    futures[-1].add_done_callback(lambda _: closing())
+    with pytest.raises(pulsar.AlreadyClosed):
+        consumer.receive()
+    client.shutdown()
+    assert [None] * 20 == [each.exception(SOON / 1000) for each in futures]
+    assert "have no receipt" not in caplog.text
+
+
 def test_errors_in_callbacks_never_reach_the_library(subscribe, publish):
     """A done-callback that raises changes nothing for its letter."""
     consumer = subscribe()
@@ -206,6 +225,32 @@ def test_a_listener_gets_both_topics_and_our_consumer(client, publish, topic):
     assert done.wait(SOON / 1000)
     assert [(b"a", 1), (b"a", 2)] == seen
     assert isinstance(consumer, pr.Consumer)
+
+
+@pytest.mark.parametrize("is_closed", ["closed", ""])
+@pytest.mark.parametrize("kind", ["subscribe", "create_reader"])
+def test_the_process_ends_while_a_listener_runs(broker, topic, kind, is_closed):
+    """It ends with 0, after the listener, whether the client was closed before or not."""
+    code = """
+        import sys, threading, time, pulsar, pulsar_retry as pr
+        began = threading.Event()
+
+        def listen(*_):
+            began.set()
+            time.sleep(2)
+            print("the listener has ended")
+
+        client = pr.Client(sys.argv[1])
+        if sys.argv[3] == "subscribe":
+            client.subscribe(sys.argv[2], "s", enable_retry=True, message_listener=listen)
+        else:
+            client.create_reader(sys.argv[2], pulsar.MessageId.latest, reader_listener=listen)
+        client.create_producer(sys.argv[2]).send(b"x")
+        began.wait()
+        if sys.argv[4]:
+            client.close()
+    """
+    assert "the listener has ended\n" == run(code, broker, topic, kind, is_closed)
 
 
 def test_a_paused_listener_gets_nothing_from_either_topic(client, publish, topic):
