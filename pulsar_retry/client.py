@@ -168,7 +168,6 @@ class Client(consumer_client.Client):
         consumer_type: pulsar.ConsumerType | None = None,
         redelivery: Redelivery = "letters",
         lease: Lease = _LEASE,
-        prefetch: int = 16,
         letters: Letters = _LETTERS,
         schema: pulsar.schema.Schema = _BYTES,
         crypto_key_reader: pulsar.CryptoKeyReader | None = None,
@@ -178,6 +177,11 @@ class Client(consumer_client.Client):
         The call returns when it has *max_messages*, when it has fewer and a tenth of a second
         passes without another one, or after *timeout*. A delivery that is not settled within its
         deadline counts as a failed attempt and is redelivered.
+
+        Nothing is fetched ahead, so messages that this call does not return are there for others. A
+        paused consumer may keep one message of each partition, and the rest of a batch. On a Shared
+        or Key_Shared subscription, a message that arrives after the end of the call is given back;
+        with ``redelivery="nack"``, that counts as an attempt for other processes.
 
         The consumer stays open for further pulls until it was unused for 10 s and no nack waits for
         its delay, or the client is closed. Unsettled messages are redelivered then. If the
@@ -196,7 +200,6 @@ class Client(consumer_client.Client):
             consumer_type: See `subscriber`. The caller is responsible for the order of handling.
             redelivery: See `subscriber`.
             lease: Only ``max_total`` and ``late`` are used; *ack_deadline* replaces the rest.
-            prefetch: How many messages pulsar-client fetches ahead at most.
             letters: See `subscriber`.
             schema: See `subscriber`.
             crypto_key_reader: See `subscriber`.
@@ -219,7 +222,7 @@ class Client(consumer_client.Client):
             consumer_type=consumer_type,
             redelivery=redelivery,
             lease=lease,
-            flow_control=FlowControl(prefetch=prefetch),
+            flow_control=FlowControl(prefetch=1),
             letters=letters,
             schema=schema,
             crypto_key_reader=crypto_key_reader,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -15,6 +16,9 @@ from pulsar_retry.pull.options import Options
 from pulsar_retry.runtime.results import error_of
 from pulsar_retry.runtime.upstream import ask_partitions
 from pulsar_retry.wire.names import TopicName
+
+#: A function of a consumer and a message.
+Listener = Callable[[Any, pulsar.Message], None]
 
 SHARED = pulsar.ConsumerType.Shared
 
@@ -43,8 +47,8 @@ def is_ordered(consumer_type: pulsar.ConsumerType) -> bool:
     return bool(consumer_type != SHARED)
 
 
-def open_subscription(client: Client, options: Options) -> Opened:
-    """Subscribe.
+def open_subscription(client: Client, options: Options, listener: Listener | None = None) -> Opened:
+    """Subscribe; pulsar-client calls *listener* with each message, unless it is None.
 
     If *options* have no type, it is Shared, or else the type of the consumers that are already
     connected, because the broker refuses another type.
@@ -54,7 +58,7 @@ def open_subscription(client: Client, options: Options) -> Opened:
     """
     with about(options.topic):
         is_several = options.consumer_type != SHARED and _is_several(client, options.topic)
-    consumer, kind = _opened(client, options)
+    consumer, kind = _opened(client, options, listener)
     return Opened(consumer, kind, is_several and is_ordered(kind))
 
 
@@ -65,25 +69,33 @@ def _is_several(client: Client, topic: Any) -> bool:
     return client.get_topic_partitions(topic) != [str(TopicName.parse(topic))]
 
 
-def _opened(client: Client, options: Options) -> tuple[Consumer, pulsar.ConsumerType]:
-    if options.consumer_type is not None:
-        return _subscribe(client, options, options.consumer_type), options.consumer_type
+def _opened(
+    client: Client, options: Options, listener: Listener | None
+) -> tuple[Consumer, pulsar.ConsumerType]:
+    if (given := options.consumer_type) is not None:
+        return _subscribe(client, options, given, listener), given
     refusal: pulsar.PulsarException | None = None
     for consumer_type in _TYPES:
         try:
-            return _subscribe(client, options, consumer_type), consumer_type
+            return _subscribe(client, options, consumer_type, listener), consumer_type
         except pulsar.ConsumerBusy as error:
             refusal = refusal or error
     assert refusal is not None  # noqa: S101 - every type was refused
     raise refusal
 
 
-def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerType) -> Consumer:
+def _subscribe(
+    client: Client,
+    options: Options,
+    consumer_type: pulsar.ConsumerType,
+    listener: Listener | None,
+) -> Consumer:
     return client.subscribe(
         options.topic,
         options.subscription,
         consumer_type=consumer_type,
         schema=options.schema,
+        message_listener=listener,
         receiver_queue_size=options.flow_control.fetched_ahead,
         consumer_name=options.consumer_name,
         initial_position=options.initial_position,

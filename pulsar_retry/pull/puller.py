@@ -1,10 +1,20 @@
-"""The synchronous pull: a consumer that stays open between calls, and leases for its messages."""
+"""The synchronous pull: a consumer that stays open between calls, and leases for its messages.
+
+What a consumer fetches ahead is kept from others, and with `receive` pulsar-client always fetches:
+each message that it returns makes room for the next. So the consumer has a listener and a queue of
+one message. While no pull waits for a message, its listener is paused, and then pulsar-client asks
+the broker for nothing. A message that was asked for by a pull that has ended goes back at once.
+Only of a topic with partitions, one message each may stay with a paused consumer, and of a batch
+the rest.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from typing import Any, cast
 
 import attrs
@@ -22,6 +32,7 @@ from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
 from pulsar_retry.pull.opening import open_subscription
 from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.rules.lease import LeaseClock
+from pulsar_retry.runtime.results import error_of
 from pulsar_retry.runtime.worker import Worker
 
 _log = logging.getLogger("pulsar_retry")
@@ -29,12 +40,27 @@ _log = logging.getLogger("pulsar_retry")
 #: A pull that has some messages returns after this many seconds without another one.
 _PAUSE = 0.1
 
-#: Seconds after which an unused consumer is closed, so that others get the messages that it has
-#: prefetched.
+#: Seconds after which an unused consumer is closed.
 _IDLE = 10.0
+
+#: The longest wait in seconds until a pull looks whether its consumer was closed.
+_LOOK = 0.2
 
 #: Seconds after which leases are checked again if no thread could be started for that.
 _AGAIN = 1.0
+
+
+@attrs.define(eq=False)
+class _Pull:
+    """A running pull.
+
+    Attributes:
+        wanted: How many more messages it waits for.
+        arrived: Messages for it.
+    """
+
+    wanted: int
+    arrived: deque[Any] = attrs.field(factory=deque)
 
 
 class Puller:
@@ -45,24 +71,26 @@ class Puller:
         self._client = client
         self._options = options
         self._lock = threading.RLock()  # guards all attributes below
+        self._arrival = client.parts.clock.condition(self._lock)
         self._settler: Settler | None = None
+        self._pulls: list[_Pull] = []
+        self._kept: deque[Any] = deque()  # no other consumer would get them
         self._timer = client.parts.timer
         # The puller cannot see whether its caller works on a delivery, so no lease is extended
         # automatically.
         self._clock = LeaseClock(attrs.evolve(options.lease, extend=False))
         self._idle_after = _IDLE
-        self._pulls = 0
         self._used_at = 0.0
         self._had_nacks = False
         self._checked_at = float("inf")
         self._now = client.parts.clock.monotonic
+        self._longest = client.parts.clock.interval(_LOOK)
         self._worker = Worker("pulsar-retry-leases", client.parts.clock)
 
     def gives_way_to(self, options: Options) -> bool:
         """Close the consumer if a pull with *options* needs another one; tell whether it does.
 
-        Two consumers at a time would not work: the unused one would keep the messages that it has
-        prefetched.
+        Two consumers at a time would not work: an Exclusive one keeps the other one out.
 
         Raises:
             ConfigError: another consumer is needed, but deliveries of this one are in hand, or wait
@@ -92,32 +120,91 @@ class Puller:
         Raises:
             pulsar.PulsarException: the subscription could not be opened, or was closed.
         """
+        pull = _Pull(max_messages)
         with self._lock:
             settler = self._opened()
-            self._pulls += 1
+            self._pulls.append(pull)
+            self._ask(settler)
         deliveries: list[Delivery] = []
         spans, began = spans_of(self._options.subscription), time.time_ns()
         try:
             end = self._now() + timeout
             while len(deliveries) < max_messages:
-                left = max(0.0, end - self._now())
-                wait = min(_PAUSE, left) if deliveries else left
-                message = settler.consumer.receive(round(wait * 1000))
-                if not settler.is_superfluous(message):
-                    deliveries.append(self._delivery(settler, message, deadline, policy))
-        except pulsar.Timeout:
-            pass
+                until = min(end, self._now() + _PAUSE) if deliveries else end
+                if (message := self._next(pull, until)) is None:
+                    break
+                deliveries.append(self._delivery(settler, message, deadline, policy))
         except BaseException:
             hand_back_all(deliveries)
             raise
         finally:
             with self._lock:
-                self._pulls -= 1
+                self._pulls.remove(pull)
+                for message in pull.arrived:
+                    self._give_back(settler, message)
                 self._used_at = self._now()
                 self._check_later()
         if spans is not None and deliveries:
             spans.received([each.message for each in deliveries], began)
         return deliveries
+
+    # -- arriving ---------------------------------------------------------------------------------
+
+    def _ask(self, settler: Settler) -> None:
+        """Give the pulls what was kept, and ask the broker for more if they need it."""
+        for pull in self._pulls:
+            while pull.wanted and self._kept:
+                pull.arrived.append(self._kept.popleft())
+                pull.wanted -= 1
+        if self._wants():
+            settler.consumer.resume_message_listener()
+
+    def _wants(self) -> bool:
+        return any(pull.wanted for pull in self._pulls)
+
+    def _came(self, consumer: Any, message: pulsar.Message) -> None:
+        """Give a message to the pull that waits longest. pulsar-client calls it, on its thread."""
+        with self._lock:
+            settler = self._settler
+            if settler is None or settler.consumer is not consumer:
+                return  # it is being closed, and the message is redelivered
+            if settler.is_superfluous(message):
+                return
+            pull = next((each for each in self._pulls if each.wanted), None)
+            if pull is None:
+                self._give_back(settler, message)
+            else:
+                pull.arrived.append(message)
+                pull.wanted -= 1
+                self._arrival.notify_all()
+            if not self._wants():
+                # Only its own source: the other one, of letters, may have been asked for a message,
+                # which would wait in a paused consumer.
+                in_hand = settler.handle.in_hand
+                in_hand.source(letter=in_hand.is_letter(message)).raw.pause_message_listener()
+
+    def _next(self, pull: _Pull, until: float) -> Any:
+        """Wait for a message for *pull*; return None if there is none by *until*.
+
+        Raises:
+            pulsar.AlreadyClosed: the consumer was closed.
+        """
+        with self._lock:
+            while not pull.arrived:
+                if self._settler is not None and self._settler.handle.outbox.closed:
+                    raise error_of(pulsar.Result.AlreadyClosed)
+                if (left := until - self._now()) <= 0:
+                    return None
+                self._arrival.wait(min(left, self._longest))
+            return pull.arrived.popleft()
+
+    def _give_back(self, settler: Settler, message: Any) -> None:
+        """Have a message that no pull waits for redelivered to others, if there can be others."""
+        if not settler.handle.plan.shared:
+            self._kept.append(message)
+            return
+        with contextlib.suppress(pulsar.PulsarException):  # closed: it is redelivered anyway
+            settler.handle.ask_back(message)
 
     def _delivery(
         self, settler: Settler, message: Any, deadline: Duration, policy: RetryPolicy
@@ -178,7 +265,7 @@ class Puller:
 
     def _is_used(self) -> bool:
         """Tell whether a pull is running, or a delivery is in hand."""
-        return self._pulls > 0 or len(self._clock) > 0
+        return bool(self._pulls) or len(self._clock) > 0
 
     def _has_nacks(self) -> bool:
         """Tell whether nacks wait for their delay. They would be lost with the consumer."""
@@ -188,7 +275,8 @@ class Puller:
 
     def _opened(self) -> Settler:
         if self._settler is None:
-            consumer = open_subscription(self._client, self._options).consumer
+            self._kept.clear()
+            consumer = open_subscription(self._client, self._options, self._came).consumer
             self._settler = Settler(
                 WorkQueue(),
                 consumer,

@@ -418,6 +418,45 @@ def test_a_listener_is_called_with_every_message(place: Place) -> None:
     assert ["a", "b"] == heard
 
 
+def test_a_paused_listener_asks_for_nothing(place: Place) -> None:
+    """Paused in its call, a listener with a queue of one gets no further message."""
+    heard: list[str] = []
+    client = place.client()
+
+    def listen(consumer: Any, message: Any) -> None:
+        heard.append(message.data().decode())
+        consumer.acknowledge(message)
+        if len(heard) == 2:
+            consumer.pause_message_listener()
+
+    place.publish("a", "b", "c", "d")
+    options: dict[str, Any] = {
+        "consumer_type": pulsar.ConsumerType.Shared,
+        "initial_position": EARLIEST,
+    }
+    paused = client.subscribe(
+        place.topic, SUBSCRIPTION, message_listener=listen, receiver_queue_size=1, **options
+    )
+    consumer = client.subscribe(f"{place.topic}-other", "s")
+    for _ in range(600):
+        if len(heard) == 2:
+            break
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(100)
+    other = client.subscribe(place.topic, SUBSCRIPTION, **options)
+    assert ["c", "d"] == [other.receive(SOON).data().decode() for _ in range(2)]
+    place.publish("e")
+    assert "e" == other.receive(SOON).data().decode()
+    other.close()
+    paused.resume_message_listener()
+    for _ in range(600):
+        if len(heard) == 5:
+            break
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(100)
+    assert ["a", "b", "c", "d", "e"] == heard
+
+
 def test_the_last_id_of_a_topic(place: Place) -> None:
     """It is the id of the message published last; in an empty topic, its entry is -1."""
     consumer = place.subscribe()

@@ -161,21 +161,28 @@ class RawConsumer:
         def run() -> None:
             try:
                 while True:
-                    with self._arrived:
-                        while self._is_paused and not self._is_closed:
-                            self._arrived.wait()
-                    message = self.receive()
+                    item = self._next_for_listener()
                     try:
-                        listener(self, message)
+                        listener(self, item.message)
                     except Exception:  # noqa: BLE001 - it is called for the next one, too
                         _log.exception("a message listener raised an exception")
+                    self._taken(item)
             except _pulsar.AlreadyClosed:
                 pass
 
         self._clock.thread(target=run, name="pulsar-listener", daemon=True).start()
 
+    def _next_for_listener(self) -> _Item:
+        if not self._size:
+            self._flow(1)
+        with self._arrived:
+            while self._is_paused or not self._queue:
+                self._check_open()
+                self._arrived.wait()
+            return self._queue.popleft()
+
     def pause_message_listener(self) -> None:
-        """Stop calling the listener until `resume_message_listener`."""
+        """Call the listener no more, and ask for no messages, until `resume_message_listener`."""
         self._is_paused = True
 
     def resume_message_listener(self) -> None:
@@ -183,14 +190,18 @@ class RawConsumer:
         with self._arrived:
             self._is_paused = False
             self._arrived.notify_all()
+        self._ask_for_more()
 
     def _taken(self, item: _Item) -> RawMessage:
         """Note that the application has received a message."""
         self._consumed += 1
-        if self._size and self._consumed >= max(1, self._size // 2):
+        self._ask_for_more()
+        return item.message
+
+    def _ask_for_more(self) -> None:
+        if self._size and not self._is_paused and self._consumed >= max(1, self._size // 2):
             more, self._consumed = self._consumed, 0
             self._flow(more)
-        return item.message
 
     def _flow(self, permits: int) -> None:
         with self._guard:

@@ -220,6 +220,45 @@ def test_a_pending_nack_keeps_the_consumer_open(pull, publish, monkeypatch):
     again.ack()
 
 
+@pytest.mark.parametrize("partitions", [0, 3])
+@pytest.mark.parametrize("redelivery", ["letters", "nack"])
+def test_nobody_holds_what_it_does_not_work_on(
+    broker, client, admin, topic, publish, partitions, redelivery
+):
+    """While one works on a message, all others of the topic are for the others, at once.
+
+    Only of a topic with partitions it may hold one message for each, or the rest of a batch.
+    """
+    if partitions:
+        admin.create_partitioned_topic(topic, partitions)
+    options: dict[str, Any] = {"timeout": 60, "redelivery": redelivery}
+    first = client.pull(topic, SUBSCRIPTION, max_messages=1, timeout=0.1, redelivery=redelivery)
+    assert [] == first  # it has asked for a message
+    for number in range(12):
+        publish(b"%d" % number)
+    (own,) = client.pull(topic, SUBSCRIPTION, max_messages=1, ack_deadline=600, **options)
+    with pr.Client(broker.service_url) as other:
+        others: list[pr.Delivery] = []
+        while len(others) < 11 - partitions:
+            others += other.pull(topic, SUBSCRIPTION, max_messages=5, **options)
+        for each in others:
+            each.ack()
+    own.ack()
+
+
+def test_an_empty_pull_leaves_nothing_behind(broker, client, topic, publish):
+    """What arrives after its end goes to the next one who asks, letters too."""
+    policy = pr.RetryPolicy(backoff=pr.Fixed(1))
+    assert [] == client.pull(topic, SUBSCRIPTION, timeout=0.1, retry_policy=policy)
+    publish(b"order")
+    with pr.Client(broker.service_url) as other:
+        (delivery,) = other.pull(topic, SUBSCRIPTION, timeout=60)
+        delivery.nack(delay=1)
+        (delivery,) = other.pull(topic, SUBSCRIPTION, timeout=60)
+        assert (b"order", 2) == (delivery.message.data(), delivery.attempt)
+        delivery.ack()
+
+
 #: What `pulsar.Producer.send` takes for text, and what other clients can write.
 NO_TEXT = {"text": b"\xff"}
 

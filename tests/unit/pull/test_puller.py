@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.pull.puller import Puller
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.worker import Worker
@@ -95,6 +97,41 @@ def test_equal_arguments_share_a_consumer(memory: MemoryBroker) -> None:
     assert 1 == len(client._consumers)
 
 
+def test_a_pull_of_one_takes_one(memory: MemoryBroker) -> None:
+    """The rest is there for others, whatever the first does with its own."""
+    for number in range(5):
+        memory.send("orders", b"%d" % number)
+    first, second = memory.client(), memory.client()
+    assert [b"0"] == [
+        each.message.data() for each in first.pull("orders", "billing", max_messages=1)
+    ]
+    assert 4 == len(second.pull("orders", "billing"))
+
+
+def test_one_consumer_alone_keeps_what_came_late(memory: MemoryBroker) -> None:
+    """Nobody else could get it, and a request would redeliver what is in hand, too."""
+    client, alone = memory.client(), pulsar.ConsumerType.Exclusive
+    assert [] == client.pull("orders", "billing", timeout=1, consumer_type=alone)
+    for number in range(3):
+        memory.send("orders", b"%d" % number)
+    memory.clock.settle()
+    for number in range(3):
+        (delivery,) = client.pull("orders", "billing", max_messages=1, consumer_type=alone)
+        assert b"%d" % number == delivery.message.data()
+    assert 3 == len(memory.deliveries("orders", "billing"))
+
+
+def test_a_pull_ends_with_its_client(memory: MemoryBroker) -> None:
+    """Another thread closes it."""
+    client = memory.client()
+    client.pull("orders", "billing", timeout=0)
+    began = memory.clock.monotonic()
+    memory.clock.call_at(began + 5, client.close)
+    with pytest.raises(pulsar.AlreadyClosed):
+        client.pull("orders", "billing", timeout=600)
+    assert memory.clock.monotonic() < began + 600
+
+
 @pytest.mark.parametrize("redelivery", ["letters", "nack"])
 def test_what_is_handed_back_uses_up_no_attempt(memory: MemoryBroker, redelivery: str) -> None:
     """However often, and whatever counts the attempts; a nack after that is a retry."""
@@ -149,16 +186,16 @@ def test_an_interrupted_pull_hands_back_what_it_has(
     """Nobody gets these deliveries, so their deadlines must not use up attempts."""
     client = memory.client()
     memory.send("orders", b"order")
-    receive, received = pr.Consumer.receive, list[pulsar.Message]()
+    wait, received = Puller._next, list[pulsar.Message]()
 
-    def interrupted(consumer: pr.Consumer, timeout_millis: int) -> pulsar.Message:
+    def interrupted(puller: Puller, *arguments: Any) -> pulsar.Message:
         if received:
             raise KeyboardInterrupt
-        received.append(receive(consumer, timeout_millis))
+        received.append(wait(puller, *arguments))
         return received[0]
 
     with monkeypatch.context() as patch:
-        patch.setattr(pr.Consumer, "receive", interrupted)
+        patch.setattr(Puller, "_next", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.pull("orders", "billing", ack_deadline=10)
     began = memory.clock.time()
