@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pulsar
 import pytest
 
-from pulsar_retry.consumer.received_letters import DeliveredLetters
+from pulsar_retry.consumer.received_letters import DeliveredLetters, ReceivedLetters
+from pulsar_retry.runtime.clock import SYSTEM
 
 
 def message_id(entry: int, *, ledger: int = 1, batch: int = -1) -> pulsar.MessageId:
@@ -62,3 +65,13 @@ def test_ids_differ_in_each_of_their_parts(
 ) -> None:
     """The same entry of another ledger, or a place in a batch, is another letter."""
     assert 1 == len(letters.up_to(message_id(5, **other)))
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_letter"), [("orders", False), ("orders-billing-RETRY", True)]
+)
+def test_a_message_of_pulsar_clients_own_consumer(plan_of, topic: str, is_letter: bool) -> None:
+    """Nothing has marked it, so the name of its topic tells whether it is a letter."""
+    name, message = f"persistent://public/default/{topic}", pulsar.Message()
+    message._message = SimpleNamespace(topic_name=lambda: name)
+    assert ReceivedLetters(plan_of(), SYSTEM).includes(message) is is_letter
