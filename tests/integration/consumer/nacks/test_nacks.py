@@ -168,54 +168,6 @@ def test_nacks_of_letters_dead_letter_with_their_first_origin(subscribe, publish
     assert (topic, "1") == (dead.properties()["REAL_TOPIC"], dead.properties()["RECONSUMETIMES"])
 
 
-def test_backoff_grows_with_the_redelivery_count(nacking, publish):
-    """0.3 s, 0.6 s, 1.2 s."""
-    consumer = nacking(negative_ack_backoff=pr.Exponential(0.3, 10))
-    publish()
-
-    waits = []
-    for _ in range(3):
-        message = consumer.receive(SOON)
-        before = time.monotonic()
-        consumer.negative_acknowledge(message)
-        message = consumer.receive(SOON)
-        waits.append(time.monotonic() - before)
-        consumer.negative_acknowledge(message, delay=0)
-
-    assert waits[0] >= 0.25
-    assert waits[1] >= 1.1  # two redeliveries later: the count has grown by two
-
-
-def test_a_later_shorter_nack_fires_first(nacking, publish):
-    """pulsar-client and Java would let it wait behind the earlier, longer one."""
-    consumer = nacking()
-    publish(b"slow")
-    publish(b"fast")
-    slow, fast = consumer.receive(SOON), consumer.receive(SOON)
-
-    consumer.negative_acknowledge(slow, delay=2)
-    consumer.negative_acknowledge(fast, delay=0.2)
-
-    assert [b"fast", b"slow"] == [consumer.receive(SOON).data() for _ in range(2)]
-
-
-def test_frequent_nacks_do_not_starve_older_ones(nacking, publish):
-    """A nack every 20 ms; the first message comes back all the same."""
-    consumer = nacking(negative_ack_redelivery_delay_ms=500)
-    publish(b"first")
-    first = consumer.receive(SOON)
-    consumer.negative_acknowledge(first)
-
-    def first_comes_back():
-        publish(b"noise")
-        message = consumer.receive(SOON)
-        consumer.negative_acknowledge(message, delay=3600)
-        time.sleep(0.02)
-        return message.data() == b"first"
-
-    eventually(first_comes_back)
-
-
 def test_the_plain_delay_still_works(nacking, publish):
     """negative_ack_redelivery_delay_ms, for a message, its raw message and its id."""
     consumer = nacking(negative_ack_redelivery_delay_ms=300)
@@ -227,17 +179,6 @@ def test_the_plain_delay_still_works(nacking, publish):
         again = consumer.receive(SOON)
         assert time.monotonic() - before >= 0.25
         consumer.negative_acknowledge(again, delay=0)
-
-
-def test_close_hands_pending_nacks_back(nacking, publish):
-    """A message nacked for an hour is another consumer's at once."""
-    consumer = nacking()
-    publish()
-    consumer.negative_acknowledge(consumer.receive(SOON), delay=3600)
-
-    consumer.close()
-
-    assert b"order" == nacking().receive(SOON).data()
 
 
 def test_nacking_a_wrong_thing_is_a_type_error(nacking):
