@@ -24,7 +24,6 @@ from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
 from pulsar_retry.pull.rules.rate import RateLimit
 from pulsar_retry.pull.subscriber import Subscriber
-from pulsar_retry.pull.workers.loop import RECIPIENT, RETRIES_IN_PLACE
 from pulsar_retry.push.arguments import (
     USUAL,
     checked_kind,
@@ -180,8 +179,6 @@ class Dispatcher(Subscriber):
                 letters.naming, pubsub_attributes=letters.pubsub_attributes
             ),
             dead_letter_statuses=final,
-            recipient=RECIPIENT.get,
-            retries_in_place=RETRIES_IN_PLACE.get,
         )
         self._options = attrs.evolve(
             options, handler=pusher, workers=LOOP, admission=pacer, around=pusher

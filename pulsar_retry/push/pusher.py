@@ -12,6 +12,7 @@ from typing import Any, Self
 from pulsar_retry.observe.tracing import outgoing
 from pulsar_retry.policy.decide import NOT_RETRYABLE
 from pulsar_retry.policy.outcomes import Reject
+from pulsar_retry.pull.workers.loop import RECIPIENT, RETRIES_IN_PLACE
 from pulsar_retry.push.body import (
     Header,
     Pushed,
@@ -25,7 +26,6 @@ from pulsar_retry.push.form import Form
 from pulsar_retry.push.http import Poster
 from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import Pacer
-from pulsar_retry.wire.owner import Recipient
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -50,12 +50,8 @@ class Pusher:
         tells_attempt: bool,
         of_letters: frozenset[str],
         dead_letter_statuses: frozenset[int],
-        recipient: Callable[[], Recipient],
-        retries_in_place: Callable[[], int],
     ) -> None:
         """Make a pusher.
-
-        Both functions are called with each message.
 
         Args:
             poster: Sends the requests.
@@ -65,18 +61,14 @@ class Pusher:
             tells_attempt: Whether ``deliveryAttempt`` is sent.
             of_letters: The names of properties that only letters have, and that are not sent.
             dead_letter_statuses: The statuses after which a message is not retried.
-            recipient: Tells which letters are the subscription's own.
-            retries_in_place: Tells how often a lane has retried the message.
         """
         self._tells_attempt = tells_attempt
         self._of_letters = of_letters
-        self._recipient = recipient
         self._dead_letter_statuses = dead_letter_statuses
         self._poster = poster
         self._pacer = pacer
         self._form = form
         self._metrics = metrics
-        self._retries_in_place = retries_in_place
         self._loop: asyncio.AbstractEventLoop | None = None
         self._at_work: set[asyncio.Task[Any]] = set()
         self._logged: set[str] = set()
@@ -139,8 +131,8 @@ class Pusher:
     def _request(self, message: Any) -> tuple[bytes, list[Header]]:
         """Return the body, and the headers without the token."""
         form, subscription = self._form, self._form.subscription_name or ""
-        pushed = Pushed.of(message, self._recipient(), self._of_letters)
-        attempt = pushed.attempt + self._retries_in_place()
+        pushed = Pushed.of(message, RECIPIENT.get(), self._of_letters)
+        attempt = pushed.attempt + RETRIES_IN_PLACE.get()
         headers = common_headers(pushed, attempt)
         if form.wrapped:
             body = wrapped(pushed, subscription, attempt if self._tells_attempt else None)
