@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.testing import MemoryBroker, assert_dead_lettered, assert_retried
+from pulsar_retry.testing import MemoryBroker, assert_attempts, assert_dead_lettered
 
 POLICY = pr.RetryPolicy(
     max_attempts=4, backoff=pr.Exponential(60, 3600), dead_letter_on=(ValueError,)
@@ -43,7 +43,7 @@ def test_an_outage_delays_a_payment(memory_broker: MemoryBroker) -> None:
         memory_broker.send("orders", b"order 1")
         memory_broker.join("orders", "billing")
     assert till.paid == ["order 1"]
-    assert_retried(memory_broker, "orders", "billing", delays=[60, 120])
+    assert_attempts(memory_broker, "orders", "billing", data=b"order 1", delays=[60, 120])
     assert_dead_lettered(memory_broker, "orders", "billing", data=[])
 
 
@@ -56,7 +56,7 @@ def test_an_outage_that_lasts_is_a_dead_letter(memory_broker: MemoryBroker) -> N
         memory_broker.send("orders", b"order 1")
         memory_broker.join("orders", "billing")
     assert till.outages == 996
-    assert_retried(memory_broker, "orders", "billing", delays=[60, 120, 240])
+    assert_attempts(memory_broker, "orders", "billing", data=b"order 1", delays=[60, 120, 240])
     assert_dead_lettered(memory_broker, "orders", "billing", data=[b"order 1"])
 
 
@@ -66,7 +66,7 @@ def test_what_is_no_order_is_dead_at_once(memory_broker: MemoryBroker) -> None:
     with client.subscriber("orders", "billing", Till().handle, retry_policy=POLICY):
         memory_broker.send("orders", b"spam")
         memory_broker.join("orders", "billing")
-    assert_retried(memory_broker, "orders", "billing", delays=[])
+    assert_attempts(memory_broker, "orders", "billing", data=b"spam", delays=[])
     assert_dead_lettered(memory_broker, "orders", "billing", data=[b"spam"])
 
 

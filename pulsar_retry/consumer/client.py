@@ -30,6 +30,7 @@ from pulsar_retry.errors import ForkedError, about
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.letters.sources import checked_sources, without_letters
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
+from pulsar_retry.observe.instruments import Instrument
 from pulsar_retry.policy.backoff import Backoff
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
@@ -129,6 +130,7 @@ class Client(pulsar.Client):
         new_message: NewMessage = _pulsar.MessageBuilder,
         letter_client: pulsar.Client | None = None,
         operation_timeout: float = _OPERATION_TIMEOUT,
+        instrument: Callable[[str], Instrument] | None = None,
     ) -> None:
         """Set up everything that needs the raw client, which exists already.
 
@@ -145,6 +147,7 @@ class Client(pulsar.Client):
             operation_timeout=operation_timeout,
             new_message=new_message,
             letter_client=letter_client,
+            instrument=instrument,
         )
         self._finalizer = weakref.finalize(
             self, _shut_down, os.getpid(), raws, self.parts.timer, self._provider, self._log_use

@@ -49,6 +49,8 @@ class Handle:
         self.plan, self.schema, self.timer = plan, letters_schema(schema), timer
         self._parts = parts
         self.watch = watch = Watch.of(plan.topic, plan.subscription, hooks, plan.recipient)
+        if parts.instrument is not None:
+            watch.add(parts.instrument(plan.subscription))
         self.in_hand = in_hand = InHand(plan, timer, clock)
         self.settling = settling = MessageSettler(in_hand, plan, watch)
         self.outbox = outbox = Outbox(

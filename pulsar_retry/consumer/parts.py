@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 import pulsar
 
 from pulsar_retry.consumer.handoff.making import NewMessage
+from pulsar_retry.observe.instruments import Instrument
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.timer import Timer
 
@@ -22,6 +25,8 @@ class ClientParts:
         letter_client: Publishes the letters. It is a separate client, so that the other one keeps
             its connection when a broker refuses a letter. It connects at the first letter. None:
             the broker is in memory.
+        instrument: Returns an instrument for each consumer, by its subscription; None: there are no
+            others than usual.
     """
 
     clock: Clock
@@ -29,3 +34,4 @@ class ClientParts:
     operation_timeout: float
     new_message: NewMessage
     letter_client: pulsar.Client | None
+    instrument: Callable[[str], Instrument] | None

@@ -45,6 +45,7 @@ class Letter:
             logs use this and the next two attributes.
         attempt: The number of the failed attempt; None: the message's properties have it.
         error: The exception that was raised; None if there is none, or it is not known.
+        counted: Whether an attempt has failed; otherwise the message is only deferred.
         trace: What makes the span of the hand-off; None without tracing.
         origin: Where the message was delivered from; None: it was not looked up.
         payload: The payload that replaces that of the message; None: it stays.
@@ -57,6 +58,7 @@ class Letter:
     reason: str | None = attrs.field(default=None, eq=False)
     attempt: int | None = attrs.field(default=None, eq=False)
     error: BaseException | None = attrs.field(default=None, eq=False, repr=False)
+    counted: bool = attrs.field(default=True, eq=False, repr=False)
     trace: Any = attrs.field(default=None, eq=False, repr=False)
     origin: Origin | None = attrs.field(default=None, eq=False, repr=False)
     payload: bytes | None = attrs.field(default=None, repr=False)
@@ -218,6 +220,7 @@ def retried(
         dead=False,
         least_delay=least_delay,
         attempt=failures if action.counted else failures + 1,
+        counted=action.counted,
         error=details.error,
     )
 

@@ -14,6 +14,7 @@ from pulsar_retry.errors import AcknowledgeError, ConfigError, LetterPublishErro
 from pulsar_retry.observe.instruments import (
     ACKNOWLEDGED,
     DEAD_LETTERED,
+    DEFERRED,
     NACKED,
     RETRIED,
     HandOver,
@@ -199,16 +200,29 @@ class Counting(Instrument):
         """Count an acknowledgement."""
         self._count("deliveries", outcome)
 
-    def retried(self, raw: Any, kind: RetryKind, delay: float, **_: Any) -> None:  # noqa: ARG002
-        """Count a retry; a nack ends a delivery, too."""
-        self._count("retries", kind)
-        if kind == "nack":
-            self._count("deliveries", NACKED)
+    def retried(
+        self,
+        raw: Any,  # noqa: ARG002 - as above
+        kind: RetryKind,
+        delay: float,  # noqa: ARG002 - it does not matter
+        *,
+        counted: bool = True,
+        **_: Any,
+    ) -> None:
+        """Count a retry in a lane or by a nack, which ends a delivery, or a message deferred."""
+        if counted:
+            self._count("retries", kind)
+            self._count("deliveries", NACKED if kind == "nack" else RETRIED)
+        else:
+            self._count("deliveries", DEFERRED)
 
     def handed_on(self, done: Sequence[HandOver]) -> None:
         """Count retry letters and dead letters."""
         dead = [each.letter for each in done if each.letter.dead]
-        if retried := len(done) - len(dead):
+        deferred = sum(not each.letter.counted for each in done)
+        if deferred:
+            self._count("deliveries", DEFERRED, deferred)
+        if retried := len(done) - len(dead) - deferred:
             self._count("deliveries", RETRIED, retried)
             self._count("retries", "letter", retried)
         if dead:

@@ -169,7 +169,15 @@ class HookCalls(Instrument):
             if attempt > 1:
                 self._call("on_recovered", raw, attempt=attempt)
 
-    def retried(self, raw: Any, kind: RetryKind, delay: float, **known: Any) -> None:
+    def retried(
+        self,
+        raw: Any,
+        kind: RetryKind,
+        delay: float,
+        *,
+        counted: bool = True,  # noqa: ARG002 - the hook is called for deferred messages too
+        **known: Any,
+    ) -> None:
         """Call `on_retry`."""
         self._call("on_retry", raw, kind=kind, delay=delay, **known)
 

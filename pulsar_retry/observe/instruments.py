@@ -10,6 +10,7 @@ from pulsar_retry.letters.letter import Letter
 #: The outcomes of deliveries.
 ACKNOWLEDGED, RETRIED, DEAD_LETTERED = "acknowledged", "retried", "dead_lettered"
 NACKED, DROPPED, SUPERSEDED, STRAY = "nacked", "dropped", "superseded", "stray"
+DEFERRED = "deferred"
 
 #: How messages are retried: by a letter, by the broker, or in their lane.
 RetryKind = Literal["letter", "nack", "lane"]
@@ -51,8 +52,12 @@ class Instrument:
         *,
         error: BaseException | None = None,
         attempt: int | None = None,
+        counted: bool = True,
     ) -> None:
-        """Handle a retry without a letter: a nack of a raw message or an id, or one in a lane."""
+        """Handle a retry without a letter: a nack of a raw message or an id, or one in a lane.
+
+        It is not *counted* if the message was only deferred, without a failed attempt.
+        """
 
     def handed_on(self, done: Sequence[HandOver]) -> None:
         """Handle messages whose letters are published, and which are acknowledged."""

@@ -50,6 +50,10 @@ class Watch(Instrument):
         """Return the watch for a consumer of *topic*, which can be a list or a pattern too."""
         return cls(COUNTERS.of(topic, subscription), hooks, recipient)
 
+    def add(self, instrument: Instrument) -> None:
+        """Notify *instrument* too."""
+        self._instruments += (instrument,)
+
     def settled(self, raw: Any, outcome: str) -> None:
         """See `Instrument.settled`."""
         for each in self._instruments:

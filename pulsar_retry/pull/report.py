@@ -24,10 +24,11 @@ class Report:
         mode: How it was stopped.
         acknowledged: Messages whose handler returned.
         retried: Messages that were scheduled for another attempt.
+        deferred: Messages that were scheduled for a later delivery, without an attempt used up.
         dead_lettered: Messages that went to the dead-letter topic.
         dropped: Messages that were acknowledged without success, because the handler or the policy
             said so.
-        expired: Deliveries whose lease expired. The three counts above include them.
+        expired: Deliveries whose lease expired. The other counts include them.
         superseded: Messages that were dropped because this process has published a newer letter of
             the same message. A process that was killed leaves such messages behind.
         unsettled: Settlements that failed; the messages are redelivered.
@@ -40,6 +41,7 @@ class Report:
     mode: StopMode
     acknowledged: int
     retried: int
+    deferred: int
     dead_lettered: int
     dropped: int
     expired: int

@@ -7,9 +7,8 @@ pytest come with the package. `pulsar_retry.testing.broker` starts a real Pulsar
 from typing import TYPE_CHECKING, Any
 
 from pulsar_retry.testing.asserting import (
+    assert_attempts,
     assert_dead_lettered,
-    assert_redelivered,
-    assert_retried,
 )
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.faults import Faults
@@ -26,9 +25,8 @@ __all__ = [
     "MemoryBroker",
     "MemoryClient",
     "VirtualClock",
+    "assert_attempts",
     "assert_dead_lettered",
-    "assert_redelivered",
-    "assert_retried",
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from datetime import timedelta
@@ -14,82 +13,51 @@ from pulsar_retry.testing.memory.broker import MemoryBroker
 from pulsar_retry.testing.payloads import payload_of
 from pulsar_retry.wire.dead_letter import DeadLetter
 from pulsar_retry.wire.names import Naming
-from pulsar_retry.wire.properties import RetryProperties
 
 
-def assert_retried(
+def assert_attempts(
     broker: MemoryBroker,
     topic: str,
     subscription: str,
     *,
     delays: Sequence[Duration],
     data: Any = None,
+    key: str | None = None,
     naming: Naming = Naming.PULSAR,
 ) -> None:
-    """Assert that a subscription's retry letters have exactly these delays, in this order.
+    """Assert how often messages were attempted, and which delays were between the attempts.
+
+    It does not matter how they were retried: by letters, by negative acknowledgements or in lanes.
 
     Args:
         broker: The broker.
         topic: The topic.
         subscription: The subscription.
-        delays: Seconds or timedeltas, one for each retry letter. An empty list asserts that nothing
-            was retried.
-        data: Check only letters with this payload, as for `MemoryBroker.send`; None checks all.
+        delays: Seconds or timedeltas: the delay of each retry, in order. An empty list asserts that
+            there was one attempt.
+        data: The payload of the messages, as for `MemoryBroker.send`. Each message with this
+            payload must have had these attempts.
+        key: The key or the ordering key of the messages, instead of *data*.
         naming: How the retry topic is named.
 
     Raises:
-        AssertionError: the letters have other delays.
-        ConfigError: a value in *delays* is not a delay, the subscription never existed, or nothing
-            with this payload was ever published.
+        AssertionError: the delays are different, or no attempt of a message has ended yet.
+        ConfigError: a value in *delays* is not a delay, not exactly one of *data* and *key* is
+            given, the subscription never existed, or no such message was ever published.
     """
     wanted = [seconds("delays", delay) for delay in delays]
-    payload = _published(broker, topic, subscription, data)
-    letters = [
-        letter
-        for letter in broker.retry_letters(topic, subscription, naming=naming)
-        if payload is None or letter.data() == payload
-    ]
-    found = [RetryProperties.of(letter).delay or 0.0 for letter in letters]
-    if not _are_close(found, wanted):
-        raise AssertionError(f"expected the delays {_shown(wanted)}, but they are {_shown(found)}")
-
-
-def assert_redelivered(
-    broker: MemoryBroker,
-    topic: str,
-    subscription: str,
-    *,
-    delays: Sequence[Duration],
-    data: Any = None,
-) -> None:
-    """Assert after which delays messages were redelivered, as by negative acknowledgements.
-
-    Args:
-        broker: The broker.
-        topic: The topic.
-        subscription: The subscription.
-        delays: Seconds or timedeltas between one delivery and the next. An empty list asserts that
-            there was no redelivery.
-        data: Check only messages with this payload, as for `MemoryBroker.send`; None checks all.
-
-    Raises:
-        AssertionError: the delays are different.
-        ConfigError: a value in *delays* is not a delay, the subscription never existed, or nothing
-            with this payload was ever published.
-    """
-    wanted = [seconds("delays", delay) for delay in delays]
-    payload = _published(broker, topic, subscription, data)
-    times: dict[str, list[float]] = {}
-    for each in broker.deliveries(topic, subscription):
-        if payload is None or each.message.data() == payload:
-            times.setdefault(str(each.message.message_id()), []).append(each.at)
-    found = [
-        later - earlier for each in times.values() for earlier, later in itertools.pairwise(each)
-    ]
-    if not _are_close(found, wanted):
-        raise AssertionError(
-            f"expected redeliveries after {_shown(wanted)}, but they came after {_shown(found)}"
-        )
+    if (data is None) == (key is None):
+        raise ConfigError.bad("key", key, "exactly one of data and key")
+    broker.check(topic, subscription)
+    for message in _published(broker, topic, data, key):
+        found = broker.retry_delays(topic, subscription, message, naming=naming)
+        if found is None:
+            raise AssertionError(f"no attempt of {message.data()!r} by {subscription!r} has ended")
+        if not _are_close(found, wanted):
+            raise AssertionError(
+                f"expected the delays {_shown(wanted)} of {message.data()!r}, but they are "
+                f"{_shown(found)}"
+            )
 
 
 def assert_dead_lettered(
@@ -133,22 +101,25 @@ def reason_of(letter: Any) -> str | None:
     return DeadLetter.of(letter).failure.reason
 
 
-def _published(broker: MemoryBroker, topic: str, subscription: str, data: Any) -> bytes | None:
-    """Return the payload, after a check that the subscription and the message exist.
-
-    Without them any test would pass.
+def _published(broker: MemoryBroker, topic: str, data: Any, key: str | None) -> list[Any]:
+    """Return the messages of a topic with this payload or key.
 
     Raises:
-        ConfigError: there never was such a subscription, or such a message.
+        ConfigError: there never was such a message.
     """
-    broker.check(topic, subscription)
-    if data is None:
-        return None
-    payload, published = payload_of(data), {each.data() for each in broker.messages(topic)}
-    if payload not in published:
-        accepted = f"the payload of a message that was published to {topic!r}: {sorted(published)}"
-        raise ConfigError.bad("data", data, accepted)
-    return payload
+    published, known = broker.messages(topic), list[Any]()
+    if key is not None:
+        found = [each for each in published if key in {each.partition_key(), each.ordering_key()}]
+        known = sorted({each.ordering_key() or each.partition_key() for each in published})
+    else:
+        payload = payload_of(data)
+        found = [each for each in published if each.data() == payload]
+        known = sorted({each.data() for each in published})
+    if not found:
+        name, value = ("data", data) if key is None else ("key", key)
+        accepted = f"that of a message that was published to {topic!r}: {known}"
+        raise ConfigError.bad(name, value, accepted)
+    return found
 
 
 def _are_close(found: Sequence[float], wanted: Sequence[float]) -> bool:

@@ -18,7 +18,7 @@ from pulsar_retry.errors import (
 )
 from pulsar_retry.letters.stamps import stamp_of
 from pulsar_retry.observe.failures import FailureLog
-from pulsar_retry.observe.instruments import ACKNOWLEDGED, DROPPED, SUPERSEDED
+from pulsar_retry.observe.instruments import ACKNOWLEDGED, DEFERRED, DROPPED, RETRIED, SUPERSEDED
 from pulsar_retry.policy.actions import (
     UNREADABLE_PROPERTIES,
     Action,
@@ -61,6 +61,7 @@ class Counts:
     Attributes:
         acknowledged: Acknowledged by the settler: messages of lanes, and messages that took long.
         retried: Scheduled for another attempt.
+        deferred: Scheduled for a later delivery, without an attempt used up.
         dead_lettered: Moved to the dead-letter topic.
         dropped: Acknowledged without success.
         expired: Deliveries whose lease expired.
@@ -70,6 +71,7 @@ class Counts:
 
     acknowledged: int = 0
     retried: int = 0
+    deferred: int = 0
     dead_lettered: int = 0
     dropped: int = 0
     expired: int = 0
@@ -302,7 +304,7 @@ class Settler:
                     },
                     keep=keep,
                 )
-                return self._follow(work, "retried", future, verdict)
+                return self._follow(work, _kind(action), future, verdict)
             case Stop():
                 self._end_subscription(work, failure.error)
             case _:  # Discard
@@ -369,7 +371,7 @@ class Settler:
         """Have a message handled again in its lane, before any other of its key."""
         lanes, place = self._lanes, work.place
         assert lanes is not None and place is not None and place.lane is not None  # noqa: S101, PT018 - it is in a lane
-        self._count("retried")
+        self._count(_kind(action))
         place.retries += action.counted
         note_crash(self.handle.facts(work.message), failure.cause)
         if lanes.is_of_before(place):
@@ -379,12 +381,17 @@ class Settler:
         lanes.park(place.lane, work, action.delay)
         error = failure.cause or failure.error
         self.handle.watch.retried(
-            raw_of(work.message), "lane", action.delay, error=error, attempt=attempt
+            raw_of(work.message),
+            "lane",
+            action.delay,
+            error=error,
+            attempt=attempt,
+            counted=action.counted,
         )
 
     def _retry_by_nack(self, work: Work, action: RetryLater) -> None:
         """Have the broker deliver a message again."""
-        self._count("retried")
+        self._count(_kind(action))
         if action.counted:
             self.consumer.negative_acknowledge(work.message, delay=action.delay)
         else:
@@ -455,3 +462,8 @@ class Settler:
     def _count(self, name: str) -> None:
         with self._lock:
             setattr(self.counts, name, getattr(self.counts, name) + 1)
+
+
+def _kind(action: RetryLater) -> str:
+    """Return what a retry counts as."""
+    return RETRIED if action.counted else DEFERRED

@@ -26,10 +26,12 @@ from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.faults import Faults
 from pulsar_retry.testing.memory.message import Builder, Content, Delivered, RawMessage
 from pulsar_retry.testing.memory.raw_client import RawClient
+from pulsar_retry.testing.memory.recorder import RetryRecorder, origin_of
 from pulsar_retry.testing.memory.topic import MemorySubscription
 from pulsar_retry.testing.memory.world import World
 from pulsar_retry.testing.payloads import payload_of
 from pulsar_retry.wire.names import Naming, TopicName
+from pulsar_retry.wire.properties import RetryProperties
 
 if TYPE_CHECKING:
     from pulsar_retry.testing.memory.asyncio_client import AsyncMemoryClient
@@ -204,6 +206,42 @@ class MemoryBroker:
                 for each in found.deliveries
             ]
 
+    def retry_delays(
+        self,
+        topic: str,
+        subscription: str,
+        message: pulsar.Message,
+        *,
+        naming: Naming = Naming.PULSAR,
+    ) -> list[float] | None:
+        """Return after how many seconds each a message of *topic* was to be retried, in order.
+
+        Retries by letters, by nacks and in lanes count. None: no attempt has ended yet.
+
+        Args:
+            topic: The topic.
+            subscription: The subscription.
+            message: One of `messages`.
+            naming: How the retry topic is named.
+        """
+        origin = origin_of(message)
+        found = [
+            (letter.publish_timestamp() / 1000, RetryProperties.of(letter).delay or 0.0)
+            for letter in self.retry_letters(topic, subscription, naming=naming)
+            if origin_of(letter) == origin
+        ]
+        with self._world.guard:
+            found += [
+                (each.at, each.delay)
+                for each in self._world.retries
+                if (each.subscription, each.origin) == (subscription, origin)
+            ]
+            is_done = any(
+                each.is_acknowledged(message.message_id())
+                for each in self._found(topic, subscription)
+            )
+        return [delay for _, delay in sorted(found)] if found or is_done else None
+
     def join(
         self,
         topic: str,
@@ -272,7 +310,11 @@ class MemoryClient(Client):
         self._world = world
         self._client = RawClient(world)
         self._consumers: list[Any] = []
-        self._begin(world.clock, new_message=Builder)
+        self._begin(
+            world.clock,
+            new_message=Builder,
+            instrument=lambda name: RetryRecorder(name, world.clock, world.retries),
+        )
 
     def create_producer(self, *args: Any, **kwargs: Any) -> Any:
         """Do what `pulsar.Client.create_producer` does."""

@@ -104,6 +104,13 @@ class MemorySubscription:
         """Return how many messages are not acknowledged."""
         return sum(len(e.messages) - len(self._done_in.get(e.number, ())) for e in self.left())
 
+    def is_acknowledged(self, message_id: Any) -> bool:
+        """Tell whether a message of this topic is acknowledged."""
+        number = message_id.entry_id()
+        return message_id.ledger_id() == self.topic.ledger and (
+            self._is_done(number) or message_id.batch_index() in self._done_in.get(number, ())
+        )
+
     def is_held(self, number: int, consumer: Connected) -> bool:
         """Tell whether *consumer* has received an entry and has not acknowledged it."""
         return self._pending.get(number) is consumer

@@ -10,6 +10,7 @@ from pulsar_retry.testing.faults import Faults
 from pulsar_retry.testing.memory.guard import QuietLock
 from pulsar_retry.testing.memory.message import Content, MemoryEntry
 from pulsar_retry.testing.memory.reader import RawReader
+from pulsar_retry.testing.memory.recorder import RecordedRetry
 from pulsar_retry.testing.memory.topic import MemorySubscription, Topic
 from pulsar_retry.wire.names import TopicName
 
@@ -24,6 +25,7 @@ class World:
         topics: Topics without partitions, and partitions, by full name.
         readers: Readers, which are notified of new messages.
         handler_errors: Errors of failed assertions in handlers.
+        retries: The retries by nacks and in lanes.
         subscribed: The topic (or partition) and the name of every subscription that ever existed.
     """
 
@@ -34,6 +36,7 @@ class World:
         self.topics: dict[str, Topic] = {}
         self.readers: list[RawReader] = []
         self.handler_errors: list[BaseException] = []
+        self.retries: list[RecordedRetry] = []
         self.subscribed: set[tuple[str, str]] = set()
         self._partitioned: dict[str, int] = {}
         self._ledgers = itertools.count(1)

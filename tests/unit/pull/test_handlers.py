@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.observe.counting import COUNTERS
 from pulsar_retry.testing import MemoryBroker
 from support.pull import workers
 from support.pull.handling import SOON, fails
@@ -200,3 +203,29 @@ def test_what_can_be_refused(memory: MemoryBroker, handler: Any, text: str) -> N
 def test_what_takes_one_argument(memory: MemoryBroker, handler: Any) -> None:
     """Defaults and functions of C are no obstacle."""
     memory.client().subscriber("orders", "billing", handler)
+
+
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
+def test_retries_and_deferrals_are_counted_apart(memory: MemoryBroker, kind: Any) -> None:
+    """By letters and in lanes: a deferred message has used up no attempt."""
+    answers = iter([TimeoutError(), pr.Defer(60), TimeoutError(), pr.Defer(60), pr.Defer(60), None])
+
+    def handle(_message: Any) -> Any:
+        if isinstance(answer := next(answers), TimeoutError):
+            raise answer
+        return answer
+
+    counters = COUNTERS.of("counted", "counted")
+    before = Counter(counters.counts("deliveries")), Counter(counters.counts("retries"))
+    options: dict[str, Any] = {
+        "consumer_type": kind,
+        "retry_policy": pr.RetryPolicy(backoff=pr.Fixed(60)),
+    }
+    with memory.client().subscriber("counted", "counted", handle, **options) as subscriber:
+        memory.send("counted", b"order", key="k")
+        memory.join("counted", "counted")
+    report = subscriber.result()
+    assert (2, 3, 1) == (report.retried, report.deferred, report.acknowledged)
+    deliveries, retries = map(Counter, (counters.counts("deliveries"), counters.counts("retries")))
+    assert {"retried": 2, "deferred": 3, "acknowledged": 1} == deliveries - before[0]
+    assert 2 == (retries - before[1]).total()

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import threading
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pulsar
@@ -17,9 +18,8 @@ from typing_extensions import TypedDict
 import pulsar_retry as pr
 from pulsar_retry.testing import (
     MemoryBroker,
+    assert_attempts,
     assert_dead_lettered,
-    assert_redelivered,
-    assert_retried,
 )
 
 DAY = 86_400
@@ -65,11 +65,7 @@ def test_a_day_of_retries(memory: MemoryBroker, redelivery: str) -> None:
         memory.join("orders", "billing")
     expected = [float(sum(waits[:n])) for n in range(11)]
     assert pytest.approx(expected, abs=0.01) == called
-    if redelivery == "letters":
-        assert_retried(memory, "orders", "billing", delays=waits)
-    else:
-        assert_retried(memory, "orders", "billing", delays=[])
-        assert_redelivered(memory, "orders", "billing", delays=waits)
+    assert_attempts(memory, "orders", "billing", data=b"x", delays=waits)
     assert_dead_lettered(memory, "orders", "billing", data=[b"x"], reason="retries-exhausted")
 
 
@@ -100,7 +96,7 @@ def test_a_client_for_asyncio(memory: MemoryBroker) -> None:
             return [letter.properties()["RECONSUMETIMES"]]
 
     assert ["1"] == asyncio.run(scenario())
-    assert_retried(memory, "orders", "billing", delays=[DAY])
+    assert_attempts(memory, "orders", "billing", data=b"x", delays=[DAY])
     assert 0 == memory.backlog(RETRY, "billing")
 
 
@@ -347,7 +343,7 @@ def test_a_test_of_a_typed_handler(memory: MemoryBroker) -> None:
         for each in (Payment("tea"), Payment("rope"), None):
             memory.send("orders", each)
         memory.join("orders", "billing")
-    assert_retried(memory, "orders", "billing", data=Payment("rope"), delays=[10])
+    assert_attempts(memory, "orders", "billing", data=Payment("rope"), delays=[10])
     assert_dead_lettered(memory, "orders", "billing", data=[Payment("rope"), b""])
 
 
@@ -395,12 +391,10 @@ def test_an_assertion_says_what_it_found(memory: MemoryBroker) -> None:
     consumer = consumer_of(memory)
     memory.send("orders", b"x")
     consumer.reconsume_later(consumer.receive(1000), delay=90)
-    with pytest.raises(AssertionError, match=r"\[0:01:00\], but they are \[0:01:30\]"):
-        assert_retried(memory, "orders", "billing", delays=[60])
-    with pytest.raises(AssertionError, match=r"\[\], but they are"):
-        assert_retried(memory, "orders", "billing", delays=[])
-    with pytest.raises(AssertionError, match=r"after \[0:00:01\], but they came after \[\]"):
-        assert_redelivered(memory, "orders", "billing", delays=[1])
+    with pytest.raises(AssertionError, match=r"\[0:01:00\] of b'x', but they are \[0:01:30\]"):
+        assert_attempts(memory, "orders", "billing", data=b"x", delays=[60])
+    with pytest.raises(AssertionError, match=r"\[\] of b'x', but they are"):
+        assert_attempts(memory, "orders", "billing", data=b"x", delays=[])
     consumer.dead_letter(consumer.receive(100_000), reason="spam")
     with pytest.raises(AssertionError, match=r"expected the dead letters \[\]"):
         assert_dead_lettered(memory, "orders", "billing", data=[])
@@ -416,8 +410,6 @@ def test_an_assertion_says_what_it_found(memory: MemoryBroker) -> None:
     "look",
     [
         lambda memory, *names: memory.join(*names),
-        lambda memory, *names: assert_retried(memory, *names, delays=[]),
-        lambda memory, *names: assert_redelivered(memory, *names, delays=[]),
         lambda memory, *names: assert_dead_lettered(memory, *names, data=[]),
     ],
 )
@@ -432,14 +424,55 @@ def test_a_misspelt_name(memory: MemoryBroker, look: Any, names: tuple[str, str]
     look(memory, "orders", "billing")
 
 
-@pytest.mark.parametrize("look", [assert_retried, assert_redelivered])
-def test_a_misspelt_payload(memory: MemoryBroker, look: Any) -> None:
-    """Likewise."""
-    consumer_of(memory)
-    memory.send("orders", b"order 1")
-    look(memory, "orders", "billing", delays=[], data=b"order 1")
-    with pytest.raises(pr.ConfigError, match=r"data=b'ordr 1'.*b'order 1'"):
-        look(memory, "orders", "billing", delays=[], data=b"ordr 1")
+def test_attempts_of_nothing(memory: MemoryBroker) -> None:
+    """A misspelt name is refused, and what nobody has handled was not attempted once."""
+    consumer = consumer_of(memory)
+    memory.send("orders", b"order 1", key="k")
+    look = partial(assert_attempts, memory, delays=[])
+    for wrong, text in (
+        ({"data": b"ordr 1"}, "data=b'ordr 1'.*b'order 1'"),
+        ({"key": "K"}, "key='K'.*'k'"),
+        ({}, "exactly one of data and key"),
+        ({"key": "k", "data": b"order 1"}, "exactly one of data and key"),
+    ):
+        with pytest.raises(pr.ConfigError, match=text):
+            look("orders", "billing", **wrong)
+    for names in (("ordres", "billing"), ("orders", "biling")):
+        with pytest.raises(pr.ConfigError, match="'billing' of persistent://public/default/orders"):
+            look(*names, data=b"order 1")
+    for names in ({"data": b"order 1"}, {"key": "k"}):
+        with pytest.raises(AssertionError, match="no attempt of b'order 1' by 'billing' has ended"):
+            look("orders", "billing", **names)
+    consumer.acknowledge(consumer.receive(1000))
+    look("orders", "billing", data=b"order 1")
+    look("orders", "billing", key="k")
+
+
+@pytest.mark.parametrize("redelivery", ["letters", "nack"])
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
+def test_attempts_of_any_kind(memory: MemoryBroker, kind: Any, redelivery: Any) -> None:
+    """By letters, nacks and in lanes; others of the key and another subscription do not count."""
+    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Exponential(60, 600))
+
+    def handle(message: Any) -> None:
+        if message.data() == b"bad":
+            raise TimeoutError
+
+    options: dict[str, Any] = {"consumer_type": kind, "redelivery": redelivery}
+    client = memory.client()
+    with (
+        client.subscriber("orders", "billing", handle, retry_policy=policy, **options),
+        client.subscriber("orders", "other", handle, retry_policy=policy),
+    ):
+        memory.send("orders", b"bad", key="k")
+        memory.send("orders", b"good", key="k")
+        memory.join("orders", "billing")
+        memory.join("orders", "other")
+    for subscription in ("billing", "other"):
+        assert_attempts(memory, "orders", subscription, data=b"bad", delays=[60, 120])
+        assert_attempts(memory, "orders", subscription, data=b"good", delays=[])
+    with pytest.raises(AssertionError, match=r"\[\] of b'bad', but they are \[0:01:00, 0:02:00\]"):
+        assert_attempts(memory, "orders", "billing", key="k", delays=[])
 
 
 def assert_in_vain(message: Any) -> None:

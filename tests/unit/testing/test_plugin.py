@@ -22,7 +22,7 @@ print(*sorted(name for name in sys.modules if name.partition(".")[0] in
 
 TESTS = """
 import pulsar
-from pulsar_retry.testing import assert_retried
+from pulsar_retry.testing import assert_attempts
 
 
 def test_fixtures_belong_together(memory_broker, memory_client, virtual_clock):
@@ -35,7 +35,7 @@ def test_fixtures_belong_together(memory_broker, memory_client, virtual_clock):
     began = virtual_clock.time()
     assert consumer.receive(100_000).data() == b"x"
     assert virtual_clock.time() - began == 60
-    assert_retried(memory_broker, "orders", "billing", delays=[60])
+    assert_attempts(memory_broker, "orders", "billing", data=b"x", delays=[60])
 
 
 def test_each_test_has_a_broker_of_its_own(memory_broker):
