@@ -241,7 +241,8 @@ class Consumer(pulsar.Consumer):
 
         N is the number of retries in the dead-letter policy, by default 16. A message that was
         reconsumed N times already, or has properties that are not UTF-8, goes to the dead-letter
-        topic instead. It returns when the letter is published and the original is acknowledged.
+        topic instead. It returns when the letter is published and the original is acknowledged. If
+        a signal handler raises meanwhile, the hand-off continues, or the message is redelivered.
 
         Args:
             message: A message, or a list of messages, such as `batch_receive` returns.

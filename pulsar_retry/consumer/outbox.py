@@ -65,6 +65,7 @@ class Outbox:
         self._plan = plan
         self._clock = clock
         self._in_hand = in_hand
+        self._come_back = settling.hand_off_failed
         self._log = FailureLog(watch.events, clock.monotonic)
         # Most callers use one of a few delays, so each is checked once.
         self._requests = lru_cache(64, typed=True)(partial(DelayRequest.of, plan))
@@ -80,7 +81,7 @@ class Outbox:
                 max_pending=plan.max_pending_letters,
                 send_timeout=plan.letter_send_timeout,
                 dead_letter_subscription=plan.policy.initial_subscription_name,
-                come_back=settling.hand_off_failed,
+                come_back=self._come_back,
                 timer=timer,
                 kept=self.kept,
                 watch=watch,
@@ -165,13 +166,20 @@ class Outbox:
 
         If the letter cannot be published, the message is redelivered. With *keeps* the letter is
         published again instead, after longer and longer delays, until publishing succeeds or the
-        consumer is closed. The call can block; see `HandOff.hand_on`.
+        consumer is closed. The call can block; see `HandOff.hand_on`. If a signal handler raises
+        while it waits for its turn, the message is redelivered.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
         hand_off = self._open()
-        return hand_off.hand_on(self._flight(hand_off, message, letter, keeps=keeps))
+        flight = self._flight(hand_off, message, letter, keeps=keeps)
+        try:
+            return hand_off.hand_on(flight)
+        except BaseException:
+            if flight.is_over and not flight.future.done():  # it did not begin
+                self._come_back(flight.raw, flight.was_letter)
+            raise
 
     def hand_on_elsewhere(
         self, message: Any, letter: Letter, *, keeps: bool = False

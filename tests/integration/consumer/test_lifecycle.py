@@ -58,6 +58,31 @@ def test_an_interrupt_is_pulsars_and_loses_nothing(subscribe, publish, enable_re
     assert [b"a"] == receive_all(consumer, count=1)
 
 
+def test_an_interrupt_while_a_letter_waits_for_its_turn(subscribe, publish):
+    """The message is redelivered, also if its nack was cancelled by the call."""
+    consumer = subscribe(max_pending_letters=1)
+    main = threading.get_ident()
+    publish(b"a")
+    message = consumer.receive(SOON)
+    consumer.negative_acknowledge(message, delay=3600)
+    permits = consumer.handle.outbox._hand_off.permits
+    permits.acquire()  # as if a letter were in flight
+
+    def interrupt():
+        eventually(lambda: is_within(main, "handoff/permits.py"))
+        signal.pthread_kill(main, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        consumer.reconsume_later(message)
+    interrupting.join()
+    permits.release()
+    again = consumer.receive(SOON)
+    consumer.reconsume_later(again)
+    assert "1" == consumer.receive(SOON).properties()["RECONSUMETIMES"]
+
+
 def is_within(thread, path):
     """Tell whether a thread is in a function of a module, or in what that has called."""
     frame = sys._current_frames()[thread]
