@@ -418,6 +418,30 @@ def test_a_listener_is_called_with_every_message(place: Place) -> None:
     assert ["a", "b"] == heard
 
 
+def test_a_listener_acknowledges_a_letter_by_its_id(place: Place) -> None:
+    """The id is of the retry topic, and nothing comes again."""
+    heard: list[int] = []
+
+    def listen(consumer: Any, message: Any) -> None:
+        if heard:
+            consumer.acknowledge(message.message_id())
+        else:
+            consumer.reconsume_later_async(message, delay=0)
+        heard.append(pr.attempt_of(message))
+
+    consumer = place.subscribe(enable_retry=True, message_listener=listen)
+    place.publish("a")
+    other = place.subscribe(topic=f"{place.topic}-other")
+    for _ in range(600):
+        if len(heard) == 2:
+            break
+        with pytest.raises(pulsar.Timeout):
+            other.receive(100)
+    consumer.close()
+    assert [1, 2] == heard
+    assert [] == rest(place, place.subscribe(enable_retry=True))
+
+
 def test_a_paused_listener_asks_for_nothing(place: Place) -> None:
     """Paused in its call, a listener with a queue of one gets no further message."""
     heard: list[str] = []
