@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from pulsar_retry.policy.actions import (
     last_delivery,
     surplus_delivery,
 )
+from pulsar_retry.policy.decide import is_chosen
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -192,6 +194,38 @@ BY_CLASS = {
     KeyError: Discard("unwanted"),
     PermissionError: Stop("fatal"),
 }
+
+
+@pytest.mark.parametrize(
+    ("error", "delay"), [(pr.Unavailable(7), 7), (pr.Unavailable(timedelta(0)), 0)]
+)
+def test_a_service_that_is_away_uses_up_no_attempt(error: Exception, delay: float) -> None:
+    """Whatever the policy would say of the attempt."""
+    assert RetryLater(delay, counted=False) == pr.decide(LISTS, 99, failed(error))
+
+
+def test_without_a_time_the_backoff_decides_when_a_service_is_asked_again() -> None:
+    """As after any failure of this attempt and message."""
+    policy = attrs.evolve(LISTS, max_attempts=9, jitter="full")
+    usual = pr.decide(policy, 3, failed(TimeoutError(), key="1:2:-1"))
+    found = pr.decide(policy, 3, failed(pr.Unavailable(), key="1:2:-1"))
+    assert isinstance(usual, RetryLater)
+    assert attrs.evolve(usual, counted=False) == found
+
+
+@pytest.mark.parametrize(
+    ("error", "chosen"),
+    [
+        *[(error, True) for error in (pr.Reject(), pr.Drop(), pr.Defer(5), ValueError())],
+        *[(error, True) for error in (KeyError(), PermissionError())],
+        *[(error, False) for error in (pr.Retry(), pr.Unavailable(), TimeoutError())],
+        *[(error, False) for error in (RuntimeError(), pr.UndecodableError("no JSON"))],
+    ],
+    ids=repr,
+)
+def test_what_somebody_has_decided_shows_no_outage(error: Exception, chosen: bool) -> None:
+    """The handler, or a list of the policy; what is on no list may be one."""
+    assert chosen == is_chosen(LISTS, error)
 
 
 def caused(error: Exception, cause: BaseException) -> Exception:

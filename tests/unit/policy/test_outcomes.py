@@ -26,6 +26,8 @@ OUTCOMES = {
     "Defer(60)": lambda: pr.Defer(60),
     "Defer(datetime.timedelta(seconds=3600))": lambda: pr.Defer(timedelta(hours=1)),
     f"Defer({NOW!r})": lambda: pr.Defer(NOW),
+    "Unavailable(None)": pr.Unavailable,
+    "Unavailable(5)": lambda: pr.Unavailable(5),
 }
 
 
@@ -83,6 +85,8 @@ def test_other_results_are_none(result: object) -> None:
         (lambda: pr.Retry(level=True), "level=True: expected 0 (no delay)"),
         (lambda: pr.Reject(""), "reason='': expected a text that is not blank"),
         (lambda: pr.Drop(None), "reason=None: expected a text that is not blank"),  # type: ignore[arg-type]
+        (lambda: pr.Unavailable(-1), "retry_after=-1: expected seconds"),
+        (lambda: pr.Unavailable(864_001), "retry_after=864001: expected seconds"),
         (lambda: pr.Defer(-1), "until=-1: expected seconds"),
         (lambda: pr.Defer(math.nan), "until=nan: expected seconds"),
         (lambda: pr.Defer(1_795_262_400), "until=1795262400: expected seconds"),
