@@ -94,9 +94,11 @@ class DelayRequest:
         return cls(delay, level)
 
 
-@attrs.frozen
+@attrs.define
 class FailureDetails:
     """The details of a failure, which are written into the envelope of its letter.
+
+    One is made for each failure; frozen, it costs twice.
 
     Attributes:
         error: The exception that was raised; None if there is none.

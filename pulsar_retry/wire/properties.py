@@ -115,9 +115,11 @@ class WireMessage(Protocol):
         ...
 
 
-@attrs.frozen
+@attrs.define
 class Origin:
     """Where a message was delivered from, as its letters describe it.
+
+    One is made for each letter; frozen, it costs twice.
 
     Attributes:
         topic: The full topic name, with its partition if it has one.
