@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import _pulsar
@@ -197,3 +198,27 @@ def test_rows_with_an_unknown_release(monkeypatch):
     """Their self-test runs in a process of its own, too, and passes here."""
     monkeypatch.setattr(loading, "version", lambda _: "99.0.0")
     assert native_rows().why == ""
+
+
+WITHOUT_THREADS = """
+import resource
+import _pulsar
+from pulsar_retry.native.loading import native
+outcomes = native().module.Outcomes()
+sender, message = outcomes.sender(_pulsar.Producer()), _pulsar.MessageBuilder().build()
+with open("/proc/self/statm") as memory:
+    size = int(memory.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size, size))
+sender.send(message, _pulsar.Consumer(), {}, 0, "token")
+print(outcomes.take(30_000, 32, 10, 100))
+"""
+
+
+@pytest.mark.usefixtures("module")
+def test_no_thread_can_be_started():
+    """The letter is sent at once then."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", WITHOUT_THREADS], capture_output=True, text=True, check=False
+    )
+    result = int(_pulsar.Result.ProducerNotInitialized)
+    assert (f"([], [('token', False, {result})])\n", "") == (done.stdout, done.stderr)
