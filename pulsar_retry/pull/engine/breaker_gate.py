@@ -33,7 +33,7 @@ _OPENED = (
     "tried at a time. If the messages are at fault, raise Reject, or list the error in the "
     "policy's dead_letter_on; breaker=None switches this off"
 )
-_STILL = "the breaker of %r has been open for %d s; the last error is %s"
+_STILL = "the breaker of %r has been open for %d s; %s"
 _CLOSED = "the breaker of %r has closed after %d s: messages succeed again"
 
 
@@ -134,7 +134,7 @@ class BreakerGate:
                 self._says_at = now + _EVERY
             seconds = now - self._circuit.opened_at
         if says:
-            _log.warning(_STILL, self._name, seconds, self._error, extra=self._about)
+            _log.warning(_STILL, self._name, seconds, self._state(), extra=self._about)
         return wait
 
     def is_pausing(self) -> bool:
@@ -164,8 +164,14 @@ class BreakerGate:
         """Return what is wrong, in words; empty if the breaker is closed."""
         if self.is_closed():
             return ""
+        return f"the breaker is open: {self._state()}"
+
+    def _state(self) -> str:
+        if self._circuit.state is BreakerState.HALF_OPEN:
+            more = self._circuit.missing
+            return f"messages succeed again, and it closes after {more} more; before, {self._error}"
         return (
-            f"the breaker is open: nearly all messages fail, the last one with {self._error} "
+            f"nearly all messages fail, the last one with {self._error} "
             "(if the messages are at fault: Reject, dead_letter_on or breaker=None)"
         )
 

@@ -18,7 +18,8 @@ ENOUGH, RECENT, SHARE = 10, 50, 0.1
 #: Seconds until a message is tried: the first pause, and the longest. A failure doubles it.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 
-#: This many successes in a row close the breaker.
+#: The breaker closes when this many of the last `RECENT` messages that were tried have succeeded.
+#: It need not be all: where one message in five fails at any time, it would hardly ever close.
 CLOSES_AFTER = 16
 
 #: Seconds after which a message that is still being tried does not keep the next one from it.
@@ -42,9 +43,10 @@ class Breaker:
     So retries of messages that are known to fail do not open it, nor do failures among successes.
 
     While it is open, one message at a time is tried, after 1 s, 2 s, up to 30 s. A failure uses up
-    no attempt. When one has succeeded, two may be handled at a time, then four, and so on; sixteen
-    successes in a row close the breaker, and a failure opens it again. What `Reject`, `Drop`,
-    `Defer` or a list of errors in the policy decides happens at once, and counts as neither.
+    no attempt. When one has succeeded, two may be handled at a time, then four, and so on, until
+    one fails. The breaker closes when sixteen of the last 50 that were tried have succeeded. What
+    `Reject`, `Drop`, `Defer` or a list of errors in the policy decides happens at once, and counts
+    as neither.
 
     Attributes:
         hold: Seconds or a timedelta; math.inf for ever. When the breaker has been open for so long,
@@ -167,9 +169,16 @@ class Circuit:
         if self._probes.pop(key, None) is None:
             return
         self.state = BreakerState.HALF_OPEN
+        self._pause = FIRST_PAUSE
         self._in_a_row += 1
-        if self._in_a_row >= CLOSES_AFTER:
+        self._recent.append(True)
+        if self.missing <= 0:
             self._close()
+
+    @property
+    def missing(self) -> int:
+        """How many more messages have to succeed until the breaker closes."""
+        return CLOSES_AFTER - sum(self._recent)
 
     def failed(self, key: str, now: float) -> bool:
         """Record a failure; tell whether it uses up an attempt."""
@@ -181,10 +190,12 @@ class Circuit:
             if len(self._fresh) < ENOUGH or sum(self._recent) >= SHARE * len(self._recent):
                 return True
             self.opened_at = now
+            self._recent.clear()
             self._open(now)
             return False
         if self._probes.pop(key, None) is None:
             return False
+        self._recent.append(False)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._open(now)
         return now >= self.opened_at + self._hold

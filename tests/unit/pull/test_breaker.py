@@ -134,6 +134,26 @@ def test_a_failure_when_it_is_half_open_opens_it_again() -> None:
     assert (OPEN, 2.0, 1) == (it.state, it.wait(1.0), it.room(3.0))
 
 
+@pytest.mark.parametrize(("of", "fails", "soon"), [(10, 1, 30), (5, 1, 60), (2, 1, 180)])
+def test_it_closes_where_some_messages_fail_at_any_time(of: int, fails: int, soon: float) -> None:
+    """It does not wait for sixteen in a row; nor is a pause long that follows a success."""
+    it, now, number = opened(), 0.0, 0
+    while it.state is not CLOSED:
+        now += it.wait(now) if it.room(now) < 1 else 0.0
+        try_one(it, f"probe {number}", now, succeeds=number % of >= fails)
+        number += 1
+    assert now < soon
+
+
+def test_few_successes_among_many_failures_do_not_close_it() -> None:
+    """Less than sixteen of the last fifty."""
+    it, now = opened(hold=math.inf), 0.0
+    for number in range(500):
+        now += it.wait(now) if it.room(now) < 1 else 0.0
+        try_one(it, f"probe {number}", now, succeeds=number % 10 < 3)
+        assert it.state is not CLOSED
+
+
 def test_one_message_is_tried_at_a_time() -> None:
     """The next one follows when it has ended, or after thirty seconds."""
     it = opened()
@@ -202,7 +222,7 @@ class Outages(RuleBasedStateMachine):
         self.now = 0.0
         self.running: list[str] = []
         self.failed: set[str] = set()
-        self.first_failures = self.in_a_row = 0
+        self.first_failures = self.in_a_row = self.successes = 0
         self.numbers = iter(range(10**6))
 
     def lets_fail(self, key: str) -> None:
@@ -261,10 +281,12 @@ class Outages(RuleBasedStateMachine):
         if succeeds:
             self.it.probe_succeeded(key)
             self.in_a_row += 1
-            if self.in_a_row == CLOSES_AFTER:
-                assert self.it.state is CLOSED
+            self.successes += 1
+            assert self.in_a_row < CLOSES_AFTER or self.it.state is CLOSED
+            if self.it.state is CLOSED:
+                assert self.successes >= CLOSES_AFTER
                 self.running.clear()
-                self.in_a_row = self.first_failures = 0
+                self.in_a_row = self.successes = self.first_failures = 0
         else:
             self.lets_fail(key)
             assert self.it.state is OPEN

@@ -248,3 +248,19 @@ def test_without_a_breaker_an_outage_costs_messages(memory, service, start):
     publish(memory, 60, 1)
     assert len(memory.dead_letters("orders", "billing")) > 30
     subscriber.stop()
+
+
+def test_health_says_that_messages_succeed_again(memory, service, start):
+    """Where few messages come, it takes a while until enough have."""
+    service.away = True
+    subscriber = start()
+    publish(memory, 12, 1)
+    memory.clock.advance(5)
+    assert "nearly all messages fail" in subscriber.health.reason
+    service.away = False
+    memory.clock.advance(60)
+    assert 12 == len(service.stored)
+    assert "it closes after 4 more" in subscriber.health.reason
+    publish(memory, 20, 5)
+    assert "running" == subscriber.health.state
+    subscriber.stop()
