@@ -131,6 +131,7 @@ class Receiver:
         self._pausing_since: float | None = None
         self.is_resting = False
         self._next_try, self._pause = 0.0, FIRST_PAUSE
+        self._refusal: str | None = None  # why it could not be opened again
         self._counted = 0
         self._receive_lock = (
             threading.Lock()
@@ -155,6 +156,8 @@ class Receiver:
             self._let_out()
             is_asleep = self.is_resting and not self._wakes_up()
             if is_asleep or self.paused is not None:
+                if self._handle.outbox.closed:  # no receive would say so
+                    raise pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
                 self._wait(wait)
             elif self._breaker is not None and not self._breaker.is_closed():
                 self._try_messages(self._breaker, wait)
@@ -475,6 +478,7 @@ class Receiver:
     def problems(self) -> list[str]:
         """Return what keeps messages out, in words. Thread-safe."""
         found = [] if self.paused is None else [f"it is paused: {self.paused}"]
+        found += [] if self._refusal is None else [self._refusal]
         return found if self._lanes is None else found + self._lanes.problems()
 
     def _is_pausing(self) -> bool:
@@ -524,12 +528,13 @@ class Receiver:
         try:
             self._handle.resume()
         except (*TRANSIENT, pulsar.ConsumerBusy) as error:
-            text = "the subscription %r could not be opened again; that is repeated: %s"
             name = self._handle.plan.subscription
-            _log.warning(text, name, error, extra=self._about)
+            text = f"the subscription {name!r} could not be opened again; that is repeated: {error}"
+            _log.warning("%s", text, extra=self._about)
+            self._refusal = text
             self._next_try = now + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             return False
-        self.is_resting, self._cut = False, frozenset()
+        self.is_resting, self._cut, self._refusal = False, frozenset(), None
         self._renewal = Renewal(self._handle.in_hand.main.raw, self._now, self._work_queue.notify)
         return True

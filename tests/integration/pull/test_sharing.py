@@ -126,6 +126,34 @@ def test_a_stop_during_a_long_pause(start, publish, client):
     after.wait_for(1)
 
 
+def test_another_consumer_takes_the_subscription_in_a_pause(start, publish, admin, client, topic):
+    """Health says so, until the subscription is free again."""
+    notes = Notes()
+    subscriber = start(notes, consumer_type=pulsar.ConsumerType.Exclusive)
+    subscriber.pause()
+    eventually(lambda: not admin.stats(topic)["subscriptions"][SUBSCRIPTION]["consumers"])
+    other = pulsar.Client.subscribe(client, topic, SUBSCRIPTION)
+    subscriber.resume()
+    eventually(lambda: "could not be opened again" in subscriber.health.reason)
+    other.close()
+    publish()
+    notes.wait_for(1)
+    assert "running" == subscriber.health.state
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_the_client_closes_in_a_pause(broker, topic, admin, rests):
+    """The subscription ends, although no receive says that it cannot go on."""
+    client = pr.Client(broker.service_url, operation_timeout_seconds=90)
+    subscriber = client.subscriber(topic, SUBSCRIPTION, Notes()).start()
+    subscriber.pause()
+    if rests:
+        eventually(lambda: not admin.stats(topic)["subscriptions"][SUBSCRIPTION]["consumers"])
+    client.close()
+    with pytest.raises(pulsar.AlreadyClosed):
+        subscriber.result(timeout=SOON)
+
+
 @pytest.mark.parametrize("reason", ["", None, 3])
 def test_a_pause_needs_a_reason(start, reason):
     """In words, because health says it."""
