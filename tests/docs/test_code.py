@@ -11,8 +11,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: What needs a Spark runs in tests/spark/versions/test_guide.py, what needs TLS or several brokers
-#: in tests/cluster/test_docs.py; the quickstart has its own test.
-ELSEWHERE = {ROOT / "docs" / name for name in ("quickstart.md", "security.md", "spark.md")}
+#: in tests/cluster/test_docs.py; two pages whose programs belong together have their own tests.
+ELSEWHERE = {
+    ROOT / "docs" / name for name in ("quickstart.md", "production.md", "security.md", "spark.md")
+}
 PAGES = sorted(set((ROOT / "docs").rglob("*.md")) - ELSEWHERE)
 BLOCKS = [
     pytest.param(block, id=f"{path.relative_to(ROOT)}-{number}")
