@@ -1,5 +1,7 @@
 """A worker to start from. It is configured by the environment, and serves metrics and probes.
 
+docs/production.md has a handler for it that calls an HTTP service, and tests.
+
 PULSAR_SERVICE_URL, PULSAR_TOKEN_FILE and the other variables of the command say how to connect.
 """
 
