@@ -81,6 +81,5 @@ def test_the_way_of_a_message(way: Way, memory: MemoryBroker, case: str) -> None
         run(b"second")
         way.counts = False
     assert attempts[b"second"] == 1 + failures
-    assert all(limit / 2 < found <= limit for found, limit in zip(way.length, LIMITS[case], strict=True)), (
-        way.length
-    )
+    for found, limit in zip(way.length, LIMITS[case], strict=True):
+        assert limit / 2 < found <= limit, way.length
