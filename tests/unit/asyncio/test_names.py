@@ -130,3 +130,14 @@ def test_every_public_name_is_documented() -> None:
         assert owner.__doc__
         for method in methods(owner):
             assert getattr(owner, method).__doc__, f"{name}.{method}"
+
+
+def test_subscribe_has_the_same_defaults() -> None:
+    """Above all, letters are published unencrypted only if somebody says so."""
+    blocking, awaited = (
+        {each.name: each.default for each in inspect.signature(kind.subscribe).parameters.values()}
+        for kind in (pr.Client, pr.asyncio.Client)
+    )
+    common = blocking.keys() & awaited.keys() - {"schema"}  # pulsar-client's own differ
+    assert "plain_letters" in common
+    assert {name: blocking[name] for name in common} == {name: awaited[name] for name in common}
