@@ -156,6 +156,7 @@ def main() -> None:
             handle,
             retry_policy=pr.RetryPolicy(max_attempts=3, backoff=backoff),
             redelivery=redelivery,
+            breaker=None,  # attempts are counted, also where all messages fail
         )
         report = subscriber.run()
     Path(f"{path}.report").write_text(repr(report), encoding="utf-8")
