@@ -24,7 +24,7 @@ _EVERY = 60.0
 #: The longest text of an error in the log and in the health.
 _MOST_TEXT = 300
 
-#: How many messages may be held, to find one that was not tried yet.
+#: How many messages are held to choose from; more, until one is among them that was not tried.
 CANDIDATES = 100
 
 _OPENED = (
@@ -66,6 +66,7 @@ class BreakerGate:
         self._acknowledged = 0
         self._error = ""
         self._says_at = 0.0
+        self._takes_newest = True
 
     def is_closed(self) -> bool:
         """Tell whether the breaker is closed: all messages may begin."""
@@ -80,6 +81,7 @@ class BreakerGate:
         with self._lock:
             was_closed = self.is_closed()
             spends = self._circuit.failed(key, now)
+            self._takes_newest = not self._takes_newest
             if not self.is_closed():
                 self._error = f"{type(error).__name__}: {noted(error)}"[:_MOST_TEXT]
             if opens := was_closed and not self.is_closed():
@@ -144,16 +146,23 @@ class BreakerGate:
         with self._lock:
             return self._circuit.is_pausing(self._now())
 
-    def has_untried(self) -> bool:
-        """Tell whether a message is held that was not tried since the breaker opened."""
-        return any(not self._circuit.was_probed(self._key(each)) for each in self._held())
+    def wants_more(self) -> bool:
+        """Tell whether to receive more messages to choose from."""
+        held = self._held()
+        return len(held) < CANDIDATES or all(
+            self._circuit.was_probed(self._key(each)) for each in held
+        )
 
     def let_in(self) -> bool:
-        """Let one held message begin; tell whether there was one."""
+        """Let one held message begin; tell whether there was one.
+
+        Of those that are equal, the newest is chosen, or after the next failure the oldest, and so
+        on: bad messages are often neighbours, and must not keep the others out.
+        """
         held = self._held()
         if not held:
             return False
-        best = min(held, key=self._rank)  # the first of those that are equal
+        best = min(reversed(held) if self._takes_newest else held, key=self._rank)
         key = self._key(best)
         with self._lock:
             if not self.is_closed() and self._work_queue.let_in(best):

@@ -34,7 +34,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 
 #: How many such errors in a row count. A topic that moves to another broker is missing for a
 #: moment.
-_ENOUGH_ERRORS = 3
+ENOUGH_ERRORS = 3
 
 
 class ConnectionProbe:
@@ -76,7 +76,7 @@ class ConnectionProbe:
             answer.result()
         except FATAL:
             self._denials += 1
-            if self._denials >= _ENOUGH_ERRORS:
+            if self._denials >= ENOUGH_ERRORS:
                 raise
             self._pause = FIRST_PAUSE
         except pulsar.PulsarException:

@@ -18,7 +18,14 @@ import pulsar
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.breaker_gate import CANDIDATES, BreakerGate
 from pulsar_retry.pull.engine.ordered import OrderedLanes
-from pulsar_retry.pull.engine.probe import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT, ConnectionProbe
+from pulsar_retry.pull.engine.probe import (
+    ENOUGH_ERRORS,
+    FATAL,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    TRANSIENT,
+    ConnectionProbe,
+)
 from pulsar_retry.pull.engine.renewal import Renewal
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
@@ -53,6 +60,9 @@ _QUICK_HANDLER_SECONDS = 0.0001
 
 #: Seconds that waking a worker, and being woken by it, may take on a busy machine.
 _WAKE_SECONDS = 0.001
+
+#: Seconds for more messages to arrive, of which the breaker chooses the next one that is tried.
+_A_MOMENT = 0.05
 
 #: Seconds of a pause after which other consumers get the messages that were fetched.
 _REST_AFTER = 5.0
@@ -132,6 +142,7 @@ class Receiver:
         self.is_resting = False
         self._next_try, self._pause = 0.0, FIRST_PAUSE
         self._refusal: str | None = None  # why it could not be opened again
+        self._denials = 0  # how many final ones came in a row
         self._counted = 0
         self._receive_lock = (
             threading.Lock()
@@ -250,15 +261,17 @@ class Receiver:
     def _try_messages(self, breaker: BreakerGate, wait: float) -> None:
         """While the breaker is not closed, let as many messages begin as it allows.
 
-        A message that was not tried yet is preferred, so it is looked for first.
+        The breaker chooses among many, so many are received before.
         """
         work_queue, admission = self._work_queue, self._admission
         breaker.acknowledged(work_queue.done())
         if breaker.room() < 1 or (admission is not None and admission.may_begin() < 1):
             self._wait(wait)
             return
-        if not breaker.has_untried() and self._has_room():
-            self._fill(None if work_queue.held else wait)
+        if not work_queue.held and self._has_room():
+            self._fill(wait)
+        if work_queue.held and breaker.wants_more() and self._has_room():
+            self._fill(_A_MOMENT)
         if not breaker.let_in() and not self._has_room():
             self._wait(wait)
 
@@ -491,18 +504,15 @@ class Receiver:
         )
 
     def _look_at_pauses(self, now: float) -> float:
-        """Begin to rest if a pause has lasted for a while; return the seconds until that.
+        """Begin to rest if a pause has lasted for a while; return the seconds until the next step.
 
         What was fetched belongs to other consumers then, so the consumer is closed until the pause
         is over. A request for redelivery would not do: pulsar-client's permits would still be
         there, and the broker would deliver here again.
         """
-        if (
-            self.is_resting
-            or not self._is_pausing()
-            or self._work_queue.running()
-            or self._handle.is_busy
-        ):
+        if self.is_resting:
+            return self._next_try - now if self._next_try > now else math.inf
+        if not self._is_pausing() or self._work_queue.running() or self._handle.is_busy:
             self._pausing_since = None
         elif self._pausing_since is None:
             self._pausing_since = now
@@ -527,14 +537,19 @@ class Receiver:
             return False
         try:
             self._handle.resume()
-        except (*TRANSIENT, pulsar.ConsumerBusy) as error:
+        except (*TRANSIENT, *FATAL, pulsar.ConsumerBusy) as error:
+            self._denials = self._denials + 1 if isinstance(error, FATAL) else 0
+            if self._denials >= ENOUGH_ERRORS:
+                raise
             name = self._handle.plan.subscription
             text = f"the subscription {name!r} could not be opened again; that is repeated: {error}"
             _log.warning("%s", text, extra=self._about)
             self._refusal = text
             self._next_try = now + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self._work_queue.notify()  # for the time of the next try
             return False
-        self.is_resting, self._cut, self._refusal = False, frozenset(), None
+        self.is_resting, self._cut = False, frozenset()
+        self._refusal, self._denials = None, 0
         self._renewal = Renewal(self._handle.in_hand.main.raw, self._now, self._work_queue.notify)
         return True

@@ -136,6 +136,22 @@ def test_bad_messages_beside_good_ones_are_dead_lettered_as_documented(memory, s
     subscriber.stop()
 
 
+@pytest.mark.parametrize("count", [12, 30, 80])
+def test_bad_messages_at_the_head_of_a_topic_keep_no_others_out(memory, service, start, count):
+    """A worker that starts with them tries others, too, and then knows them."""
+    service.bad = frozenset(b"%d" % number for number in range(count))
+    sent = publish(memory, count + 200, 1)
+    subscriber = start()
+    memory.clock.advance(20)
+    assert set(sent) - service.bad == set(service.stored)
+    memory.clock.advance(100)
+    dead = memory.dead_letters("orders", "billing")
+    assert service.bad == {each.data() for each in dead}
+    assert {5} == {pr.DeadLetter.of(each).failure.attempt for each in dead}
+    assert "running" == subscriber.health.state
+    subscriber.stop()
+
+
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=lambda kind: kind.name)
 def test_a_topic_of_bad_messages_drains_slowly(memory, service, start, kind):
     """After *hold* seconds, so that the breaker is no trap."""
@@ -263,4 +279,21 @@ def test_health_says_that_messages_succeed_again(memory, service, start):
     assert "it closes after 4 more" in subscriber.health.reason
     publish(memory, 20, 5)
     assert "running" == subscriber.health.state
+    subscriber.stop()
+
+
+@pytest.mark.parametrize(("times", "state"), [(2, "running"), (3, "failed")])
+def test_a_broker_that_refuses_the_consumer_after_a_pause(memory, service, start, times, state):
+    """While a topic moves, or what checks tokens is away, it may do that for a while."""
+    subscriber = start()
+    subscriber.pause()
+    memory.send("orders", b"one")
+    memory.clock.advance(6)
+    memory.faults.refuse_subscribe("orders", times=times)
+    subscriber.resume()
+    memory.clock.advance(0.5)
+    assert "could not be opened again" in subscriber.health.reason
+    memory.clock.advance(30)
+    assert state == subscriber.health.state
+    assert (state == "running") is (service.stored == [b"one"])
     subscriber.stop()
