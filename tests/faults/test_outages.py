@@ -7,6 +7,7 @@ messages were dead-lettered or lost, the probes, and the log.
 from __future__ import annotations
 
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
@@ -58,7 +59,7 @@ def outage(broker, client, admin, namespace, tmp_path):
 
     def outage(kind: str, form: str, load: str, policy: str) -> Result:
         name = f"{kind}-{form}-{load}"
-        topic, folder = f"persistent://{namespace}/{name}", tmp_path / name
+        topic, folder = f"persistent://{namespace}/{uuid.uuid4().hex}", tmp_path / name
         folder.mkdir()
         workers = Workers(broker.service_url, topic, folder, kind, form, policy)
         sending = Sending(client, topic)
