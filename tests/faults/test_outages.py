@@ -62,7 +62,7 @@ def outage(broker, client, admin, namespace, tmp_path):
         topic, folder = f"persistent://{namespace}/{uuid.uuid4().hex}", tmp_path / name
         folder.mkdir()
         workers = Workers(broker.service_url, topic, folder, kind, form, policy)
-        sending = Sending(client, topic)
+        sending = Sending(client, topic, keys=200 if load == "ten workers" else 20)
         try:
             return passed(name, workers, sending, load)
         finally:
@@ -127,9 +127,10 @@ def checked(result: Result, load: str) -> None:
     assert result.always_live
     assert result.running < float("inf")
     if load != "0.2":
-        assert result.degraded < 30
-        assert result.unready == 1.0
         assert result.handled <= AFTER + 5
+        if result.workers == 1 or "Failover" not in result.name:  # one of them has all messages
+            assert result.degraded < 30
+            assert result.unready == 1.0
         if "Failover" not in result.name:  # there one message is tried after the other anyway
             assert min(result.opened, result.still, result.closed) >= 1
 

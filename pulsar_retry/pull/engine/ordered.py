@@ -33,6 +33,7 @@ class OrderedLanes:
         self._now = clock.monotonic
         self._by_key = consumer_type == pulsar.ConsumerType.KeyShared
         self._table: LaneTable[Work] = LaneTable()
+        self._succeeded_at = -math.inf
         self._most = lanes.max_parked
         self._work_queue = work_queue
         self._lock = threading.Lock()
@@ -63,6 +64,8 @@ class OrderedLanes:
 
     def done(self, key: str, *, succeeded: bool) -> None:
         """Note that the first message of a lane is settled."""
+        if succeeded:
+            self._succeeded_at = self._now()
         with self._lock:
             following = self._table.done(key, succeeded=succeeded)
         if following is not None:
@@ -95,14 +98,19 @@ class OrderedLanes:
                 f"{self._table.parked} messages wait in parked lanes, so nothing is received "
                 "(Lanes(max_parked=…))"
             )
+        before = self._now() - _STUCK_AFTER
+        with self._lock:
+            stuck = [(lane, behind) for lane, behind in self._table.stuck(before) if behind]
         if not self._by_key:
-            with self._lock:
-                stuck = self._table.stuck(self._now() - _STUCK_AFTER)
             found += [
                 f"{topic} stands still: nothing has succeeded, and {behind} messages wait"
                 for topic, behind in stuck
-                if behind
             ]
+        elif len(stuck) > 1 and self._succeeded_at <= before:  # one key alone can be at fault
+            behind = sum(behind for _, behind in stuck)
+            found.append(
+                f"{len(stuck)} keys stand still: nothing has succeeded, and {behind} messages wait"
+            )
         return found
 
     @property

@@ -186,17 +186,18 @@ def _asked(port: str, page: str) -> tuple[int, Any]:
 
 
 class Sending:
-    """Publishes messages at a rate, with twenty keys in turn, until it is ended."""
+    """Publishes messages at a rate, with so many keys in turn, until it is ended."""
 
-    def __init__(self, client: pr.Client, topic: str) -> None:
+    def __init__(self, client: pr.Client, topic: str, keys: int = 20) -> None:
         self.sent: list[str] = []
+        self._keys = keys
         self._producer = client.create_producer(topic, send_timeout_millis=0)
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def send(self, text: str) -> None:
         """Publish one message."""
-        key = f"key-{len(self.sent) % 20}"
+        key = f"key-{len(self.sent) % self._keys}"
         self._producer.send_async(text.encode(), lambda *_: None, partition_key=key)
         self.sent.append(text)
 

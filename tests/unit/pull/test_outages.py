@@ -282,6 +282,22 @@ def test_health_says_that_messages_succeed_again(memory, service, start):
     subscriber.stop()
 
 
+@pytest.mark.parametrize(("keys", "state"), [(1, "running"), (2, "degraded")])
+def test_few_keys_that_stand_still_are_in_the_health(memory, service, start, keys, state):
+    """One key can have a bad message; if none of several goes on, it is an outage."""
+    service.bad = frozenset([b"bad"])
+    policy = pr.RetryPolicy(max_attempts=100, backoff=pr.Exponential(1, 5))
+    subscriber = start(consumer_type=KEY_SHARED, retry_policy=policy)
+    for number in range(2 * keys):
+        memory.send("orders", b"bad", key=str(number % keys))
+    memory.clock.advance(20)
+    assert state == subscriber.health.state
+    memory.send("orders", b"good", key="another")
+    memory.clock.advance(1)
+    assert "running" == subscriber.health.state
+    subscriber.stop()
+
+
 @pytest.mark.parametrize(("times", "state"), [(2, "running"), (3, "failed")])
 def test_a_broker_that_refuses_the_consumer_after_a_pause(memory, service, start, times, state):
     """While a topic moves, or what checks tokens is away, it may do that for a while."""
