@@ -86,6 +86,7 @@ def test_tdmqs_levels() -> None:
         RetryLater(1800, level=16),
         DeadLetter("retries-exhausted"),
     ] == actions
+    assert {2} == {each.level for each in policy.span(2)}
 
 
 @pytest.mark.parametrize(
