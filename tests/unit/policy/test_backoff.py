@@ -247,3 +247,8 @@ def test_a_wrong_part_of_a_text_is_named(text: str, named: str) -> None:
     """It is one of several."""
     with pytest.raises(pr.ConfigError, match=f"^{named}: "):
         backoff_of(text)
+
+
+def test_a_minimum_of_nothing_stays_nothing() -> None:
+    """However often it was multiplied."""
+    assert {0} == {pr.Exponential(0, 600).delay(attempt) for attempt in (1, 2, 10_000)}

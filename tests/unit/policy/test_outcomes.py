@@ -56,6 +56,12 @@ def test_outcomes_are_no_errors_of_ours(make: Callable[[], pr.Outcome]) -> None:
     assert isinstance(outcome, Exception)
 
 
+def test_a_time_is_kept_in_seconds() -> None:
+    """Whether it was given so or not."""
+    given = (5, timedelta(seconds=5), None)
+    assert [5.0, 5.0, None] == [pr.Unavailable(each).retry_after for each in given]
+
+
 def test_an_outcome_without_a_reason_has_a_usual_one() -> None:
     """Filters and metrics need a name."""
     assert ("rejected", "dropped") == (pr.Reject().reason, pr.Drop().reason)

@@ -41,6 +41,7 @@ class LateAndInvalid(Late, Invalid):
         pytest.param({"dead_letter_on": ValueError}, Invalid(), "dead_letter", id="its subclass"),
         pytest.param({"dead_letter_on": Invalid}, ValueError(), "retry", id="not its base"),
         pytest.param({"drop_on": (KeyError, Late)}, Late(), "drop", id="one of several"),
+        pytest.param({"stop_on": Late}, Late(), "stop", id="the list that stops"),
         pytest.param({"retry_on": Transient}, Late(), "retry", id="retried by its base"),
         pytest.param({"retry_on": Transient}, KeyError(), "dead_letter", id="not among them"),
         pytest.param(
@@ -96,6 +97,7 @@ def test_a_class_is_in_one_list_only() -> None:
         ({"retry_on": "ValueError"}, "retry_on='ValueError': expected a class of Exception, or"),
         ({"dead_letter_on": (ValueError, 5)}, "dead_letter_on=(<class 'ValueError'>, 5): expected"),
         ({"drop_on": ValueError()}, "drop_on=ValueError(): expected a class of Exception, or"),
+        ({"stop_on": ValueError()}, "stop_on=ValueError(): expected a class of Exception, or"),
         ({"retry_on": KeyboardInterrupt}, "retry_on=<class 'KeyboardInterrupt'>: expected"),
     ],
 )

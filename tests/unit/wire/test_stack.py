@@ -6,8 +6,16 @@ import traceback
 
 import pytest
 
+from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.wire import stack
-from pulsar_retry.wire.stack import fingerprint_of, formatted, own_frame, place_of
+from pulsar_retry.wire.stack import (
+    described,
+    fingerprint_of,
+    formatted,
+    of_handler,
+    own_frame,
+    place_of,
+)
 
 
 def simple(number):
@@ -158,6 +166,23 @@ def test_nothing_was_raised():
     assert not place_of(None).function
 
 
+def test_an_error_is_described_with_its_place():
+    """In the application, if it came through that; by the names of a program's first process."""
+    assert "/srv/shop/m.py:2 in f" == described(raises_in("/srv/shop", "/x/site-packages/h")).place
+    error = type("Declined", (Exception,), {"__module__": "__mp_main__"})("no")
+    assert ("", "Declined: no\n") == (described(error).place, described(error).traceback)
+    own = type("OwnError", (PulsarRetryError,), {"kind": "timeout"})("no")
+    assert described(own).traceback is None
+
+
+def test_a_handlers_part_of_a_traceback():
+    """What is around it depends on where it runs."""
+    around = "/x/pulsar_retry.pull.workers.threads", "/x/pulsar_retry.observe.spans"
+    trace = of_handler(raises_in(*around, "/srv/shop", "/srv/till").__traceback__)
+    assert ["shop", "till"] == [f.f_globals["__name__"] for f, _ in traceback.walk_tb(trace)]
+    assert of_handler(raises_in(*around).__traceback__) is None
+
+
 def test_classes_of_one_name():
     """Their errors are told apart by the module."""
     other = type("OfMainError", (Exception,), {"__module__": "shop"})
@@ -206,4 +231,4 @@ def test_the_place_is_in_the_application(folders, own):
 
 def test_there_is_no_place_in_this_package():
     """It raises errors that say themselves what they are of."""
-    assert own_frame(raises_in("/srv/pulsar_retry.consumer").__traceback__) is None
+    assert own_frame(raises_in("/srv/pulsar_retry.consumer.handoff").__traceback__) is None
