@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -140,6 +140,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(by_day)
         if {"broker", "index_ack_broker", "own_broker"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.broker)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape what is not UTF-8 in captured logs: pytest-xdist cannot send it."""
+    report = yield
+    report.sections = [
+        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -53,14 +53,13 @@ def dead_letters_of(
     """Return a function that has all ways to fail tried in a worker form, once."""
 
     def dead_letters_of(form: str) -> dict[bytes, dict[str, Any]]:
-        handler, options = FORMS[form]
+        handler, options = FORMS[form][0], {**FORMS[form][1]}
         at = f"{topic}-{form.replace(' ', '-')}"
         for payload in failing.WAYS:
             more = {"properties": {"text": b"\xff"}} if payload == b"properties" else {}
             publish(payload, topic=at, **more)
-        worker = client.subscriber(
-            at, SUBSCRIPTION, handler, retry_policy=failing.POLICY, concurrency=2, **options
-        )
+        options |= {"retry_policy": failing.POLICY, "breaker": None}  # all of them fail
+        worker = client.subscriber(at, SUBSCRIPTION, handler, concurrency=2, **options)
         count = len(failing.WAYS) - 1
         with worker:
             letters = read_all(client, f"{at}-{SUBSCRIPTION}-DLQ", count)
