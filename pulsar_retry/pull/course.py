@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.pull.engine.work_queue import HANDLED_BY, WorkQueue
+from pulsar_retry.pull.engine.hand import HANDLED_BY, Hand
 from pulsar_retry.pull.report import Report, StopMode, StopRequest
 from pulsar_retry.runtime.clock import Clock
 
@@ -36,12 +36,12 @@ class Course:
     def __init__(
         self,
         run: Callable[[], None],
-        work_queue: WorkQueue,
+        hand: Hand,
         clock: Clock,
     ) -> None:
         """Make the course of a subscription, which *run* serves on a thread of its own."""
         self._run = run
-        self._work_queue = work_queue
+        self._hand = hand
         self._clock = clock
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -63,7 +63,7 @@ class Course:
     @property
     def is_handling(self) -> bool:
         """Whether the caller is a handler of the subscription, which cannot wait for its end."""
-        return HANDLED_BY.get() is self._work_queue
+        return HANDLED_BY.get() is self._hand
 
     def begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Start the receiving thread, without waiting.
@@ -96,7 +96,7 @@ class Course:
         """Ask the subscription to stop, without waiting."""
         now = self._clock.monotonic()
         self.stop = StopRequest(mode, now + seconds("timeout", timeout), now)
-        self._work_queue.notify()
+        self._hand.notify()
 
     def refused(self) -> Exception | None:
         """Return the error that prevented the subscription, for `start` to raise."""

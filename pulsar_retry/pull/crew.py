@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_retry.observe.tracing import spans_of
+from pulsar_retry.pull.engine.hand import Hand, Slot
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
 from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.pull.workers.threads import WorkerThread
@@ -30,7 +30,7 @@ class Crew:
     def __init__(
         self,
         options: Options,
-        work_queue: WorkQueue,
+        hand: Hand,
         settler: Settler,
         clock: Clock = SYSTEM,
         *,
@@ -41,7 +41,7 @@ class Crew:
 
         Args:
             options: The options of the subscriber.
-            work_queue: Where messages are taken from.
+            hand: Where messages are taken from.
             settler: Settles the messages.
             clock: The clock.
             loop: The event loop for ``async def`` handlers. None: they get a loop of their own.
@@ -50,10 +50,10 @@ class Crew:
         assert options.handler is not None  # noqa: S101 - it was checked
         self._options = options
         self._handler = options.handler
-        self._work_queue = work_queue
+        self._hand = hand
         self._settler = settler
         self._clock = clock
-        self._finisher = Finisher(work_queue, loop, lost)
+        self._finisher = Finisher(hand, loop, lost)
         self.threads: list[threading.Thread] = []
         self._crew: list[WorkerThread] = []
         self._on_loop: LoopWorkers | None = None
@@ -61,7 +61,7 @@ class Crew:
             self._start_on_loop(loop, lost)
         else:
             crew = [self._worker() for _ in range(options.concurrency)]
-            work_queue.slots.extend(worker.slot for worker in crew)
+            hand.slots.extend(worker.slot for worker in crew)
             for worker in crew:
                 self._start(worker)
 
@@ -73,7 +73,7 @@ class Crew:
             self._on_loop.replace(slot)
             return
         worker = self._worker()
-        self._work_queue.replace(slot, worker.slot)
+        self._hand.replace(slot, worker.slot)
         self._start(worker)
 
     def dead(self) -> list[tuple[Slot, BaseException]]:
@@ -116,7 +116,7 @@ class Crew:
         if (spans := spans_of(options.subscription)) is not None:
             handler = spans.traced_async(handler)
         workers = self._on_loop = LoopWorkers(
-            self._work_queue,
+            self._hand,
             self._settler,
             handler,
             options.concurrency,
@@ -143,7 +143,7 @@ class Crew:
             handler, close = process, process.close
             slot.interrupt = process.kill
         return WorkerThread(
-            self._work_queue,
+            self._hand,
             self._settler,
             self._around(handler, slot),
             slot=slot,

@@ -14,7 +14,7 @@ from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.outcomes import Reject, Retry
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.engine.work_queue import Work
+from pulsar_retry.pull.engine.hand import Held
 
 
 @attrs.define(eq=False)
@@ -27,7 +27,7 @@ class Pulled:
         settled: Whether the caller has settled the message.
     """
 
-    work: Work
+    work: Held
     policy: RetryPolicy
     settled: bool = False
 

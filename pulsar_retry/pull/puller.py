@@ -27,8 +27,8 @@ from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery, Pulled, hand_back_all
 from pulsar_retry.pull.engine.failure_letters import FailureLetters
+from pulsar_retry.pull.engine.hand import Hand, Held
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
 from pulsar_retry.pull.opening import open_subscription
 from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.rules.lease import LeaseClock
@@ -209,7 +209,7 @@ class Puller:
     def _delivery(
         self, settler: Settler, message: Any, deadline: Duration, policy: RetryPolicy
     ) -> Delivery:
-        pulled = Pulled(Work(message, 0, None), policy)
+        pulled = Pulled(Held(message, 0, None), policy)
         with self._lock:
             now = self._now()
             self._clock.begin(pulled, now)
@@ -278,7 +278,7 @@ class Puller:
             self._kept.clear()
             consumer = open_subscription(self._client, self._options, self._came).consumer
             self._settler = Settler(
-                WorkQueue(),
+                Hand(),
                 consumer,
                 RetryPolicy(),
                 FailureLetters(consumer.handle, self._options.letters.redact),

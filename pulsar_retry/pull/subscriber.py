@@ -24,12 +24,12 @@ from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.engine.breaker_gate import BreakerGate
 from pulsar_retry.pull.engine.failure_letters import FailureLetters
 from pulsar_retry.pull.engine.gauges import Gauges
+from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.probe import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT
 from pulsar_retry.pull.engine.receiver import Receiver
 from pulsar_retry.pull.engine.settler import Counts, Settler
 from pulsar_retry.pull.engine.supervisor import Supervisor
-from pulsar_retry.pull.engine.work_queue import WorkQueue
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.opening import Opened, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective
@@ -63,8 +63,8 @@ class Subscriber:
         self._policy = effective(options)
         self._lock = threading.Lock()
         self._clock = client.parts.clock
-        self._work_queue = WorkQueue(self._clock)
-        self.course = Course(self._run, self._work_queue, self._clock)
+        self._hand = Hand(self._clock)
+        self.course = Course(self._run, self._hand, self._clock)
         self._settler: Settler | None = None
         self._crew: Crew | None = None
         self._supervisor: Supervisor | None = None
@@ -258,7 +258,7 @@ class Subscriber:
     @property
     def in_hand(self) -> tuple[int, int]:
         """How many messages, and how many bytes, are in hand: what flow control limits."""
-        count, size = self._work_queue.in_hand()
+        count, size = self._hand.in_hand()
         return max(0, count), max(0, size)  # a worker may count first
 
     # -- the receiving thread -------------------------------------------------------------------
@@ -279,7 +279,7 @@ class Subscriber:
             counters = COUNTERS.of(self._options.topic, name)
             counters.count("subscriptions_failed", type(error).__name__)
         finally:
-            self._work_queue.close()
+            self._hand.close()
             close = partial(self._close, opened)
             close_in_time(close, lambda: self.course.stop, self._clock, self._facts())
             self.course.report_ended()
@@ -315,7 +315,7 @@ class Subscriber:
             self.course.report_opened()
             again = self._clock.monotonic() + pause
             while self.course.stop is None and (left := again - self._clock.monotonic()) > 0:
-                self._work_queue.wait(left)
+                self._hand.wait(left)
             pause = min(2 * pause, LONGEST_PAUSE)
         return None
 
@@ -325,7 +325,7 @@ class Subscriber:
 
     def _serve(self, opened: Opened) -> None:
         consumer, kind, keeps = opened
-        options, work_queue, clock = self._options, self._work_queue, self._clock
+        options, hand, clock = self._options, self._hand, self._clock
         letters = FailureLetters(
             consumer.handle,
             options.letters.redact,
@@ -333,16 +333,16 @@ class Subscriber:
         )
         lanes = None
         if is_ordered(kind):
-            lanes = OrderedLanes(options.lanes, work_queue, kind, clock)
+            lanes = OrderedLanes(options.lanes, hand, kind, clock)
         breaker, about = None, self._facts()
         if options.breaker is not None:
             facts = consumer.handle.facts
-            breaker = BreakerGate(options.breaker, work_queue, facts, about, clock)
+            breaker = BreakerGate(options.breaker, hand, facts, about, clock)
         self._consumer, self._breaker = consumer, breaker
         if options.admission is not None:
-            options.admission.attach(work_queue.notify)
+            options.admission.attach(hand.notify)
         settler = Settler(
-            work_queue,
+            hand,
             consumer,
             self._policy,
             letters,
@@ -353,7 +353,7 @@ class Subscriber:
             clock=clock,
         )
         receiver = Receiver(
-            work_queue,
+            hand,
             settler,
             flow_control=options.flow_control,
             lease=options.lease,
@@ -372,13 +372,11 @@ class Subscriber:
             if self._paused is not None:
                 receiver.pause(self._paused)
         lost = lambda: self.course.ask("abandon", 0)  # noqa: E731
-        crew = self._crew = Crew(
-            options, work_queue, settler, clock, loop=self.course.loop, lost=lost
-        )
+        crew = self._crew = Crew(options, hand, settler, clock, loop=self.course.loop, lost=lost)
         self._supervisor = Supervisor(
-            crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
+            crew, hand, settler, lease=options.lease, concurrency=options.concurrency
         )
-        gauges = Gauges(work_queue, options.flow_control, receiver.clock, self._supervisor, self)
+        gauges = Gauges(hand, options.flow_control, receiver.clock, self._supervisor, self)
         counters = settler.handle.watch.counters
         counters.attach(gauges)
         self.course.report_opened()
@@ -395,7 +393,7 @@ class Subscriber:
 
     def _finish_in_hand(self, receiver: Receiver) -> int:
         """Wait for the messages in hand as the stop mode says; return how many were not handled."""
-        work_queue, handed_back = self._work_queue, 0
+        hand, handed_back = self._hand, 0
         if self._settler is not None:  # only receipts are waited for
             self._settler.handle.outbox.kept.close()
         while (stop := self.course.stop) is not None and stop.mode != ABANDON:
@@ -403,29 +401,29 @@ class Subscriber:
             is_ready_too = stop.mode == HAND_BACK or self._options.admission is not None
             handed_back += self._hand_back(receiver, ready=is_ready_too)
             left = stop.deadline - self._clock.monotonic()
-            if left <= 0 or work_queue.in_hand()[0] <= 0:
+            if left <= 0 or hand.in_hand()[0] <= 0:
                 break
-            work_queue.wake(len(work_queue.ready))
-            work_queue.wait(min(left, receiver.look()))
-        for slot in work_queue.slots:  # the results of these handlers are ignored
-            if (work := slot.work) is not None:
-                slot.watched = work
-                slot.expire(work, interrupts=False)
+            hand.wake(len(hand.ready))
+            hand.wait(min(left, receiver.look()))
+        for slot in hand.slots:  # the results of these handlers are ignored
+            if (held := slot.work) is not None:
+                slot.watched = held
+                slot.expire(held, interrupts=False)
         return handed_back + self._hand_back(receiver, ready=True)
 
     def _hand_back(self, receiver: Receiver, *, ready: bool) -> int:
         """Give up messages that no handler has begun; closing the consumer redelivers them."""
         works = receiver.take_down(ready=ready)
-        for work in works:
-            self._work_queue.settled(work)
+        for held in works:
+            self._hand.settled(held)
         return len(works)
 
     def _reported(self, counted: Counts, handed_back: int) -> Report:
         stop = self.course.stop
         assert stop is not None  # noqa: S101 - otherwise an error ended the subscription
-        held = self._work_queue.in_hand()[0]
+        held = self._hand.in_hand()[0]
         counts = attrs.asdict(counted)
-        counts["acknowledged"] += self._work_queue.done()
+        counts["acknowledged"] += self._hand.done()
         return Report(
             mode=stop.mode,
             handed_back=handed_back,

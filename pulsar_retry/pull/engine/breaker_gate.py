@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsar_retry.errors import noted
-from pulsar_retry.pull.engine.work_queue import Item, Work, WorkQueue
+from pulsar_retry.pull.engine.hand import Hand, Held, Item
 from pulsar_retry.pull.rules.breaker import ENOUGH, Breaker, BreakerState, Circuit
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.wire.properties import reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Why the gate of the work queue is closed.
+#: Why the gate of the hand is closed.
 _REASON = "breaker"
 
 #: Seconds between two lines of the log while the breaker is not closed.
@@ -43,7 +43,7 @@ class BreakerGate:
     def __init__(
         self,
         breaker: Breaker,
-        work_queue: WorkQueue,
+        hand: Hand,
         facts: Callable[[Any], Any],
         about: dict[str, str],
         clock: Clock = SYSTEM,
@@ -52,13 +52,13 @@ class BreakerGate:
 
         Args:
             breaker: The settings.
-            work_queue: Holds the messages.
+            hand: Holds the messages.
             facts: Returns the facts of a message.
             about: What the log says of the subscription.
             clock: The clock.
         """
         self._circuit = Circuit(breaker)
-        self._work_queue = work_queue
+        self._hand = hand
         self._facts = facts
         self._about = about
         self._now = clock.monotonic
@@ -74,10 +74,10 @@ class BreakerGate:
 
     # -- outcomes -----------------------------------------------------------------------------
 
-    def failed(self, work: Work, error: BaseException) -> bool:
+    def failed(self, held: Held, error: BaseException) -> bool:
         """Record a failure; tell whether it uses up an attempt. If not, the message stays."""
-        key, now = self._key(work), self._now()
-        self.acknowledged(self._work_queue.done())
+        key, now = self._key(held), self._now()
+        self.acknowledged(self._hand.done())
         with self._lock:
             was_closed = self.is_closed()
             spends = self._circuit.failed(key, now)
@@ -85,15 +85,15 @@ class BreakerGate:
             if not self.is_closed():
                 self._error = f"{type(error).__name__}: {noted(error)}"[:_MOST_TEXT]
             if opens := was_closed and not self.is_closed():
-                self._work_queue.close_gate(_REASON)
+                self._hand.close_gate(_REASON)
                 self._says_at = now + _EVERY
         if opens:
             _log.warning(_OPENED, self._name, ENOUGH, self._error, extra=self._about)
         return spends
 
-    def succeeded(self, work: Work) -> None:
+    def succeeded(self, held: Held) -> None:
         """Record a success that `acknowledged` does not count."""
-        key = "" if self.is_closed() else self._key(work)
+        key = "" if self.is_closed() else self._key(held)
         with self._lock:
             began = self._circuit.opened_at
             if self.is_closed():
@@ -101,18 +101,18 @@ class BreakerGate:
                 return
             self._circuit.probe_succeeded(key)
             if closes := self.is_closed():
-                self._work_queue.open_gate(_REASON)
-        self._work_queue.notify()  # perhaps more may begin now
+                self._hand.open_gate(_REASON)
+        self._hand.notify()  # perhaps more may begin now
         if closes:
             _log.warning(_CLOSED, self._name, self._now() - began, extra=self._about)
 
-    def ended(self, work: Work) -> None:
+    def ended(self, held: Held) -> None:
         """Record that a message has ended, and that this says nothing about an outage."""
         if not self.is_closed():
-            key = self._key(work)
+            key = self._key(held)
             with self._lock:
                 self._circuit.ended(key)
-            self._work_queue.notify()
+            self._hand.notify()
 
     def acknowledged(self, total: int) -> None:
         """Record how many messages the workers have acknowledged in total."""
@@ -148,7 +148,7 @@ class BreakerGate:
 
     def wants_more(self) -> bool:
         """Tell whether to receive more messages to choose from."""
-        held = self._held()
+        held = self._gated()
         return len(held) < CANDIDATES or all(
             self._circuit.was_probed(self._key(each)) for each in held
         )
@@ -159,13 +159,13 @@ class BreakerGate:
         Of those that are equal, the newest is chosen, or after the next failure the oldest, and so
         on: bad messages are often neighbours, and must not keep the others out.
         """
-        held = self._held()
+        held = self._gated()
         if not held:
             return False
         best = min(reversed(held) if self._takes_newest else held, key=self._rank)
         key = self._key(best)
         with self._lock:
-            if not self.is_closed() and self._work_queue.let_in(best):
+            if not self.is_closed() and self._hand.let_in(best):
                 self._circuit.begin(key, self._now())
         return True
 
@@ -184,13 +184,13 @@ class BreakerGate:
             "(if the messages are at fault: Reject, dead_letter_on or breaker=None)"
         )
 
-    def _held(self) -> list[Item]:
-        return list(self._work_queue.held)
+    def _gated(self) -> list[Item]:
+        return list(self._hand.gated)
 
     def _rank(self, item: Item) -> tuple[bool, bool]:
-        work = Work.of(item)
-        is_retry = reconsume_times(self._facts(work.message).properties) > 0
-        return self._circuit.rank(self._key(work), retried=is_retry)
+        held = Held.of(item)
+        is_retry = reconsume_times(self._facts(held.message).properties) > 0
+        return self._circuit.rank(self._key(held), retried=is_retry)
 
     def _key(self, item: Item) -> str:
         key: str = self._facts(item[0]).chain

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.engine.supervisor import Supervisor
-from pulsar_retry.pull.engine.work_queue import WorkQueue
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lease import LeaseClock
@@ -24,13 +24,13 @@ class Gauges:
 
     def __init__(
         self,
-        work_queue: WorkQueue,
+        hand: Hand,
         limits: FlowControl,
         clock: LeaseClock,
         supervisor: Supervisor,
         subscriber: Patient,
     ) -> None:
-        self._work_queue = work_queue
+        self._hand = hand
         self._limits = limits
         self._clock = clock
         self._supervisor = supervisor
@@ -38,7 +38,7 @@ class Gauges:
 
     def gauges(self) -> dict[str, float]:
         """Return the messages in hand, the load, the seconds of a lease, and the problems."""
-        count, size = self._work_queue.in_hand()
+        count, size = self._hand.in_hand()
         count, size = max(0, count), max(0, size)  # a worker may count first
         return {
             "inflight": float(count),

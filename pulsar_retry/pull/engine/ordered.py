@@ -1,4 +1,4 @@
-"""A thread-safe wrapper of the lanes, which puts their messages into the work queue."""
+"""A thread-safe wrapper of the lanes, which makes their messages ready."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pulsar
 
-from pulsar_retry.pull.engine.work_queue import Place, Work, WorkQueue
+from pulsar_retry.pull.engine.hand import Hand, Held, Place
 from pulsar_retry.pull.rules.lanes import Lanes, LaneTable
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
@@ -26,16 +26,16 @@ class OrderedLanes:
     def __init__(
         self,
         lanes: Lanes,
-        work_queue: WorkQueue,
+        hand: Hand,
         consumer_type: pulsar.ConsumerType,
         clock: Clock = SYSTEM,
     ) -> None:
         self._now = clock.monotonic
         self._by_key = consumer_type == pulsar.ConsumerType.KeyShared
-        self._table: LaneTable[Work] = LaneTable()
+        self._table: LaneTable[Held] = LaneTable()
         self._succeeded_at = -math.inf
         self._most = lanes.max_parked
-        self._work_queue = work_queue
+        self._hand = hand
         self._lock = threading.Lock()
         self._era = 0
 
@@ -55,12 +55,12 @@ class OrderedLanes:
     def admit(self, message: Any, size: int) -> None:
         """Make a received message ready, now or when it is its turn."""
         key = self.key_of(message)
-        work = Work(message, size, None if key is None else Place(key, era=self._era))
+        held = Held(message, size, None if key is None else Place(key, era=self._era))
         if key is not None:
             with self._lock:
-                if not self._table.offer(key, work):
+                if not self._table.offer(key, held):
                     return
-        self._work_queue.queue.append(work)
+        self._hand.queue.append(held)
 
     def done(self, key: str, *, succeeded: bool) -> None:
         """Note that the first message of a lane is settled."""
@@ -69,14 +69,14 @@ class OrderedLanes:
         with self._lock:
             following = self._table.done(key, succeeded=succeeded)
         if following is not None:
-            self._work_queue.put(following)
+            self._hand.put(following)
 
-    def park(self, key: str, work: Work, delay: float) -> None:
+    def park(self, key: str, held: Held, delay: float) -> None:
         """Have the first message of a lane handled again in *delay* seconds."""
         now = self._now()
         with self._lock:
-            self._table.park(key, work.again(), now + delay, now)
-        self._work_queue.notify()
+            self._table.park(key, held.again(), now + delay, now)
+        self._hand.notify()
 
     def tick(self) -> float:
         """Make due messages ready; return the seconds until the next one is due."""
@@ -86,8 +86,8 @@ class OrderedLanes:
         with self._lock:
             due = self._table.take_due(now)
             wait = self._table.next_due() - now
-        for work in due:
-            self._work_queue.put(work)
+        for held in due:
+            self._hand.put(held)
         return wait
 
     def problems(self) -> list[str]:
@@ -142,8 +142,8 @@ class OrderedLanes:
         """Tell whether a message was received before `begin_anew`."""
         return place.era != self._era
 
-    def clear(self, unstarted: Sequence[Work] = ()) -> list[Work]:
+    def clear(self, unstarted: Sequence[Held] = ()) -> list[Held]:
         """Remove and return what waits or is parked; remove the lanes of *unstarted* messages."""
-        keys = {work.lane for work in unstarted}
+        keys = {held.lane for held in unstarted}
         with self._lock:
             return self._table.clear(keys)

@@ -17,6 +17,7 @@ import pulsar
 
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.breaker_gate import CANDIDATES, BreakerGate
+from pulsar_retry.pull.engine.hand import Hand, Held, Item, Slot
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.probe import (
     ENOUGH_ERRORS,
@@ -28,7 +29,6 @@ from pulsar_retry.pull.engine.probe import (
 )
 from pulsar_retry.pull.engine.renewal import Renewal
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
 from pulsar_retry.pull.rules.flow import FlowControl, FlowGate
 from pulsar_retry.pull.rules.lease import Lease, LeaseClock
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -70,7 +70,7 @@ _REST_AFTER = 5.0
 #: Seconds for which the attempts in lanes are remembered after that.
 _REMEMBERED = 3600.0
 
-#: Why the gate of the work queue is closed.
+#: Why the gate of the hand is closed.
 _PAUSED = "paused"
 
 #: Seconds after which more workers are woken if one worker has not finished.
@@ -91,7 +91,7 @@ class Receiver:
 
     def __init__(
         self,
-        work_queue: WorkQueue,
+        hand: Hand,
         settler: Settler,
         *,
         flow_control: FlowControl,
@@ -114,7 +114,7 @@ class Receiver:
         self._supervise = supervise
         self._about = about
         self._now = clock.monotonic
-        self._work_queue = work_queue
+        self._hand = hand
         self._settler = settler
         self._handle = handle = settler.handle
         self._flowing, self._whole = handle.receiving.flowing, handle.whole
@@ -147,7 +147,7 @@ class Receiver:
         self._receive_lock = (
             threading.Lock()
         )  # held by the thread that receives, or decides about it
-        self._renewal = Renewal(handle.in_hand.main.raw, self._now, work_queue.notify)
+        self._renewal = Renewal(handle.in_hand.main.raw, self._now, hand.notify)
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Receive until *is_over* returns True.
@@ -157,9 +157,9 @@ class Receiver:
             Exception: a handler has raised an error that ends the subscription, or the workers are
                 lost.
         """
-        self._batch_size = len(self._work_queue.slots)
+        self._batch_size = len(self._hand.slots)
         self._receive_lock.acquire()  # not released at the end: nothing is received any more
-        self._work_queue.top_up = self.top_up
+        self._hand.top_up = self.top_up
         while not is_over():
             if self._settler.fatal is not None:
                 raise self._settler.fatal
@@ -183,10 +183,10 @@ class Receiver:
                 self._await_workers(wait)
 
     def _wait(self, timeout: float) -> bool:
-        """Do what `WorkQueue.wait` does. Meanwhile a worker may receive."""
+        """Do what `Hand.wait` does. Meanwhile a worker may receive."""
         self._receive_lock.release()
         try:
-            return self._work_queue.wait(timeout)
+            return self._hand.wait(timeout)
         finally:
             self._receive_lock.acquire()
 
@@ -201,23 +201,23 @@ class Receiver:
         """
         if not self._receive_lock.acquire(blocking=False):
             return  # the receiving thread is receiving
-        work_queue = self._work_queue
+        hand = self._hand
         try:
             if self._may_receive():
                 self._adapt()
                 # If this worker does not take the others soon, the receiving thread wakes more.
-                if self._fill(None, taken) and not (taken and work_queue.idle):
+                if self._fill(None, taken) and not (taken and hand.idle):
                     return
         except Exception:  # noqa: BLE001 - the receiving thread gets the same error
             _log.debug("messages could not be received", exc_info=True)
         finally:
             self._receive_lock.release()
-        work_queue.notify()
+        hand.notify()
 
     def _is_wanted(self) -> bool:
         """Tell whether to receive more: a worker is idle, or will be soon."""
-        ready = len(self._work_queue.ready) if self._admission is None else self._unsent()
-        return ready < self._work_queue.low or bool(self._work_queue.idle and not ready)
+        ready = len(self._hand.ready) if self._admission is None else self._unsent()
+        return ready < self._hand.low or bool(self._hand.idle and not ready)
 
     def _is_held(self) -> bool:
         """Tell whether messages are ready that the admission control lets out at its own pace.
@@ -227,20 +227,20 @@ class Receiver:
         """
         return (
             self._admission is not None
-            and bool(self._work_queue.ready)
+            and bool(self._hand.ready)
             and self._admission.outlook().is_paced
         )
 
     def _let_out(self) -> None:
         """Wake workers for messages that became ready while none could be let out."""
-        if self._admission is not None and self._work_queue.ready and self._work_queue.idle:
-            self._work_queue.wake(min(self._admission.may_begin(), len(self._work_queue.ready)))
+        if self._admission is not None and self._hand.ready and self._hand.idle:
+            self._hand.wake(min(self._admission.may_begin(), len(self._hand.ready)))
 
     # -- receiving ------------------------------------------------------------------------------
 
     def _may_receive(self) -> bool:
         """Tell whether all parts that can keep messages out allow it."""
-        if self._work_queue.queue is self._work_queue.held:
+        if self._hand.queue is self._hand.gated:
             return False
         if self._admission is not None and self._admission.outlook().room <= self._unsent():
             return False
@@ -253,7 +253,7 @@ class Receiver:
         """
         if self._lanes is not None and (self._lanes.is_full or not self._renewal.is_over()):
             return False
-        count, size = self._work_queue.in_hand()
+        count, size = self._hand.in_hand()
         if self._lanes is not None:
             count -= self._lanes.set_aside
         return self._gate.is_open(count, size)
@@ -263,14 +263,14 @@ class Receiver:
 
         The breaker chooses among many, so many are received before.
         """
-        work_queue, admission = self._work_queue, self._admission
-        breaker.acknowledged(work_queue.done())
+        hand, admission = self._hand, self._admission
+        breaker.acknowledged(hand.done())
         if breaker.room() < 1 or (admission is not None and admission.may_begin() < 1):
             self._wait(wait)
             return
-        if not work_queue.held and self._has_room():
+        if not hand.gated and self._has_room():
             self._fill(wait)
-        if work_queue.held and breaker.wants_more() and self._has_room():
+        if hand.gated and breaker.wants_more() and self._has_room():
             self._fill(_A_MOMENT)
         if not breaker.let_in() and not self._has_room():
             self._wait(wait)
@@ -281,9 +281,9 @@ class Receiver:
         *wait* is how many seconds to wait for the first message; None does not wait. For *taken*,
         see `top_up`. Return whether there may be more.
         """
-        work_queue, lanes = self._work_queue, self._lanes
+        hand, lanes = self._hand, self._lanes
         settler, own_letters = self._settler, self._settler.own_letters
-        count, size = work_queue.in_hand()
+        count, size = hand.in_hand()
         if lanes is not None:
             count -= lanes.set_aside
         room = min(self._at_a_time(), self._limits.max_messages - count)
@@ -294,7 +294,7 @@ class Receiver:
             message = self._first(wait, flowing)
             # Get the function again: it may be the turn of the retry topic now.
             flowing = self._flowing()
-            put_up = work_queue.queue.append  # the gate may have been closed during the wait
+            put_up = hand.queue.append  # the gate may have been closed during the wait
             while True:
                 if own_letters.is_empty or not settler.is_superfluous(message):
                     length = message._message.length()  # noqa: SLF001 - data() would copy it
@@ -311,19 +311,19 @@ class Receiver:
         except pulsar.Timeout:
             pass
         finally:
-            work_queue.received += received
-            work_queue.received_size += total
+            hand.received += received
+            hand.received_size += total
         if received:
             self._probe.doubt()
             self._handed_out, self._handed_out_at = received, self._now()
             self._next_look = min(self._next_look, self._handed_out_at + self._interval)
-            work_queue.wake((1 if self._is_quick else received) - taken)
+            hand.wake((1 if self._is_quick else received) - taken)
         return has_more
 
     def _at_a_time(self) -> int:
         """Return how many messages may be received at once."""
-        if self._work_queue.queue is self._work_queue.held:
-            return max(1, CANDIDATES - len(self._work_queue.held))
+        if self._hand.queue is self._hand.gated:
+            return max(1, CANDIDATES - len(self._hand.gated))
         if self._admission is not None:  # it decides how many are received ahead
             return self._admission.outlook().room - self._unsent()
         return self._batch_size
@@ -334,7 +334,7 @@ class Receiver:
         Messages that are retried in place do not count: they must not keep the messages of other
         keys out.
         """
-        ready = self._work_queue.ready
+        ready = self._hand.ready
         if self._lanes is None:
             return len(ready)
         return sum(place is None or not place.retries for _, _, place in ready.copy())
@@ -377,13 +377,13 @@ class Receiver:
 
     def _await_workers(self, wait: float) -> None:
         """Wait until a worker is idle; wake more workers if that takes long."""
-        work_queue = self._work_queue
+        hand = self._hand
         is_held = self._admission is not None and self._admission.may_begin() < 1
-        if is_held or not (work_queue.ready and work_queue.idle):
+        if is_held or not (hand.ready and hand.idle):
             self._wait(wait)
         elif not self._wait(min(wait, _WAKE_MORE_AFTER)):
             self._is_quick = False
-            work_queue.wake(len(work_queue.ready))
+            hand.wake(len(hand.ready))
 
     # -- leases, lanes and the workers ------------------------------------------------------------
 
@@ -392,7 +392,7 @@ class Receiver:
         now = self._now()
         if now >= self._next_look:
             self._next_look = now + self._idle_interval
-            if self._work_queue.running() or self._work_queue.ready or len(self.clock):
+            if self._hand.running() or self._hand.ready or len(self.clock):
                 self._next_look = now + self._interval
                 self._look_at_leases(now)
             if now >= self._next_supervision:
@@ -401,7 +401,7 @@ class Receiver:
         wait = self._next_look - now
         if self._look_at_connection():
             wait = min(wait, self._glance)
-        self._work_queue.let_go()
+        self._hand.let_go()
         if self._breaker is not None and not self._breaker.is_closed():
             wait = min(wait, self._breaker.wait())
         if self._admission is not None:
@@ -421,18 +421,18 @@ class Receiver:
         for key in self.clock.expired(now):
             slot, item = cast("tuple[Slot, Item]", key)
             self._settler.expire(slot, item)
-        for slot in self._work_queue.slots:
+        for slot in self._hand.slots:
             watched = slot.watched
             if watched is not None and slot.work is not watched:
                 self.clock.end((slot, watched), now)
                 slot.watched = None
-            work = slot.work
-            if work is not slot.seen:
-                slot.seen, slot.seen_at = work, now
-            elif work is not None and watched is not work:
-                slot.watched = work
-                self.clock.begin((slot, work), slot.seen_at)
-        done = self._work_queue.done()
+            held = slot.work
+            if held is not slot.seen:
+                slot.seen, slot.seen_at = held, now
+            elif held is not None and watched is not held:
+                slot.watched = held
+                self.clock.begin((slot, held), slot.seen_at)
+        done = self._hand.done()
         self.clock.times.add(0.0, done - self._counted)
         self._counted = done
 
@@ -457,21 +457,21 @@ class Receiver:
             self._let_go()
         if lanes is not None and not (lanes.is_empty and self._renewal.is_over()):
             return True
-        return bool(self._work_queue.held or self._work_queue.ready)
+        return bool(self._hand.gated or self._hand.ready)
 
     def _let_go(self) -> None:
         """Let go of messages that no handler has begun. The broker may deliver them again."""
         if self._lanes is not None:
             self._lanes.begin_anew()
-        for work in self.take_down():
-            self._settler.let_go(work, self._cut)
+        for held in self.take_down():
+            self._settler.let_go(held, self._cut)
 
-    def take_down(self, *, ready: bool = True) -> list[Work]:
+    def take_down(self, *, ready: bool = True) -> list[Held]:
         """Remove and return the messages in hand that no handler has begun.
 
         Unless *ready*, those stay that a worker will take next.
         """
-        works = self._work_queue.unstarted() if ready else self._work_queue.waiting()
+        works = self._hand.unstarted() if ready else self._hand.waiting()
         return works if self._lanes is None else [*works, *self._lanes.clear(works)]
 
     # -- pauses -----------------------------------------------------------------------------------
@@ -479,14 +479,14 @@ class Receiver:
     def pause(self, reason: str) -> None:
         """Let no message begin until `resume`. Thread-safe."""
         self.paused = reason
-        self._work_queue.close_gate(_PAUSED)
-        self._work_queue.notify()
+        self._hand.close_gate(_PAUSED)
+        self._hand.notify()
 
     def resume(self) -> None:
         """Go on after `pause`. Thread-safe."""
         self.paused = None
-        self._work_queue.open_gate(_PAUSED)
-        self._work_queue.notify()
+        self._hand.open_gate(_PAUSED)
+        self._hand.notify()
 
     def problems(self) -> list[str]:
         """Return what keeps messages out, in words. Thread-safe."""
@@ -512,7 +512,7 @@ class Receiver:
         """
         if self.is_resting:
             return self._next_try - now if self._next_try > now else math.inf
-        if not self._is_pausing() or self._work_queue.running() or self._handle.is_busy:
+        if not self._is_pausing() or self._hand.running() or self._handle.is_busy:
             self._pausing_since = None
         elif self._pausing_since is None:
             self._pausing_since = now
@@ -523,9 +523,9 @@ class Receiver:
 
     def _rest(self) -> None:
         """Close the consumer, so that the broker delivers to others what no handler has begun."""
-        for work in self.take_down():
-            self._settler.remember(work, _REMEMBERED)
-            self._work_queue.settled(work)
+        for held in self.take_down():
+            self._settler.remember(held, _REMEMBERED)
+            self._hand.settled(held)
         self._handle.suspend()
         self.is_resting, self._pausing_since = True, None
         self._next_try, self._pause = 0.0, FIRST_PAUSE
@@ -547,9 +547,9 @@ class Receiver:
             self._refusal = text
             self._next_try = now + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-            self._work_queue.notify()  # for the time of the next try
+            self._hand.notify()  # for the time of the next try
             return False
         self.is_resting, self._cut = False, frozenset()
         self._refusal, self._denials = None, 0
-        self._renewal = Renewal(self._handle.in_hand.main.raw, self._now, self._work_queue.notify)
+        self._renewal = Renewal(self._handle.in_hand.main.raw, self._now, self._hand.notify)
         return True

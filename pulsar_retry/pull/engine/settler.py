@@ -32,9 +32,9 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.breaker_gate import BreakerGate
 from pulsar_retry.pull.engine.ending import ending, failure_of
 from pulsar_retry.pull.engine.failure_letters import FailureLetters
+from pulsar_retry.pull.engine.hand import Hand, Held, Item, Slot
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.own_letters import OwnLetters
-from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
 from pulsar_retry.pull.rules.crashes import CrashLoop, note_crash, one_more_crash
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.raw import raw_of
@@ -109,7 +109,7 @@ class Settler:
 
     def __init__(
         self,
-        work_queue: WorkQueue,
+        hand: Hand,
         consumer: Consumer,
         policy: RetryPolicy,
         letters: FailureLetters,
@@ -122,7 +122,7 @@ class Settler:
     ) -> None:
         """Make the settler of one subscription. For *late*, see `Lease`."""
         self._clock = clock
-        self._work_queue = work_queue
+        self._hand = hand
         self.consumer = consumer
         self.policy = policy
         self.handle = consumer.handle
@@ -147,18 +147,18 @@ class Settler:
         if not slot.may_settle(item):
             self._too_late(item)
             return
-        self._acknowledge(Work.of(item), ACKNOWLEDGED)
+        self._acknowledge(Held.of(item), ACKNOWLEDGED)
 
     def failed(self, slot: Slot, item: Item, error: BaseException) -> None:
         """Do what the policy decides about a message whose handler raised or returned *error*."""
         is_in_time = slot.may_settle(item)
         if (fatal := ending(error)) is not None:
-            self._end_subscription(Work.of(item) if is_in_time else None, fatal)
+            self._end_subscription(Held.of(item) if is_in_time else None, fatal)
         elif is_in_time:
             if isinstance(error, UnfinishedError) and not self._has_reported_unfinished:
                 self._has_reported_unfinished = True
                 _log.error("%s", error, extra=self.handle.watch.events.log_values(item[0]))
-            self.settle_failure(Work.of(item), error)
+            self.settle_failure(Held.of(item), error)
         else:
             self._too_late(item)
 
@@ -168,29 +168,29 @@ class Settler:
             return
         self._count("expired")
         error = LeaseExpired("the handler did not return before its lease expired")
-        self.settle_failure(Work.of(item), error)
+        self.settle_failure(Held.of(item), error)
 
     def not_settled(self, item: Item, error: BaseException) -> None:
         """Record that a message could not be acknowledged: it is redelivered."""
-        work = Work.of(item)
+        held = Held.of(item)
         self._count("unsettled")
-        self._log.not_settled(work.message, error, "redelivered")
-        self._work_queue.settled(work)
-        self._next(work)
+        self._log.not_settled(held.message, error, "redelivered")
+        self._hand.settled(held)
+        self._next(held)
 
     # -- carrying out -----------------------------------------------------------------------------
 
     def settle_failure(
-        self, work: Work, error: BaseException, policy: RetryPolicy | None = None
+        self, held: Held, error: BaseException, policy: RetryPolicy | None = None
     ) -> None:
         """Do what *policy*, or else the subscriber's, decides about a failure. Never raises."""
         try:
-            self.act_on_failure(work, error, policy or self.policy, keep=True)
+            self.act_on_failure(held, error, policy or self.policy, keep=True)
         except Exception as trouble:  # noqa: BLE001 - the worker continues; the message is redelivered
-            self.come_back(work, trouble)
+            self.come_back(held, trouble)
 
     def act_on_failure(
-        self, work: Work, error: BaseException, policy: RetryPolicy, *, keep: bool = False
+        self, held: Held, error: BaseException, policy: RetryPolicy, *, keep: bool = False
     ) -> Future[None] | None:
         """Do what *policy* decides about a failed message.
 
@@ -200,33 +200,33 @@ class Settler:
         Returns:
             The future of the hand-off; None if there is no hand-off.
         """
-        failure = failure_of(self.handle.facts(work.message), error, self._clock.now())
-        if not self._uses_attempt(work, failure, policy):
-            self._work_queue.put(work.again())  # it waits with the others
+        failure = failure_of(self.handle.facts(held.message), error, self._clock.now())
+        if not self._uses_attempt(held, failure, policy):
+            self._hand.put(held.again())  # it waits with the others
             return None
         verdict = None
         while verdict is None:
             changes = self.own_letters.changes
-            attempt = self.attempt(work)
+            attempt = self.attempt(held)
             action = decide(policy, attempt, failure)  # it may call the user's functions
-            if isinstance(action, RetryLater) and not self._can_retry(work):
+            if isinstance(action, RetryLater) and not self._can_retry(held):
                 action = DeadLetter(UNREADABLE_PROPERTIES)
             with self._recording:
                 # Two copies of a message can fail at the same moment. One must count the other.
-                if changes == self.own_letters.changes or attempt == self.attempt(work):
-                    verdict = self._recorded(work, action, attempt)
-        return self._carry_out(work, verdict, failure, keep=keep)
+                if changes == self.own_letters.changes or attempt == self.attempt(held):
+                    verdict = self._recorded(held, action, attempt)
+        return self._carry_out(held, verdict, failure, keep=keep)
 
-    def _uses_attempt(self, work: Work, failure: Failure, policy: RetryPolicy) -> bool:
+    def _uses_attempt(self, held: Held, failure: Failure, policy: RetryPolicy) -> bool:
         """Tell the breaker of a failure; return whether the policy decides about the message."""
         if self._breaker is None:
             return True
         if is_chosen(policy, failure.error):
-            self._breaker.ended(work)
+            self._breaker.ended(held)
             return True
-        return self._breaker.failed(work, failure.cause or failure.error)
+        return self._breaker.failed(held, failure.cause or failure.error)
 
-    def attempt(self, work: Work) -> int:
+    def attempt(self, held: Held) -> int:
         """Return the number of this attempt: 1 and the failed attempts before it.
 
         These are the count in the message's properties, the redeliveries if retries use nacks, and
@@ -236,25 +236,25 @@ class Settler:
         messages only the memory of this process counts, so that no message is dead-lettered too
         early.
         """
-        return 1 + self._failures(work)
+        return 1 + self._failures(held)
 
-    def _can_retry(self, work: Work) -> bool:
+    def _can_retry(self, held: Held) -> bool:
         """Tell whether a message can be retried: a letter could not have all of its properties."""
-        return work.lane is not None or self._nacks or self.handle.facts(work.message).is_text
+        return held.lane is not None or self._nacks or self.handle.facts(held.message).is_text
 
-    def _failures(self, work: Work) -> int:
+    def _failures(self, held: Held) -> int:
         """Return how many earlier attempts have failed."""
-        facts = self.handle.facts(work.message)
+        facts = self.handle.facts(held.message)
         count = reconsume_times(facts.properties)
-        if self._nacks and work.message.message_id().batch_index() < 0:
-            count += self.handle.in_hand.returns.attempts_before(raw_of(work.message))
+        if self._nacks and held.message.message_id().batch_index() < 0:
+            count += self.handle.in_hand.returns.attempts_before(raw_of(held.message))
         if not self.own_letters.is_empty:
             count = max(count, self.own_letters.failures(facts.chain))
-        return count + (work.place.retries if work.place is not None else 0)
+        return count + (held.place.retries if held.place is not None else 0)
 
-    def _recorded(self, work: Work, action: Action, attempt: int) -> FailureVerdict:
+    def _recorded(self, held: Held, action: Action, attempt: int) -> FailureVerdict:
         """Record failure number *attempt* of a message, and return what to do. Call it locked."""
-        if isinstance(action, RetryLater) and work.lane is None:
+        if isinstance(action, RetryLater) and held.lane is None:
             failures, delay = attempt - (not action.counted), action.delay
             if not self._nacks:
                 delay = max(delay, LEAST_DELAY)
@@ -262,60 +262,60 @@ class Settler:
             failures, delay = attempt, 0.0
         else:
             return FailureVerdict(action, attempt)
-        facts = self.handle.facts(work.message)
+        facts = self.handle.facts(held.message)
         self.own_letters.failed(facts.chain, failures, delay)
         stamp = self.own_letters.stamp(facts.chain, facts.properties)
         return FailureVerdict(action, attempt, failures=failures, stamp=stamp)
 
     def _carry_out(
-        self, work: Work, verdict: FailureVerdict, failure: Failure, *, keep: bool
+        self, held: Held, verdict: FailureVerdict, failure: Failure, *, keep: bool
     ) -> Future[None] | None:
         """Act on the decision about a failed message; *keep*: see `act_on_failure`."""
         action, attempt = verdict.action, verdict.attempt
-        self._log.failed(work.message, action, failure, attempt)
+        self._log.failed(held.message, action, failure, attempt)
         match action:
             case DeadLetter():
                 custom = {}
                 if isinstance(failure.error, CrashLoop):
                     custom[FAILURE_CRASHES] = str(failure.error.crashes)
                 future = self._letters.dead(
-                    work.message,
+                    held.message,
                     action,
                     failure,
                     failures=verdict.failures,
                     custom=custom,
                     keep=keep,
                 )
-                return self._follow(work, "dead_lettered", future, verdict)
-            case RetryLater() if work.lane is not None:
-                self._retry_in_lane(work, action, failure, attempt)
+                return self._follow(held, "dead_lettered", future, verdict)
+            case RetryLater() if held.lane is not None:
+                self._retry_in_lane(held, action, failure, attempt)
             case RetryLater() if self._nacks:
-                self._retry_by_nack(work, action)
+                self._retry_by_nack(held, action)
             case RetryLater():
                 future = self._letters.retry(
-                    work.message,
+                    held.message,
                     action,
                     failure,
                     failures=verdict.failures,
                     least_delay=LEAST_DELAY,
                     custom={
-                        **one_more_crash(self.handle.facts(work.message).properties, failure.cause),
+                        **one_more_crash(self.handle.facts(held.message).properties, failure.cause),
                         FAILURE_STAMP: str(verdict.stamp),
                     },
                     keep=keep,
                 )
-                return self._follow(work, _kind(action), future, verdict)
+                return self._follow(held, _kind(action), future, verdict)
             case Stop():
-                self._end_subscription(work, failure.error)
+                self._end_subscription(held, failure.error)
             case _:  # Discard
-                self._acknowledge(work, DROPPED)
+                self._acknowledge(held, DROPPED)
         return None
 
     def _follow(
-        self, work: Work, kind: str, future: Future[None], verdict: FailureVerdict
+        self, held: Held, kind: str, future: Future[None], verdict: FailureVerdict
     ) -> Future[None]:
         """Return *future*, the result of a hand-off, and note its letter when that is published."""
-        key = self.handle.facts(work.message).chain
+        key = self.handle.facts(held.message).chain
 
         def ended(future: Future[None]) -> None:
             error = future.exception()
@@ -326,21 +326,21 @@ class Settler:
             else:
                 self.own_letters.forget(key, verdict.failures)
             if error is not None:
-                self.not_settled(work, error)  # the consumer has requested the redelivery
+                self.not_settled(held, error)  # the consumer has requested the redelivery
             else:
-                self._settled(work, kind)
+                self._settled(held, kind)
 
         future.add_done_callback(ended)
         return future
 
-    def _end_subscription(self, work: Work | None, error: BaseException) -> None:
+    def _end_subscription(self, held: Held | None, error: BaseException) -> None:
         """End the subscription; the message is redelivered after that."""
         self.fatal = self.fatal or error
-        if work is not None:
+        if held is not None:
             with contextlib.suppress(Exception):  # the consumer is closed: it is redelivered anyway
-                self.consumer.negative_acknowledge(work.message)
-            self._work_queue.settled(work)
-        self._work_queue.notify()
+                self.consumer.negative_acknowledge(held.message)
+            self._hand.settled(held)
+        self._hand.notify()
 
     def is_superfluous(self, message: Any) -> bool:
         """Tell whether *message* is superseded by a newer letter, or was dead-lettered here.
@@ -366,22 +366,22 @@ class Settler:
         return own.supersede(facts.chain, count, stamp)
 
     def _retry_in_lane(
-        self, work: Work, action: RetryLater, failure: Failure, attempt: int
+        self, held: Held, action: RetryLater, failure: Failure, attempt: int
     ) -> None:
         """Have a message handled again in its lane, before any other of its key."""
-        lanes, place = self._lanes, work.place
+        lanes, place = self._lanes, held.place
         assert lanes is not None and place is not None and place.lane is not None  # noqa: S101, PT018 - it is in a lane
         self._count(_kind(action))
         place.retries += action.counted
-        note_crash(self.handle.facts(work.message), failure.cause)
+        note_crash(self.handle.facts(held.message), failure.cause)
         if lanes.is_of_before(place):
-            self.let_go(work, frozenset())
-            self._next(work)
+            self.let_go(held, frozenset())
+            self._next(held)
             return
-        lanes.park(place.lane, work, action.delay)
+        lanes.park(place.lane, held, action.delay)
         error = failure.cause or failure.error
         self.handle.watch.retried(
-            raw_of(work.message),
+            raw_of(held.message),
             "lane",
             action.delay,
             error=error,
@@ -389,70 +389,70 @@ class Settler:
             counted=action.counted,
         )
 
-    def _retry_by_nack(self, work: Work, action: RetryLater) -> None:
+    def _retry_by_nack(self, held: Held, action: RetryLater) -> None:
         """Have the broker deliver a message again."""
         self._count(_kind(action))
         if action.counted:
-            self.consumer.negative_acknowledge(work.message, delay=action.delay)
+            self.consumer.negative_acknowledge(held.message, delay=action.delay)
         else:
-            self.handle.ask_back(work.message, action.delay)
-        self._work_queue.settled(work)
+            self.handle.ask_back(held.message, action.delay)
+        self._hand.settled(held)
 
-    def let_go(self, work: Work, cut: frozenset[bool]) -> None:
+    def let_go(self, held: Held, cut: frozenset[bool]) -> None:
         """Forget a message that the broker delivers again, if at all; this is not a retry.
 
         The count of its retries in a lane is remembered for a while. For *cut*, see
         `Handle.cut`.
         """
-        self.remember(work)
-        self.handle.let_go(work.message, cut)
-        self._work_queue.settled(work)
+        self.remember(held)
+        self.handle.let_go(held.message, cut)
+        self._hand.settled(held)
 
-    def remember(self, work: Work, seconds: float = 0.0) -> None:
+    def remember(self, held: Held, seconds: float = 0.0) -> None:
         """Remember for a while, and for *seconds* more, how often a lane has retried a message."""
-        if work.place is not None and work.place.retries > 0:
-            chain = self.handle.facts(work.message).chain
-            self.own_letters.failed(chain, self._failures(work), seconds)
+        if held.place is not None and held.place.retries > 0:
+            chain = self.handle.facts(held.message).chain
+            self.own_letters.failed(chain, self._failures(held), seconds)
 
-    def _acknowledge(self, work: Work, kind: str) -> None:
+    def _acknowledge(self, held: Held, kind: str) -> None:
         """Acknowledge a message and count it as *kind*."""
         try:
             if kind == ACKNOWLEDGED:
-                self.consumer.acknowledge(work.message)
+                self.consumer.acknowledge(held.message)
             else:
-                self.handle.settling.settle_as(work.message, kind)
+                self.handle.settling.settle_as(held.message, kind)
         except Exception as error:  # noqa: BLE001 - the consumer is closed
-            self.not_settled(work, error)
+            self.not_settled(held, error)
             return
         if self._breaker is not None and kind == ACKNOWLEDGED:
-            self._breaker.succeeded(work)
-        self._settled(work, kind)
+            self._breaker.succeeded(held)
+        self._settled(held, kind)
 
-    def _settled(self, work: Work, kind: str) -> None:
+    def _settled(self, held: Held, kind: str) -> None:
         """Count a settled message as *kind*, and go on with its lane."""
         self._count(kind)
-        self._work_queue.settled(work)
-        self._next(work, succeeded=kind == ACKNOWLEDGED)
+        self._hand.settled(held)
+        self._next(held, succeeded=kind == ACKNOWLEDGED)
 
-    def come_back(self, work: Work, trouble: BaseException) -> None:
+    def come_back(self, held: Held, trouble: BaseException) -> None:
         """Have a message redelivered, or handled again in its lane: it could not be settled."""
         if self._breaker is not None:
-            self._breaker.ended(work)
-        lanes, place = self._lanes, work.place
+            self._breaker.ended(held)
+        lanes, place = self._lanes, held.place
         key = None if place is None or lanes is None or lanes.is_of_before(place) else place.lane
         if lanes is not None and key is not None:
-            self._log.not_settled(work.message, trouble, "handled again")
-            lanes.park(key, work, _AGAIN)  # else later ones of its key would overtake it
+            self._log.not_settled(held.message, trouble, "handled again")
+            lanes.park(key, held, _AGAIN)  # else later ones of its key would overtake it
             return
         try:
-            self.consumer.negative_acknowledge(work.message)
+            self.consumer.negative_acknowledge(held.message)
         except Exception:  # noqa: BLE001 - it is redelivered when the consumer closes
             _log.debug("the redelivery of a message could not be requested", exc_info=True)
-        self.not_settled(work, trouble)
+        self.not_settled(held, trouble)
 
-    def _next(self, work: Work, *, succeeded: bool = False) -> None:
-        if work.lane is not None and self._lanes is not None:
-            self._lanes.done(work.lane, succeeded=succeeded)
+    def _next(self, held: Held, *, succeeded: bool = False) -> None:
+        if held.lane is not None and self._lanes is not None:
+            self._lanes.done(held.lane, succeeded=succeeded)
 
     def _too_late(self, item: Item) -> None:
         if self._late == "refuse":

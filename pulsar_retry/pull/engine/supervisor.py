@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pulsar_retry.errors import WorkersLostError
+from pulsar_retry.pull.engine.hand import Hand, Held, Slot
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import Slot, Work, WorkQueue
 from pulsar_retry.pull.rules.lease import Lease
 
 _log = logging.getLogger("pulsar_retry")
@@ -55,14 +55,14 @@ class Supervisor:
     def __init__(
         self,
         workers: Workers,
-        work_queue: WorkQueue,
+        hand: Hand,
         settler: Settler,
         *,
         lease: Lease,
         concurrency: int,
     ) -> None:
         self._workers = workers
-        self._work_queue = work_queue
+        self._hand = hand
         self._settler = settler
         self._cap = lease.max_abandoned or max(LEAST_CAP, concurrency)
         self._patience = lease.max_total + _PATIENCE
@@ -75,7 +75,7 @@ class Supervisor:
 
     def look(self, now: float) -> None:
         """Replace workers that hang or have died; end the subscription if that does not help."""
-        if self._work_queue.closed:
+        if self._hand.closed:
             return
         self._abandoned = [slot for slot in self._abandoned if slot.work is not None]
         self._look_at_handlers(now)
@@ -86,7 +86,7 @@ class Supervisor:
 
     def abandoned(self) -> int:
         """Return how many handlers still run although their lease has expired. Thread-safe."""
-        slots = [*self._abandoned, *self._work_queue.slots]
+        slots = [*self._abandoned, *self._hand.slots]
         return sum(slot.work is not None and slot.work is slot.expired for slot in slots)
 
     def problems(self) -> list[str]:
@@ -102,7 +102,7 @@ class Supervisor:
 
     def _look_at_handlers(self, now: float) -> None:
         late = {}
-        for slot in list(self._work_queue.slots):
+        for slot in list(self._hand.slots):
             if slot.work is None or slot.work is not slot.expired:
                 continue
             since = late[slot] = self._late_since.get(slot, now)
@@ -128,7 +128,7 @@ class Supervisor:
             self._deaths += 1
             _log.error("a worker has died and is replaced", exc_info=error, extra=self._facts())
             if (item := slot.work) is not None and slot.may_settle(item):
-                self._settler.come_back(Work.of(item), error)
+                self._settler.come_back(Held.of(item), error)
             if self._deaths > self._cap:
                 self._end(f"more than {self._cap} workers have died", error)
                 return
@@ -162,7 +162,7 @@ class Supervisor:
             error = WorkersLostError(text)
             error.__cause__ = cause
             self._settler.fatal = error
-            self._work_queue.notify()
+            self._hand.notify()
 
     def _facts(self) -> dict[str, str]:
         counters = self._settler.handle.watch.counters

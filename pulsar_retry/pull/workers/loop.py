@@ -14,8 +14,8 @@ from typing import Any
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.ending import contained
+from pulsar_retry.pull.engine.hand import HANDLED_BY, Hand, Item, Slot
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Item, Slot, WorkQueue
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.wire.owner import Recipient
 
@@ -40,7 +40,7 @@ class LoopWorkers:
 
     def __init__(
         self,
-        work_queue: WorkQueue,
+        hand: Hand,
         settler: Settler,
         handler: Callable[[Any], Awaitable[Any]],
         concurrency: int,
@@ -52,7 +52,7 @@ class LoopWorkers:
         """Make workers; they do not run yet.
 
         Args:
-            work_queue: Where messages are taken from.
+            hand: Where messages are taken from.
             settler: Settles the messages.
             handler: Called with each message.
             concurrency: How many messages are handled at a time.
@@ -61,20 +61,20 @@ class LoopWorkers:
             clock: It is notified when a worker begins and ends to wait.
         """
         self._clock = clock
-        self._work_queue = work_queue
+        self._hand = hand
         self._settler = settler
         self._handler = handler
         self._admission = admission
         if admission is not None:
-            work_queue.low = max(2, min(_LOW, concurrency // 2))
+            hand.low = max(2, min(_LOW, concurrency // 2))
         self._around = around or contextlib.nullcontext()
         self._slots = [Slot() for _ in range(concurrency)]
-        work_queue.slots.extend(self._slots)
+        hand.slots.extend(self._slots)
         for slot in self._slots:
             clock.begin(slot)
         # There may be thousands of slots, all on one thread. The first slot counts for all of them.
         self._counting_slot = self._slots[0]
-        work_queue.counting = [self._counting_slot]
+        hand.counting = [self._counting_slot]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._replacements: list[asyncio.Future[None]] = []
         self.error: BaseException | None = None
@@ -104,7 +104,7 @@ class LoopWorkers:
             return
 
         def ended(running: Future[None]) -> None:
-            if self._work_queue.closed:
+            if self._hand.closed:
                 return
             if running.cancelled() or (error := running.exception()) is None:
                 lost()
@@ -114,7 +114,7 @@ class LoopWorkers:
         running.add_done_callback(ended)
 
     async def _work(self) -> None:
-        HANDLED_BY.set(self._work_queue)
+        HANDLED_BY.set(self._hand)
         RECIPIENT.set(self._settler.handle.plan.recipient)
         self._loop = asyncio.get_running_loop()
         try:
@@ -128,7 +128,7 @@ class LoopWorkers:
     def replace(self, slot: Slot) -> None:
         """Replace the worker of *slot*, which hangs, by another one. Thread-safe."""
         fresh = Slot()
-        self._work_queue.replace(slot, fresh)
+        self._hand.replace(slot, fresh)
         self._clock.begin(fresh)
 
         def begin() -> None:
@@ -154,11 +154,11 @@ class LoopWorkers:
             self._clock.end(slot)
 
     async def _handle_until_closed(self, slot: Slot) -> None:
-        work_queue, admission, loop = self._work_queue, self._admission, asyncio.get_running_loop()
+        hand, admission, loop = self._hand, self._admission, asyncio.get_running_loop()
         awake = asyncio.Event()
 
         def wake() -> None:
-            if not work_queue.closed:
+            if not hand.closed:
                 self._clock.begin(slot)
             try:
                 loop.call_soon_threadsafe(awake.set)
@@ -166,19 +166,19 @@ class LoopWorkers:
                 self._clock.end(slot)
                 self._lost()
 
-        while not (work_queue.closed or slot.retired):
-            if not work_queue.ready:
+        while not (hand.closed or slot.retired):
+            if not hand.ready:
                 slot.work = None
                 awake.clear()
-                if work_queue.lie_down(wake):
+                if hand.lie_down(wake):
                     self._clock.end(slot)
                     await awake.wait()
                 continue
             if admission is not None and admission.may_begin() < 1:
                 slot.work = None
                 awake.clear()
-                work_queue.idle.append(wake)  # the receiving thread wakes it when there is room
-                if not work_queue.closed:
+                hand.idle.append(wake)  # the receiving thread wakes it when there is room
+                if not hand.closed:
                     self._clock.end(slot)
                     await awake.wait()
                 continue
@@ -188,11 +188,11 @@ class LoopWorkers:
 
     def _take_down(self) -> Item | None:
         """Take the next message that was let out; return None if there is none any more."""
-        work_queue = self._work_queue
-        if len(work_queue.ready) == work_queue.low > 0:
-            work_queue.top_up()  # before the message is taken, so that it still counts as waiting
+        hand = self._hand
+        if len(hand.ready) == hand.low > 0:
+            hand.top_up()  # before the message is taken, so that it still counts as waiting
         try:
-            return work_queue.ready.popleft()
+            return hand.ready.popleft()
         except IndexError:
             return None
 

@@ -24,7 +24,7 @@ from pulsar_retry.errors import ConfigError, WorkerCrashedError, shown
 from pulsar_retry.letters.facts import Facts
 from pulsar_retry.policy.outcomes import Defer, outcome_of
 from pulsar_retry.pull.engine.ending import ENDS, Ending, ending, failed_with
-from pulsar_retry.pull.engine.work_queue import Slot
+from pulsar_retry.pull.engine.hand import Slot
 from pulsar_retry.pull.rules.crashes import check_crashes
 from pulsar_retry.pull.typed import of_message
 from pulsar_retry.pull.workers.pickled import Writers, carried, restored

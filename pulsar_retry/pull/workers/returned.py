@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_retry.errors import UnfinishedError
 from pulsar_retry.policy.outcomes import Defer
 from pulsar_retry.pull.engine.ending import contained
-from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Slot, WorkQueue
+from pulsar_retry.pull.engine.hand import HANDLED_BY, Hand, Slot
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,19 +36,19 @@ class Finisher:
 
     def __init__(
         self,
-        work_queue: WorkQueue | None = None,
+        hand: Hand | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         """Make a finisher.
 
         Args:
-            work_queue: Where the messages come from (`HANDLED_BY`).
+            hand: Where the messages come from (`HANDLED_BY`).
             loop: Where awaitables run. If it is None, a loop on its own thread is made when it is
                 needed.
             lost: Called if *loop* is found closed.
         """
-        self._work_queue = work_queue
+        self._hand = hand
         self._loop = loop
         self._lost = lost
         self._lock = threading.Lock()
@@ -89,7 +89,7 @@ class Finisher:
 
     async def awaited(self, result: Any) -> Any:
         """Do what `finish` does, on an event loop."""
-        HANDLED_BY.set(self._work_queue)
+        HANDLED_BY.set(self._hand)
         while True:
             if isinstance(result, Future):
                 import asyncio  # noqa: PLC0415 - as above

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsar_retry.policy.outcomes import outcome_of
+from pulsar_retry.pull.engine.hand import HANDLED_BY, Hand, Slot
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Slot, WorkQueue
 from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
@@ -26,7 +26,7 @@ class WorkerThread:
 
     def __init__(
         self,
-        work_queue: WorkQueue,
+        hand: Hand,
         settler: Settler,
         handler: Callable[[Any], Any],
         *,
@@ -38,7 +38,7 @@ class WorkerThread:
         """Make a thread; it is not started here.
 
         Args:
-            work_queue: Where messages are taken from.
+            hand: Where messages are taken from.
             settler: Settles the messages that are not simply acknowledged.
             handler: Called with each message.
             slot: Its state, as other threads see it.
@@ -46,7 +46,7 @@ class WorkerThread:
             close: Called at the end.
             clock: Makes the thread, and the lock that it waits on.
         """
-        self._work_queue = work_queue
+        self._hand = hand
         self._settler = settler
         self._handler = handler
         self._close = close
@@ -59,14 +59,14 @@ class WorkerThread:
         self.thread = clock.thread(target=self._run, name="pulsar-retry-worker", daemon=True)
 
     def _run(self) -> None:
-        HANDLED_BY.set(self._work_queue)
+        HANDLED_BY.set(self._hand)
         try:
-            while not self._work_queue.closed:
+            while not self._hand.closed:
                 self._handle_all()
                 if self.slot.retired:
                     return
-                self._work_queue.top_up(1)  # often there are more: then no thread has to wake up
-                if not self._work_queue.ready and self._work_queue.lie_down(self._sleep.release):
+                self._hand.top_up(1)  # often there are more: then no thread has to wake up
+                if not self._hand.ready and self._hand.lie_down(self._sleep.release):
                     self._sleep.acquire()
         except BaseException as error:  # noqa: BLE001 - the supervisor reports it
             self.error = error
@@ -76,15 +76,15 @@ class WorkerThread:
 
     def _handle_all(self) -> None:
         """Handle messages until none is ready. Written inline, because it runs once per message."""
-        work_queue, slot, handler, settler = (
-            self._work_queue,
+        hand, slot, handler, settler = (
+            self._hand,
             self.slot,
             self._handler,
             self._settler,
         )
         finish = self._finisher.finish
-        take, acknowledge = work_queue.ready.popleft, settler.consumer.acknowledge
-        while not (work_queue.closed or slot.retired):
+        take, acknowledge = hand.ready.popleft, settler.consumer.acknowledge
+        while not (hand.closed or slot.retired):
             try:
                 item = take()
             except IndexError:

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from pulsar_retry.pull.engine.work_queue import WorkQueue
+from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.workers.loop import LoopWorkers
 
 COUNT = 40
@@ -21,15 +21,15 @@ class Counted:
         sums: What waits, is out or is done, whenever a receiving thread might have asked.
     """
 
-    def __init__(self, work_queue: WorkQueue) -> None:
+    def __init__(self, hand: Hand) -> None:
         self.out = self.done = 0
         self.sums: set[int] = set()
-        self._work_queue = work_queue
-        work_queue.top_up = self.look
+        self._hand = hand
+        hand.top_up = self.look
 
     def look(self) -> None:
         """Add up, as a receiving thread does."""
-        self.sums.add(len(self._work_queue.ready) + self.out + self.done)
+        self.sums.add(len(self._hand.ready) + self.out + self.done)
 
     def may_begin(self) -> int:
         """Return how many may begin if four may be out."""
@@ -43,42 +43,42 @@ class Counted:
         await asyncio.sleep(0)
         self.out -= 1
         self.done += 1
-        self._work_queue.wake(1)
+        self._hand.wake(1)
 
 
-async def run(work_queue: WorkQueue, admission: Counted) -> None:
+async def run(hand: Hand, admission: Counted) -> None:
     """Run eight workers until nothing is ready."""
     settler: Any = SimpleNamespace(
         consumer=SimpleNamespace(acknowledge=lambda _: None),
         handle=SimpleNamespace(plan=SimpleNamespace(recipient=None)),
     )
-    workers = LoopWorkers(work_queue, settler, admission.handle, 8, admission=admission)  # type: ignore[arg-type]
+    workers = LoopWorkers(hand, settler, admission.handle, 8, admission=admission)  # type: ignore[arg-type]
     working = asyncio.create_task(workers._work())
-    while (work_queue.ready or admission.out) and not working.done():  # noqa: ASYNC110 - nothing tells
+    while (hand.ready or admission.out) and not working.done():  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0)
-    work_queue.close()
+    hand.close()
     await working
 
 
 def test_each_message_is_counted_once() -> None:
     """On its way out, too; else one more than allowed would be received meanwhile."""
-    work_queue = WorkQueue()
-    work_queue.ready.extend((number, 1, None) for number in range(COUNT))
-    admission = Counted(work_queue)
-    asyncio.run(run(work_queue, admission))
+    hand = Hand()
+    hand.ready.extend((number, 1, None) for number in range(COUNT))
+    admission = Counted(hand)
+    asyncio.run(run(hand, admission))
     assert ({COUNT}, COUNT) == (admission.sums, admission.done)
 
 
 def test_what_is_taken_back_meanwhile_is_not_out() -> None:
     """The receiving thread lets go of what nobody has begun to handle, after a new connection."""
-    work_queue = WorkQueue()
-    work_queue.ready.append((0, 1, None))
+    hand = Hand()
+    hand.ready.append((0, 1, None))
 
     class Late(Counted):
         def may_begin(self) -> int:
-            work_queue.unstarted()
+            hand.unstarted()
             return super().may_begin()
 
-    admission = Late(work_queue)
-    asyncio.run(run(work_queue, admission))
+    admission = Late(hand)
+    asyncio.run(run(hand, admission))
     assert (0, 0) == (admission.out, admission.done)

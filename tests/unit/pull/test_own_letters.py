@@ -10,9 +10,9 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.pull.engine.failure_letters import FailureLetters
+from pulsar_retry.pull.engine.hand import Hand, Held
 from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
 from pulsar_retry.testing import MemoryBroker
 
 
@@ -201,7 +201,7 @@ def test_copies_that_fail_at_the_same_moment() -> None:
     memory.send("orders", b"order")
     message = consumer.receive(1000)
     settler = Settler(
-        WorkQueue(),
+        Hand(),
         consumer,
         pr.RetryPolicy(),
         FailureLetters(consumer.handle),
@@ -225,7 +225,7 @@ def test_copies_that_fail_at_the_same_moment() -> None:
     def fail() -> None:
         if is_judged.is_set():
             other_begins.set()
-        future = settler.act_on_failure(Work(message, 5, None), TimeoutError(), policy)
+        future = settler.act_on_failure(Held(message, 5, None), TimeoutError(), policy)
         assert future is not None
         future.result(120)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pulsar
 import pytest
 
+from pulsar_retry.pull.engine.hand import Hand, Slot
 from pulsar_retry.pull.engine.receiver import Receiver
-from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lease import Lease
 
@@ -34,14 +34,14 @@ class Queue:
 
 
 def receiver(
-    work_queue: WorkQueue,
+    hand: Hand,
     queue: Queue,
     flow_control: FlowControl | None = None,
     *,
     begun: bool = True,
 ) -> Receiver:
     """Return what receives from *queue* for one worker, as if its thread had *begun*."""
-    work_queue.slots.append(Slot())
+    hand.slots.append(Slot())
     settler: Any = SimpleNamespace(
         consumer=queue,
         handle=SimpleNamespace(
@@ -54,7 +54,7 @@ def receiver(
         fatal=None,
     )
     made = Receiver(
-        work_queue,
+        hand,
         settler,
         flow_control=flow_control or FlowControl(),
         lease=Lease(),
@@ -64,80 +64,80 @@ def receiver(
         probe=Future,
     )
     if begun:
-        work_queue.top_up = made.top_up
+        hand.top_up = made.top_up
     return made
 
 
 def test_a_worker_receives_what_is_there() -> None:
     """As much as it may at a time, and then more; the receiving thread sleeps on."""
-    work_queue, queue = WorkQueue(), Queue(4)
-    receiver(work_queue, queue)
-    work_queue.top_up()
-    assert (1, 10) == work_queue.in_hand()
-    work_queue.top_up()
-    assert (3, 30) == work_queue.in_hand()
-    assert not work_queue.wait(0)
+    hand, queue = Hand(), Queue(4)
+    receiver(hand, queue)
+    hand.top_up()
+    assert (1, 10) == hand.in_hand()
+    hand.top_up()
+    assert (3, 30) == hand.in_hand()
+    assert not hand.wait(0)
 
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_worker_without_work_takes_the_first(others: int) -> None:
     """No other worker is woken for it; the receiving thread is, if others sleep."""
-    work_queue, woken = WorkQueue(), []
-    receiver(work_queue, Queue(4))
-    work_queue.idle.extend([lambda: woken.append(1)] * others)
-    work_queue.top_up(1)
-    assert (1, 10) == work_queue.in_hand()
+    hand, woken = Hand(), []
+    receiver(hand, Queue(4))
+    hand.idle.extend([lambda: woken.append(1)] * others)
+    hand.top_up(1)
+    assert (1, 10) == hand.in_hand()
     assert not woken
-    assert work_queue.wait(0) == bool(others)
+    assert hand.wait(0) == bool(others)
 
 
 def test_nothing_is_received_before_the_receiving_thread_runs() -> None:
     """The subscriber is not ready: it could not tell that its handler calls it, for example."""
-    work_queue, queue = WorkQueue(), Queue(4)
-    receiver(work_queue, queue, begun=False)
-    work_queue.top_up(1)
+    hand, queue = Hand(), Queue(4)
+    receiver(hand, queue, begun=False)
+    hand.top_up(1)
     assert queue.left == 4
 
 
 def test_a_worker_waits_for_nothing() -> None:
     """That is what the receiving thread is woken for."""
-    work_queue, queue = WorkQueue(), Queue(0)
-    receiver(work_queue, queue)
-    work_queue.top_up()
-    assert work_queue.wait(0)
+    hand, queue = Hand(), Queue(0)
+    receiver(hand, queue)
+    hand.top_up()
+    assert hand.wait(0)
 
 
 def test_flow_control_holds_workers_back_too() -> None:
     """They receive no more than may be in hand."""
-    work_queue, queue = WorkQueue(), Queue(3)
-    receiver(work_queue, queue, FlowControl(max_messages=1))
-    work_queue.top_up()
-    work_queue.top_up()
-    assert (1, 10) == work_queue.in_hand()
+    hand, queue = Hand(), Queue(3)
+    receiver(hand, queue, FlowControl(max_messages=1))
+    hand.top_up()
+    hand.top_up()
+    assert (1, 10) == hand.in_hand()
     assert queue.left == 2
 
 
 def test_errors_are_the_receiving_threads() -> None:
     """A worker must go on; it wakes who knows what to do."""
-    work_queue, queue = WorkQueue(), Queue(1)
+    hand, queue = Hand(), Queue(1)
     queue.error = pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
-    receiver(work_queue, queue)
-    work_queue.top_up()
-    assert work_queue.wait(0)
-    assert (0, 0) == work_queue.in_hand()
+    receiver(hand, queue)
+    hand.top_up()
+    assert hand.wait(0)
+    assert (0, 0) == hand.in_hand()
 
 
 def test_nothing_is_received_after_the_end() -> None:
     """Nor while the receiving thread is at it: what it counts, it alone has received."""
-    work_queue, queue = WorkQueue(), Queue(3)
-    receiver(work_queue, queue).run(lambda: True)
-    work_queue.top_up()
+    hand, queue = Hand(), Queue(3)
+    receiver(hand, queue).run(lambda: True)
+    hand.top_up()
     assert queue.left == 3
 
 
 def test_what_has_an_order_stays_if_only_letters_are_cut_off() -> None:
     """The topic's messages would have to be asked for again, and come behind later ones."""
-    receives: Any = receiver(WorkQueue(), Queue(0))
+    receives: Any = receiver(Hand(), Queue(0))
     let_go: list[frozenset[bool]] = []
     receives._lanes = SimpleNamespace(
         begin_anew=lambda: let_go.append(receives._cut),

@@ -15,8 +15,8 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.observe.counting import COUNTERS
+from pulsar_retry.pull.engine.hand import Slot
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import Slot
 from pulsar_retry.pull.workers import processes as process_workers
 from pulsar_retry.pull.workers.processes import ProcessWorker
 from pulsar_retry.testing import MemoryBroker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pulsar_retry.pull.engine.work_queue import Slot, Work, WorkQueue
+from pulsar_retry.pull.engine.hand import Hand, Held, Slot
 
 
 def item(number: int = 0) -> tuple[str, int, None]:
@@ -14,49 +14,49 @@ def item(number: int = 0) -> tuple[str, int, None]:
 
 def test_a_worker_does_not_sleep_beside_work() -> None:
     """What was put up before it lay down is seen."""
-    work_queue = WorkQueue()
-    work_queue.ready.append(item())
-    assert not work_queue.lie_down(lambda: None)
-    assert not work_queue.idle
+    hand = Hand()
+    hand.ready.append(item())
+    assert not hand.lie_down(lambda: None)
+    assert not hand.idle
 
 
 def test_a_worker_is_woken_once() -> None:
     """For one message one worker."""
-    work_queue, woken = WorkQueue(), []
-    assert work_queue.lie_down(lambda: woken.append("a"))
-    assert work_queue.lie_down(lambda: woken.append("b"))
-    work_queue.put(item())
+    hand, woken = Hand(), []
+    assert hand.lie_down(lambda: woken.append("a"))
+    assert hand.lie_down(lambda: woken.append("b"))
+    hand.put(item())
     assert ["b"] == woken
-    work_queue.wake(5)
+    hand.wake(5)
     assert ["b", "a"] == woken
 
 
 def test_what_is_in_hand() -> None:
     """Received, less acknowledged by workers, less settled otherwise."""
-    work_queue, slot = WorkQueue(), Slot()
-    work_queue.slots.append(slot)
-    work_queue.received, work_queue.received_size = 5, 50
+    hand, slot = Hand(), Slot()
+    hand.slots.append(slot)
+    hand.received, hand.received_size = 5, 50
     slot.done, slot.size = 2, 20
-    work_queue.settled(Work(*item()))
-    assert (2, 20) == work_queue.in_hand()
+    hand.settled(Held(*item()))
+    assert (2, 20) == hand.in_hand()
 
 
 def test_news_are_kept_for_who_comes_late() -> None:
     """Many at once are one."""
-    work_queue = WorkQueue()
-    work_queue.notify()
-    work_queue.notify()
-    assert [True, False] == [work_queue.wait(0.01), work_queue.wait(0.01)]
+    hand = Hand()
+    hand.notify()
+    hand.notify()
+    assert [True, False] == [hand.wait(0.01), hand.wait(0.01)]
 
 
 def test_the_end_wakes_everybody() -> None:
     """And nobody lies down after it."""
-    work_queue, woken = WorkQueue(), threading.Event()
-    work_queue.slots.append(Slot())
-    work_queue.lie_down(woken.set)
-    work_queue.close()
+    hand, woken = Hand(), threading.Event()
+    hand.slots.append(Slot())
+    hand.lie_down(woken.set)
+    hand.close()
     assert woken.is_set()
-    assert not work_queue.lie_down(woken.clear)
+    assert not hand.lie_down(woken.clear)
 
 
 def test_a_delivery_is_settled_by_one() -> None:

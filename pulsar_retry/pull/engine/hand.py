@@ -1,9 +1,9 @@
-"""The state that the receiving thread and the workers share.
+"""The hand: the messages that are received and not settled, and the workers.
 
-Only one thread at a time receives messages. It puts them into a deque, which needs no lock, and the
-workers take them from there. A worker that finds none goes to sleep until it is woken, and notifies
-the receiving thread. Many messages are received together. A lock, or a switch between threads, is
-necessary only once for all of them.
+The receiving thread and the workers share it. Only one thread at a time receives messages. It puts
+them into a deque, which needs no lock, and the workers take them from there. A worker that finds
+none goes to sleep until it is woken, and notifies the receiving thread. Many messages are received
+together. A lock, or a switch between threads, is necessary only once for all of them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Place:
     era: int = 0
 
 
-class Work(NamedTuple):
-    """A message in hand.
+class Held(NamedTuple):
+    """A message in hand: the only record of it.
 
     On its way from the receiving thread to a worker it is a plain tuple of the same fields, which
-    takes a fifth of the time to make. `Work.of` gives it names.
+    takes a fifth of the time to make. `Held.of` gives it names.
 
     Attributes:
         message: The `pulsar.Message`.
@@ -57,14 +57,14 @@ class Work(NamedTuple):
         """The key of its lane; None if it has no lane."""
         return None if self.place is None else self.place.lane
 
-    def again(self) -> Work:
+    def again(self) -> Held:
         """Return the same message for another attempt: slots know an attempt by its object."""
-        return Work(*self)
+        return Held(*self)
 
     @classmethod
-    def of(cls, item: Item) -> Work:
-        """Return *item* as a `Work`, with named fields."""
-        return item if isinstance(item, Work) else cls(*item)
+    def of(cls, item: Item) -> Held:
+        """Return *item* as a `Held`, with named fields."""
+        return item if isinstance(item, Held) else cls(*item)
 
 
 Item = tuple[Any, int, Place | None]
@@ -138,12 +138,12 @@ class Slot:
             return True
 
 
-class WorkQueue:
+class Hand:
     """The messages in hand, and the workers. Thread-safe.
 
     Attributes:
         ready: The messages to be handled next.
-        held: Messages that could be handled next, but a gate is closed.
+        gated: Messages that could be handled next, but the gate is closed.
         queue: Where messages go that could be handled next: one of these two.
         idle: For each worker that sleeps, the function that wakes it.
         slots: The workers.
@@ -158,7 +158,7 @@ class WorkQueue:
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self.ready: deque[Item] = deque()
-        self.held: deque[Item] = deque()
+        self.gated: deque[Item] = deque()
         self.queue = self.ready
         self._closed_by: set[str] = set()
         self.idle: deque[Callable[[], object]] = deque()
@@ -193,7 +193,7 @@ class WorkQueue:
         by.done, by.size = slot.done, slot.size
         self.slots[self.slots.index(slot)] = by
 
-    def settled(self, work: Work) -> None:
+    def settled(self, work: Held) -> None:
         """Record a message that was settled other than by a worker's own acknowledgement."""
         with self._lock:
             self._settled += 1
@@ -241,8 +241,8 @@ class WorkQueue:
         """Hold all messages that no handler has begun, until `let_in` or `open_gate`."""
         with self._lock:
             self._closed_by.add(reason)
-            self.queue = self.held
-            self.held.extend(self._taken(self.ready))
+            self.queue = self.gated
+            self.gated.extend(self._taken(self.ready))
 
     def open_gate(self, reason: str) -> None:
         """Hold no message any more, unless the gate is closed for another reason."""
@@ -254,17 +254,17 @@ class WorkQueue:
 
     def let_go(self) -> None:
         """Make held messages ready if the gate is open: one may have come while it opened."""
-        if self.held and self.queue is self.ready:
-            self.ready.extend(self._taken(self.held))
+        if self.gated and self.queue is self.ready:
+            self.ready.extend(self._taken(self.gated))
             self.wake(len(self.slots))
 
     def let_in(self, work: Item) -> bool:
         """Have a held message handled while the gate is closed; tell whether it was still held."""
         try:
-            self.held.remove(work)
+            self.gated.remove(work)
         except ValueError:  # the gate has opened in this moment
             return False
-        work = Work.of(work)
+        work = Held.of(work)
         if work.place is None:  # so that the settler learns how it ends
             work = work._replace(place=Place())
         self.ready.append(work)
@@ -272,12 +272,12 @@ class WorkQueue:
         return True
 
     @staticmethod
-    def _taken(queue: deque[Item]) -> list[Work]:
+    def _taken(queue: deque[Item]) -> list[Held]:
         """Empty *queue*, and return what was in it."""
         taken = []
         with contextlib.suppress(IndexError):
             while True:
-                taken.append(Work.of(queue.popleft()))
+                taken.append(Held.of(queue.popleft()))
         return taken
 
     def close(self) -> None:
@@ -298,13 +298,13 @@ class WorkQueue:
         """Wait until something has changed, *timeout* seconds at most; tell whether it has."""
         return self._changed.acquire(timeout=timeout)
 
-    def unstarted(self) -> list[Work]:
+    def unstarted(self) -> list[Held]:
         """Remove and return the messages that no handler has begun."""
         return [*self.waiting(), *self._taken(self.ready)]
 
-    def waiting(self) -> list[Work]:
+    def waiting(self) -> list[Held]:
         """Remove and return the messages that are held."""
-        return self._taken(self.held)
+        return self._taken(self.gated)
 
     def running(self) -> int:
         """Return how many handlers run within their lease."""
@@ -312,4 +312,4 @@ class WorkQueue:
 
 
 #: The queue that the current handler's message came from.
-HANDLED_BY: ContextVar[WorkQueue | None] = ContextVar("HANDLED_BY", default=None)
+HANDLED_BY: ContextVar[Hand | None] = ContextVar("HANDLED_BY", default=None)
