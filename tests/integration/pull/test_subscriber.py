@@ -100,9 +100,10 @@ def test_a_handler_decides(start, publish, dead_letters):
     (dead,) = dead_letters(1)
     assert "no-such-customer" == pr.DeadLetter.of(dead).failure.reason
     report = subscriber.stop()
-    assert (2, 6, 1, 1) == (
+    assert (2, 1, 5, 1, 1) == (
         report.acknowledged,
         report.retried,
+        report.deferred,
         report.dead_lettered,
         report.dropped,
     )
