@@ -51,6 +51,16 @@ class Facts:
         """When the message was first published; for other clients' letters, the letter's time."""
         return read_published(self.properties) or self.sent
 
+    @property
+    def name(self) -> str:
+        """What tells the message and its letters from others until a redrive.
+
+        It is `chain`, but letters have none if their origin was copied, or written by another
+        client. Then it is `key`, which all messages with this origin share.
+        """
+        has_none = self.chain == self.message_id and origin_message_id(self.properties)
+        return self.key if has_none else self.chain
+
     def origin(self, subscription: str) -> Origin:
         """Return the origin of a letter that *subscription* makes of the message."""
         return Origin(self.topic, self.message_id, subscription)

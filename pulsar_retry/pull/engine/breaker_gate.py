@@ -193,7 +193,7 @@ class BreakerGate:
         return self._circuit.rank(self._key(held), retried=is_retry)
 
     def _key(self, item: Item) -> str:
-        key: str = self._facts(item[0]).chain
+        key: str = self._facts(item[0]).name
         return key
 
     @property

@@ -110,12 +110,14 @@ def test_a_backlog_in_an_outage(memory, service, start, kind):
     subscriber.stop()
 
 
-def test_few_bad_messages_are_dead_lettered_as_documented(memory, service, start):
-    """Eight alone, which is too few for an outage."""
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_few_bad_messages_are_dead_lettered_as_documented(memory, service, start, is_copied):
+    """Eight alone, which is too few for an outage; also if their letters have no identity."""
     service.bad = frozenset(b"bad %d" % number for number in range(8))
     subscriber = start()
     for each in service.bad:
-        memory.send("orders", each)
+        copied = {"ORIGIN_MESSAGE_ID": f"7:{each[-1]}:-1"} if is_copied else {}
+        memory.send("orders", each, properties=copied)
     memory.join("orders", "billing")
     dead = memory.dead_letters("orders", "billing")
     assert service.bad == {each.data() for each in dead}
