@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.pull.engine.hand import HANDLED_BY, Hand
-from pulsar_retry.pull.report import Report, StopMode, StopRequest
+from pulsar_retry.pull.report import DRAIN, Report, StopMode, StopRequest
 from pulsar_retry.runtime.clock import Clock
 
 if TYPE_CHECKING:
     import asyncio
+
+#: Why the gate of the hand is closed.
+_STOPPING = "stopping"
 
 
 class Course:
@@ -96,6 +99,8 @@ class Course:
         """Ask the subscription to stop, without waiting."""
         now = self._clock.monotonic()
         self.stop = StopRequest(mode, now + seconds("timeout", timeout), now)
+        if mode != DRAIN:  # no handler begins any more
+            self._hand.close_gate(_STOPPING)
         self._hand.notify()
 
     def refused(self) -> Exception | None:
