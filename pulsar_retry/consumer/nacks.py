@@ -361,7 +361,7 @@ class Nacks:
                 self._scheduled -= 1
             if places:
                 return tick * _TICK
-            self._end_first_tick()
+            self._end_first_tick(tick, places)
         return None
 
     def _is_due(self, tick: int, entry: Entry, index: int) -> bool:
@@ -369,8 +369,14 @@ class Nacks:
         known = self.pending.get(entry)
         return known is not None and known.dues.get(index) == tick
 
-    def _end_first_tick(self) -> None:
-        del self._ticks[heapq.heappop(self._heap)]
+    def _end_first_tick(self, tick: int, places: deque[tuple[Entry, int]]) -> None:
+        """Forget *tick* if it has no more places, and is still the first one.
+
+        A garbage collection may just have called this object, which then has scheduled anew.
+        """
+        if not places and self._heap[:1] == [tick] and self._ticks.get(tick) is places:
+            del self._ticks[tick]
+            heapq.heappop(self._heap)
 
     def _take(self, until: float) -> list[_Pending]:
         """Remove entries that are due by *until*, and return them; not too many at a time.
@@ -394,8 +400,7 @@ class Nacks:
                         taken += map(self._pop, {each for each, _ in self._time_outs})
                     else:
                         taken.append(self._pop(entry))
-                if not places:
-                    self._end_first_tick()
+                self._end_first_tick(tick, places)
         return taken
 
     def _pop(self, entry: Entry) -> _Pending:

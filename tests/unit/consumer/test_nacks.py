@@ -318,6 +318,32 @@ def test_against_one_due_time_for_each_message(steps: list[tuple[str, int, int, 
         assert due - SLACK <= world.at(number) <= due + BOUND
 
 
+@pytest.mark.parametrize("way", ["take", "head"])
+def test_a_garbage_collection_settles_what_is_looked_at(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is due later is released then: nothing of it is lost."""
+    world, is_due, settled = World(), nacks.Nacks._is_due, []
+    for number in range(76):  # as many as make it schedule anew with the last of them
+        world.queue.add(Id(number), 1.0)
+    for number in range(76, 86):
+        world.queue.add(Id(number), 2.0)
+
+    def collected(queue: nacks.Nacks, *place: object) -> bool:
+        if not settled:
+            settled.extend(range(76))
+            for number in settled:
+                queue.cancel(Id(number))
+        return is_due(queue, *place)
+
+    monkeypatch.setattr(nacks.Nacks, "_is_due", collected)
+    if way == "head":
+        world.queue.check()
+    world.run(5)
+    assert settled
+    assert set(range(76, 86)) <= set(world.released) < set(range(86))
+
+
 def test_nacking_and_settling_for_ever_takes_no_memory() -> None:
     """Neither at the same moment nor at ever new ones."""
     world = World()
