@@ -10,7 +10,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from threading import get_ident
 from typing import Any, Never, ParamSpec, Self, TypeVar, cast
 
@@ -341,7 +341,8 @@ class Client(pulsar.Client):
             if message_listener is not None:
                 message_listener(consumer, message)
 
-        listens = message_listener is not None
+        def listener(*, letters: bool) -> Any:
+            return None if message_listener is None else handle.listener(deliver, letters=letters)
 
         def subscribe() -> tuple[Any, Any]:
             with contextlib.ExitStack() as on_failure:
@@ -354,9 +355,7 @@ class Client(pulsar.Client):
                         plan.topics.retry,
                         subscription_name,
                         consumer_type=pulsar.ConsumerType.Shared,
-                        message_listener=handle.listener(deliver, letters=True)
-                        if listens
-                        else None,
+                        message_listener=listener(letters=True),
                         initial_position=pulsar.InitialPosition.Earliest,
                         **of_both,
                     )
@@ -364,22 +363,23 @@ class Client(pulsar.Client):
                 main = self._subscribe_raw(
                     without_letters(plan),
                     subscription_name,
-                    message_listener=handle.listener(deliver) if listens else None,
+                    message_listener=listener(letters=False),
                     **arguments.passed("topic"),
                     **of_both,
                 )
                 on_failure.pop_all()
             return main, retry
 
-        def store(main: Any, retry: Any) -> None:
-            handle.open(main, retry, batch_limits=limits, polls=receiver_queue_size != 0)
+        opened = partial(handle.open, batch_limits=limits, polls=receiver_queue_size != 0)
+
+        def opened_again(main: Any, retry: Any) -> None:
+            opened(main, retry)
             consumer._consumer = main  # noqa: SLF001 - pulsar-client's
 
         with handle.opening():
-            main, retry = subscribe()
-            handle.open(main, retry, batch_limits=limits, polls=receiver_queue_size != 0)
+            opened(*subscribe())
             consumer = Consumer(self, handle)
-            handle.suspends_with(subscribe, store)
+            handle.suspends_with(subscribe, opened_again)
         self._consumers.append(consumer)
         return consumer
 

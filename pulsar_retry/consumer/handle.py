@@ -39,7 +39,7 @@ class Handle:
         settling: Acknowledges and nacks.
         outbox: Makes letters, and hands messages on.
         receiving: Receives, and sorts out what the application need not handle.
-        closing: Held while the consumer is closed, or opened again.
+        closing: Held while the consumer is closed, and while raw consumers are opened again in it.
         closed_by: The thread that has begun to close the consumer; 0: none.
     """
 
@@ -137,7 +137,8 @@ class Handle:
         with self.closing:
             if self.outbox.closed:
                 for raw in filter(None, (main, retry)):
-                    raw.close()
+                    with contextlib.suppress(pulsar.PulsarException):
+                        raw.close()
                 raise pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
             self._store(main, retry)
 
@@ -198,22 +199,14 @@ class Handle:
             bool(place) for place, each in enumerate(sources) if not each.raw.is_connected()
         )
 
-    def returns_with(self, message: Any) -> bool | None:
-        """Return which lost connection has *message* redelivered; None: no single one, for certain.
-
-        True stands for the retry topic's connection, as for `cut`.
-        """
-        if not comes_again(raw_of(message), self.plan.topic):
-            return None
-        return self.in_hand.is_letter(message)
-
     def let_go(self, message: Any, cut: frozenset[bool]) -> None:
         """Have *message* redelivered; for *cut*, see `cut`.
 
         No request is needed if its raw consumer is cut off and reads no other topic or partition,
         because that one might still be connected.
         """
-        if self.returns_with(message) in cut:
+        comes_with_it = comes_again(raw_of(message), self.plan.topic)
+        if comes_with_it and self.in_hand.is_letter(message) in cut:
             self.in_hand.settled += 1
         else:
             self.ask_back(message)
