@@ -231,9 +231,11 @@ class Client(consumer_client.Client):
             accepted = f"at most the lease's max_total={lease.max_total:g}"
             raise ConfigError.bad("ack_deadline", ack_deadline, accepted)
         policy = effective(options)
-        with self.__dict__.setdefault("_pulls", threading.Lock()):
-            pullers: dict[Any, Puller] = self.__dict__.setdefault("_pullers", {})
-            puller = pullers.get(key := (str(topic), subscription))
+        pullers: dict[Any, Puller] = self.__dict__.setdefault("_pullers", {})
+        locks: dict[Any, threading.Lock] = self.__dict__.setdefault("_pulls", {})
+        key = (str(topic), subscription)
+        with locks.setdefault(key, threading.Lock()):  # the consumer before it may have to close
+            puller = pullers.get(key)
             if puller is None or puller.gives_way_to(options):
                 puller = pullers[key] = Puller(self, options)
         return puller.pull(count, wait, deadline, policy)

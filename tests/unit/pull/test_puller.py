@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pulsar
@@ -119,6 +120,44 @@ def test_one_consumer_alone_keeps_what_came_late(memory: MemoryBroker) -> None:
         (delivery,) = client.pull("orders", "billing", max_messages=1, consumer_type=alone)
         assert b"%d" % number == delivery.message.data()
     assert 3 == len(memory.deliveries("orders", "billing"))
+
+
+def test_a_pull_does_not_wait_for_another_topics(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that gives way may take long to close: the broker may not answer."""
+    client, closes, goes_on = memory.client(), threading.Event(), threading.Event()
+    gives_way_to = Puller.gives_way_to
+
+    def slowly(puller: Puller, options: Any) -> bool:
+        closes.set()
+        goes_on.wait()
+        return gives_way_to(puller, options)
+
+    client.pull("orders", "billing", timeout=0)
+    monkeypatch.setattr(Puller, "gives_way_to", slowly)
+    other = threading.Thread(target=client.pull, args=("orders", "billing"), kwargs={"timeout": 0})
+    other.start()
+    try:
+        assert closes.wait(30)
+        memory.send("payments", b"one")
+        (delivery,) = client.pull("payments", "billing", timeout=60)
+        assert b"one" == delivery.message.data()
+    finally:
+        goes_on.set()
+        other.join()
+
+
+def test_a_pull_has_no_breaker(memory: MemoryBroker) -> None:
+    """It is the caller who sees an outage: what is nacked uses up its attempts."""
+    client = memory.client()
+    policy = pr.RetryPolicy(max_attempts=2, backoff="immediate")
+    for number in range(50):
+        memory.send("orders", b"%d" % number)
+    while pulled := client.pull("orders", "billing", timeout=5, retry_policy=policy):
+        for delivery in pulled:
+            delivery.nack()
+    assert 50 == len(memory.dead_letters("orders", "billing"))
 
 
 def test_a_pull_ends_with_its_client(memory: MemoryBroker) -> None:
