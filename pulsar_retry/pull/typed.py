@@ -187,14 +187,18 @@ def _decoder(handler: Any, annotation: Any, schema: Any) -> _Decode:
         raise ConfigError.bad("handler", handler, f"{_PAYLOADS}; not {annotation!r}")
     adapter = _adapter(handler, annotation)
     if given is None:
-        decode = _checked(lambda message: adapter.validate_python(message.value()), name)
+        decode = _checked(_value, adapter.validate_python, name)
     else:
-        decode = _checked(lambda message: adapter.validate_json(message.data()), name)
+        decode = _checked(_data, adapter.validate_json, name)
     return _with_null(decode, name, is_optional=is_optional)
 
 
 def _value(message: Any) -> Any:
     return message.value()
+
+
+def _data(message: Any) -> bytes:
+    return message.data()  # type: ignore[no-any-return]
 
 
 def _is_model(kind: type) -> bool:
@@ -218,16 +222,18 @@ def _adapter(handler: Any, annotation: Any) -> Any:
     return adapter
 
 
-def _checked(decode: _Decode, name: str) -> _Decode:
-    """Return *decode* with errors that say that a payload cannot be decoded.
+def _checked(read: _Decode, validate: Callable[[Any], Any], name: str) -> _Decode:
+    """Return the function that reads a payload and validates it.
 
-    Of the code of the user's class only `ValueError` and `TypeError` say that.
+    The errors of *validate* say that the payload cannot be decoded; of the code of the user's class
+    only `ValueError` and `TypeError` say that. What *read* raises is left as it is.
     """
     from pydantic import ValidationError  # noqa: PLC0415 - an extra
 
     def checked(message: Any) -> Any:
+        payload = read(message)
         try:
-            return decode(message)
+            return validate(payload)
         except ValidationError as error:
             raise _described(name, error) from None  # its text has parts of the payload
         except (ValueError, TypeError) as error:

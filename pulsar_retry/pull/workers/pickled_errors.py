@@ -29,6 +29,7 @@ class PickledError:
         kinds: Its class and the bases of the class, pickled; only those that can be imported.
         attributes: Its attributes, pickled; only those that can be.
         members: The members of an exception group; None if it is no group.
+        message: The message of the group.
         cause: What it was raised from.
         context: What was handled when it was raised.
         hides_context: Whether that does not matter.
@@ -39,6 +40,7 @@ class PickledError:
     kinds: tuple[bytes, ...]
     attributes: dict[str, bytes]
     members: tuple[PickledError, ...] | None
+    message: str | None
     cause: PickledError | None
     context: PickledError | None
     hides_context: bool
@@ -57,8 +59,9 @@ def _parts(error: BaseException | None, seen: tuple[int, ...]) -> PickledError |
     if error is None or id(error) in seen or len(seen) >= _MOST_CAUSES:
         return None
     seen = (*seen, id(error))
-    members = None
+    members = message = None
     if isinstance(error, BaseExceptionGroup):
+        message = error.message
         each = (_parts(member, seen) for member in error.exceptions)
         members = tuple(member for member in each if member is not None)
     return PickledError(
@@ -66,6 +69,7 @@ def _parts(error: BaseException | None, seen: tuple[int, ...]) -> PickledError |
         kinds=tuple(filter(None, map(_pickled, type(error).__mro__[:-1]))),
         attributes=dict(_pickled_attributes(error)),
         members=members,
+        message=message,
         cause=_parts(error.__cause__, seen),
         context=None if error.__suppress_context__ else _parts(error.__context__, seen),
         hides_context=error.__suppress_context__,
@@ -116,13 +120,12 @@ def _stand_in(parts: PickledError) -> BaseException:
     """Return an instance of the nearest class that allows it."""
     arguments: tuple[Any, ...] = ()
     if parts.members is not None:
-        arguments = (parts.description.text, [restored_error(each) for each in parts.members])
+        arguments = (parts.message, [restored_error(each) for each in parts.members])
     error = next(_instances(parts.kinds, arguments))
     error.args = (parts.description.text,)
     for name, pickled in parts.attributes.items():
-        if (value := _unpickled(pickled)) is not None:
-            with contextlib.suppress(Exception):  # a property, or a check of the class
-                setattr(error, name, value)
+        with contextlib.suppress(Exception):  # a property, or a check of the class
+            setattr(error, name, pickle.loads(pickled))  # noqa: S301 - our own child's
     return error
 
 

@@ -48,6 +48,8 @@ def test_attributes_that_can_travel_do() -> None:
     status = sent(failing.StatusError(418, response=lambda: None))
     assert (418, ("it answered",)) == (status.status, status.args)  # type: ignore[attr-defined]
     assert not hasattr(status, "response")
+    in_parts = sent(failing.StatusError(None, response=lambda: None))  # type: ignore[arg-type]
+    assert in_parts.status is None  # type: ignore[attr-defined]
 
 
 def test_what_it_was_raised_from_comes_along() -> None:
@@ -58,6 +60,7 @@ def test_what_it_was_raised_from_comes_along() -> None:
     assert not in_context.__suppress_context__
     group: Any = sent(raised(b"group"))
     assert [ValueError, failing.RefusedLockError] == [type(each) for each in group.exceptions]
+    assert str(group) == str(raised(b"group"))
 
 
 def test_endless_causes_do_not_matter() -> None:

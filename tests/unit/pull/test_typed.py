@@ -456,14 +456,33 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_is_undecodable(handler: Any, data: bytes | None, text: str, kind: str | None) -> None:
-    """The error says what is wrong with the payload, without the payload's own text."""
+    """The error says what is wrong with the payload."""
     with pytest.raises(pr.UndecodableError, match=text) as found:
         result_of(handler, data)
     assert kind == found.value.kind
+
+
+def test_the_error_has_nothing_of_the_payload() -> None:
+    """It may be secret, and errors are logged."""
     secret = json.dumps({"item": ["4111"], "price": "4111"}).encode()
     with pytest.raises(pr.UndecodableError) as found:
         result_of(payment, secret)
     assert "4111" not in str(found.value)
+
+
+def test_trouble_with_the_definition_is_not_the_payloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker may be away when the writer's schema is looked up."""
+    schema = AvroSchema(None, AVRO)
+    schema.attach_client(None)
+    data = schema.encode({"item": "tea"})
+
+    def away(_self: object) -> None:
+        raise ValueError("the broker is away")
+
+    monkeypatch.setattr(pulsar.Message, "value", away)
+    with pytest.raises(ValueError, match="away") as found:
+        result_of(payment, data, schema)
+    assert not isinstance(found.value, pr.UndecodableError)
 
 
 @pytest.mark.parametrize("kind", [KeyError, ConnectionError])
