@@ -396,6 +396,8 @@ class Settler:
             self.consumer.negative_acknowledge(held.message, delay=action.delay)
         else:
             self.handle.ask_back(held.message, action.delay)
+            raw = raw_of(held.message)
+            self.handle.watch.retried(raw, "nack", action.delay, counted=False)
         self._hand.settled(held)
 
     def let_go(self, held: Held, cut: frozenset[bool]) -> None:

@@ -229,3 +229,30 @@ def test_retries_and_deferrals_are_counted_apart(memory: MemoryBroker, kind: Any
     deliveries, retries = map(Counter, (counters.counts("deliveries"), counters.counts("retries")))
     assert {"retried": 2, "deferred": 3, "acknowledged": 1} == deliveries - before[0]
     assert 2 == (retries - before[1]).total()
+
+
+@pytest.mark.parametrize("outcome", [pr.Defer(60), pr.Unavailable(60)])
+def test_a_deferral_by_a_nack_is_counted(memory: MemoryBroker, outcome: pr.Defer) -> None:
+    """It is in the counters, and the observers are told, as with letters."""
+    answers, told = iter([outcome, TimeoutError(), outcome, None]), []
+
+    def handle(_message: Any) -> Any:
+        if isinstance(answer := next(answers), TimeoutError):
+            raise answer
+        return answer
+
+    counters = COUNTERS.of("nacked", "nacked")
+    before = Counter(counters.counts("deliveries"))
+    options: dict[str, Any] = {
+        "redelivery": "nack",
+        "retry_policy": pr.RetryPolicy(backoff=pr.Fixed(60)),
+        "hooks": pr.Hooks(on_retry=told.append),
+    }
+    with memory.client().subscriber("nacked", "nacked", handle, **options) as subscriber:
+        memory.send("nacked", b"order", key="k")
+        memory.join("nacked", "nacked")
+    report = subscriber.result()
+    assert (1, 2, 1) == (report.retried, report.deferred, report.acknowledged)
+    deliveries = Counter(counters.counts("deliveries")) - before
+    assert {"nacked": 1, "deferred": 2, "acknowledged": 1} == deliveries
+    assert ["nack"] * 3 == [each.kind for each in told]
