@@ -227,7 +227,8 @@ class Dispatcher(Subscriber):
         ``"abandon"`` breaks off the requests that are outstanding. Their messages are redelivered.
         """
         report = super().stop(mode, timeout)
-        self._end_requests()
+        if self.course.ended.is_set():  # not so in its own handler, and before it is started
+            self._end_requests()
         return report
 
     def _end_requests(self) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 import attrs
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import flag
 
 _PORTS = {"https": 443, "http": 80}
 _SAFE = "/?:@!$&'()*+,;=-._~%[]"
@@ -209,7 +210,8 @@ class Guard:
     _networks: tuple[Network, ...] = attrs.field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        """Collect the networks of the list."""
+        """Check, and collect the networks of the list."""
+        flag("private", self.private)
         networks = tuple(filter(None, map(_network, self.allow)))
         object.__setattr__(self, "_networks", networks)
 

@@ -599,8 +599,9 @@ def test_abandoning_breaks_requests_off(push, publish, receiver, admin, topic):
     eventually(drained(admin, topic))
 
 
-def test_the_breaker(push, publish, receiver, admin, topic):
+def test_the_breaker(push, publish, receiver, admin, topic, monkeypatch):
     """An endpoint that is down makes no dead letters of messages that are fine."""
+    monkeypatch.setattr(backoff, "MAXIMUM", 0.1)  # 16 failures, one after the other, take minutes
     receiver.act = lambda _request: answer(500)
     dispatcher = push(retry_policy=FAST)
     for number in range(20):
@@ -610,6 +611,16 @@ def test_the_breaker(push, publish, receiver, admin, topic):
     eventually(drained(admin, topic))
     eventually(drained(admin, retry_topic(topic)))
     assert 0 == admin.published(dead_letter_topic(topic))
+
+
+def test_a_stop_before_the_start(client, topic, publish, receiver):
+    """It stops nothing: the dispatcher can be started after it."""
+    dispatcher = pr.push.Dispatcher(client, topic, SUBSCRIPTION, receiver.url)
+    assert dispatcher.stop() is None
+    with dispatcher:
+        publish(b"tea")
+        receiver.wait_for(1)
+    assert 1 == dispatcher.result().acknowledged
 
 
 def test_running_it_twice(push, publish, receiver, release, admin, topic):

@@ -428,6 +428,13 @@ def test_loopback_by_its_name(host):
     assert Guard(private=False).refusal(host, "::1") is None
 
 
+@pytest.mark.parametrize("private", [None, "no", 0])
+def test_private_is_a_bool(private):
+    """A text such as "no" would be true."""
+    with pytest.raises(ConfigError, match="private="):
+        Guard(private=private)
+
+
 @pytest.mark.parametrize("host", ["localhost", "x.localhost", "X.LOCALHOST", "127.0.0.1", "::1"])
 @pytest.mark.parametrize("address", ["10.1.2.3", "93.184.216.34", "2606:2800:220:1::1"])
 @pytest.mark.parametrize("allow", [[], ["10.0.0.0/8", "0.0.0.0/0", "::/0"], ["*.localhost"]])
