@@ -31,10 +31,10 @@ def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
     """Return the action for a message.
 
     The handler's outcome comes first, then the policy's lists of errors. A message that cannot be
-    decoded is dead-lettered, whatever the policy says. A message that is to be
-    retried is dead-lettered instead if this was its last attempt, or if it would be too old at the
-    retry. The age limit applies to `Defer` and `Unavailable` too; the limit of attempts does not,
-    because they use none.
+    decoded is dead-lettered, whatever the policy says. A message that is to be retried is
+    dead-lettered instead if this was its last attempt, or if it would be too old at the retry. The
+    age limit applies to `Defer` and `Unavailable` too; the limit of attempts does not, because they
+    use none.
 
     Args:
         policy: The subscriber's policy. Its open settings have their defaults.
@@ -51,13 +51,16 @@ def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
             return Discard(reason)
         case Defer() as outcome:
             wanted: Action = RetryLater(outcome.delay(failure.when), counted=False)
-        case Unavailable(retry_after=delay):
-            backoff = policy.after(attempt, failure.key)
-            wanted = attrs.evolve(backoff if delay is None else RetryLater(delay), counted=False)
+        case Unavailable(retry_after=float(delay)):
+            wanted = RetryLater(delay, counted=False)
+        case Unavailable():
+            wanted = attrs.evolve(policy.after(attempt, failure.key), counted=False)
         case Retry(delay=float(delay)):
             wanted = RetryLater(delay)
         case Retry(level=int(level)):
             wanted = policy.at_level(level)
+        case Retry():
+            wanted = policy.after(attempt, failure.key)
         case error:
             wanted = _by_policy(policy, attempt, error, failure.key)
     if isinstance(wanted, RetryLater):
@@ -67,7 +70,7 @@ def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
 
 def _by_policy(policy: RetryPolicy, attempt: int, error: Exception, key: str) -> Action:
     """Return what the lists of errors, or else the backoff, say."""
-    match "retry" if isinstance(error, Retry) else policy.verdict(error):
+    match policy.verdict(error):
         case "stop":
             return Stop(FATAL)
         case "drop":

@@ -116,9 +116,8 @@ def closes(method: Callable[P, R | None]) -> Callable[P, R | None]:
     """Have *method* called on another thread by a signal handler or a callback.
 
     This is so if the signal handler has interrupted this package, or if the callback is called by a
-    thread that ends hand-offs.
-    The call then returns None at once. Several such calls run one after the other. The interpreter
-    waits for them before it exits.
+    thread that ends hand-offs. The call then returns None at once. Several such calls run one after
+    the other. The interpreter waits for them before it exits.
     """
 
     @functools.wraps(method)

@@ -48,7 +48,7 @@ class Message(pulsar.Message):
         is_letter: Whether it came from the retry topic. None: its topic has to be read, which
             doubles the cost of a receive.
         settled: True if it was acknowledged; the future of its hand-off; None: neither.
-        is_nacked: Whether this delivery was nacked, and the nack was counted.
+        is_nacked: Whether this delivery was nacked and counted in `Returns`, not by the broker.
         facts: See `facts_of`.
     """
 

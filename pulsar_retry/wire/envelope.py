@@ -195,12 +195,13 @@ class Envelope:
             topic = topic or logical(origin.topic)
             subscription = subscription or origin.subscription
             message_id = message_id or origin.message_id
-        kind, text, trace = None, None, None
-        fingerprint = None if reason is None else fingerprint_of_reason(reason)
+        kind, text, trace, fingerprint = None, None, None, None
         if error is not None:
             kind, text = name_of(error), _message(error)[:_MAX_TEXT]
             trace = None if reason is None else traceback_of(error)
             fingerprint = fingerprint_of(error)
+        elif reason is not None:
+            fingerprint = fingerprint_of_reason(reason)
         history = (*self.history, Attempt(attempt, when, kind, fingerprint))
         return Envelope(
             topic=topic,

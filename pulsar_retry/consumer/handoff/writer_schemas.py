@@ -90,9 +90,10 @@ class LettersSchema(Schema):
 
     def decode_message(self, raw: Any) -> Any:
         """Decode a raw message, with the schema that it was written with."""
-        if _named(raw) is None:
+        if (place := _named(raw)) is None:
             return self._schema.decode_message(raw)
-        return self._schema._decode_bytes(raw.data(), self.written(raw))  # noqa: SLF001
+        written = self._schema._get_writer_schema(*place)  # noqa: SLF001
+        return self._schema._decode_bytes(raw.data(), written)  # noqa: SLF001
 
     def written(self, raw: Any) -> Any:
         """Return the definition of the schema that *raw* was written with. May block.
