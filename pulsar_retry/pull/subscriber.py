@@ -413,10 +413,10 @@ class Subscriber:
 
     def _hand_back(self, receiver: Receiver, *, ready: bool) -> int:
         """Give up messages that no handler has begun; closing the consumer redelivers them."""
-        works = receiver.take_down(ready=ready)
-        for held in works:
+        unstarted = receiver.take_down(ready=ready)
+        for held in unstarted:
             self._hand.settled(held)
-        return len(works)
+        return len(unstarted)
 
     def _reported(self, counted: Counts, handed_back: int) -> Report:
         stop = self.course.stop

@@ -24,7 +24,7 @@ _EVERY = 60.0
 #: The longest text of an error in the log and in the health.
 _MOST_TEXT = 300
 
-#: How many messages are held to choose from; more, until one is among them that was not tried.
+#: How many messages are received to choose from; more, until one is among them that was not tried.
 CANDIDATES = 100
 
 _OPENED = (
@@ -148,21 +148,21 @@ class BreakerGate:
 
     def wants_more(self) -> bool:
         """Tell whether to receive more messages to choose from."""
-        held = self._gated()
-        return len(held) < CANDIDATES or all(
-            self._circuit.was_probed(self._key(each)) for each in held
+        gated = self._gated()
+        return len(gated) < CANDIDATES or all(
+            self._circuit.was_probed(self._key(each)) for each in gated
         )
 
     def let_in(self) -> bool:
-        """Let one held message begin; tell whether there was one.
+        """Let one gated message begin; tell whether there was one.
 
         Of those that are equal, the newest is chosen, or after the next failure the oldest, and so
         on: bad messages are often neighbours, and must not keep the others out.
         """
-        held = self._gated()
-        if not held:
+        gated = self._gated()
+        if not gated:
             return False
-        best = min(reversed(held) if self._takes_newest else held, key=self._rank)
+        best = min(reversed(gated) if self._takes_newest else gated, key=self._rank)
         key = self._key(best)
         with self._lock:
             if not self.is_closed() and self._hand.let_in(best):

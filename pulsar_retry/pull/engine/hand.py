@@ -110,21 +110,21 @@ class Slot:
         self.seen: Item | None = None
         self.seen_at = 0.0
 
-    def may_settle(self, work: Item) -> bool:
+    def may_settle(self, held: Item) -> bool:
         """End *work*; tell whether it may be settled because its lease has not expired."""
         with self.lock:
             self.work = None
-            return self.expired is not work
+            return self.expired is not held
 
-    def expire(self, work: Item, *, interrupts: bool = True) -> bool:
+    def expire(self, held: Item, *, interrupts: bool = True) -> bool:
         """Take *work* away from the worker; tell whether the worker still handled it.
 
         The handler is interrupted before the worker can begin the next message.
         """
         with self.lock:
-            if self.work is not work:
+            if self.work is not held:
                 return False
-            self.expired = work
+            self.expired = held
             if interrupts and self.interrupt is not None:
                 self.interrupt()
             return True
@@ -193,11 +193,11 @@ class Hand:
         by.done, by.size = slot.done, slot.size
         self.slots[self.slots.index(slot)] = by
 
-    def settled(self, work: Held) -> None:
+    def settled(self, held: Held) -> None:
         """Record a message that was settled other than by a worker's own acknowledgement."""
         with self._lock:
             self._settled += 1
-            self._settled_size += work.size
+            self._settled_size += held.size
         self.notify()
 
     # -- workers ----------------------------------------------------------------------------------
@@ -223,13 +223,13 @@ class Hand:
             for _ in range(count):
                 self.idle.pop()()
 
-    def put(self, work: Item) -> None:
+    def put(self, held: Item) -> None:
         """Make one message ready, for a worker that sleeps, or for the next that is free.
 
-        While the gate is closed, it is held.
+        While the gate is closed, it waits behind the gate.
         """
         queue = self.queue
-        queue.append(work)
+        queue.append(held)
         if queue is self.ready:
             self.wake(1)
         else:
@@ -238,14 +238,14 @@ class Hand:
     # -- the gate ---------------------------------------------------------------------------------
 
     def close_gate(self, reason: str) -> None:
-        """Hold all messages that no handler has begun, until `let_in` or `open_gate`."""
+        """Let no message begin until `let_in` or `open_gate`."""
         with self._lock:
             self._closed_by.add(reason)
             self.queue = self.gated
             self.gated.extend(self._taken(self.ready))
 
     def open_gate(self, reason: str) -> None:
-        """Hold no message any more, unless the gate is closed for another reason."""
+        """Let messages begin again, unless the gate is closed for another reason."""
         with self._lock:
             self._closed_by.discard(reason)
             if not self._closed_by:
@@ -253,21 +253,21 @@ class Hand:
         self.let_go()
 
     def let_go(self) -> None:
-        """Make held messages ready if the gate is open: one may have come while it opened."""
+        """Make gated messages ready if the gate is open: one may have come while it opened."""
         if self.gated and self.queue is self.ready:
             self.ready.extend(self._taken(self.gated))
             self.wake(len(self.slots))
 
-    def let_in(self, work: Item) -> bool:
-        """Have a held message handled while the gate is closed; tell whether it was still held."""
+    def let_in(self, held: Item) -> bool:
+        """Have a gated message handled, although the gate is closed; tell whether it was there."""
         try:
-            self.gated.remove(work)
+            self.gated.remove(held)
         except ValueError:  # the gate has opened in this moment
             return False
-        work = Held.of(work)
-        if work.place is None:  # so that the settler learns how it ends
-            work = work._replace(place=Place())
-        self.ready.append(work)
+        held = Held.of(held)
+        if held.place is None:  # so that the settler learns how it ends
+            held = held._replace(place=Place())
+        self.ready.append(held)
         self.wake(1)
         return True
 
@@ -300,10 +300,10 @@ class Hand:
 
     def unstarted(self) -> list[Held]:
         """Remove and return the messages that no handler has begun."""
-        return [*self.waiting(), *self._taken(self.ready)]
+        return [*self.take_gated(), *self._taken(self.ready)]
 
-    def waiting(self) -> list[Held]:
-        """Remove and return the messages that are held."""
+    def take_gated(self) -> list[Held]:
+        """Remove and return the messages that wait behind the gate."""
         return self._taken(self.gated)
 
     def running(self) -> int:

@@ -144,9 +144,8 @@ class Receiver:
         self._refusal: str | None = None  # why it could not be opened again
         self._denials = 0  # how many final ones came in a row
         self._counted = 0
-        self._receive_lock = (
-            threading.Lock()
-        )  # held by the thread that receives, or decides about it
+        # Locked by the thread that receives, or decides about it.
+        self._receive_lock = threading.Lock()
         self._renewal = Renewal(handle.in_hand.main.raw, self._now, hand.notify)
 
     def run(self, is_over: Callable[[], bool]) -> None:
@@ -176,8 +175,8 @@ class Receiver:
                 self._wait(wait)
             elif self._is_wanted():
                 self._adapt()
-                is_held = self._is_held()
-                if not self._fill(None if is_held else wait) and is_held:
+                is_paced = self._is_paced()
+                if not self._fill(None if is_paced else wait) and is_paced:
                     self._await_workers(wait)
             else:
                 self._await_workers(wait)
@@ -219,7 +218,7 @@ class Receiver:
         ready = len(self._hand.ready) if self._admission is None else self._unsent()
         return ready < self._hand.low or bool(self._hand.idle and not ready)
 
-    def _is_held(self) -> bool:
+    def _is_paced(self) -> bool:
         """Tell whether messages are ready that the admission control lets out at its own pace.
 
         If so, this thread waits on the queue, which wakes it when the time comes. A receive would
@@ -253,10 +252,12 @@ class Receiver:
         """
         if self._lanes is not None and (self._lanes.is_full or not self._renewal.is_over()):
             return False
+        return self._gate.is_open(*self._load())
+
+    def _load(self) -> tuple[int, int]:
+        """Return the messages and the bytes in hand, as far as they keep others out."""
         count, size = self._hand.in_hand()
-        if self._lanes is not None:
-            count -= self._lanes.set_aside
-        return self._gate.is_open(count, size)
+        return count - (0 if self._lanes is None else self._lanes.set_aside), size
 
     def _try_messages(self, breaker: BreakerGate, wait: float) -> None:
         """While the breaker is not closed, let as many messages begin as it allows.
@@ -283,9 +284,7 @@ class Receiver:
         """
         hand, lanes = self._hand, self._lanes
         settler, own_letters = self._settler, self._settler.own_letters
-        count, size = hand.in_hand()
-        if lanes is not None:
-            count -= lanes.set_aside
+        count, size = self._load()
         room = min(self._at_a_time(), self._limits.max_messages - count)
         space = self._limits.max_bytes - size
         received, total, has_more = 0, 0, False
@@ -378,8 +377,8 @@ class Receiver:
     def _await_workers(self, wait: float) -> None:
         """Wait until a worker is idle; wake more workers if that takes long."""
         hand = self._hand
-        is_held = self._admission is not None and self._admission.may_begin() < 1
-        if is_held or not (hand.ready and hand.idle):
+        waits = self._admission is not None and self._admission.may_begin() < 1
+        if waits or not (hand.ready and hand.idle):
             self._wait(wait)
         elif not self._wait(min(wait, _WAKE_MORE_AFTER)):
             self._is_quick = False
@@ -471,8 +470,8 @@ class Receiver:
 
         Unless *ready*, those stay that a worker will take next.
         """
-        works = self._hand.unstarted() if ready else self._hand.waiting()
-        return works if self._lanes is None else [*works, *self._lanes.clear(works)]
+        found = self._hand.unstarted() if ready else self._hand.take_gated()
+        return found if self._lanes is None else [*found, *self._lanes.clear(found)]
 
     # -- pauses -----------------------------------------------------------------------------------
 

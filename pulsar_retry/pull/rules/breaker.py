@@ -117,7 +117,7 @@ class Circuit:
         """Return how many more messages may begin: math.inf if the breaker is closed."""
         if self.state is BreakerState.CLOSED:
             return math.inf
-        if now < self._resumes_at:
+        if self.is_pausing(now):
             return 0
         running = sum(began > now - PROBE_PATIENCE for began in self._probes.values())
         return max(0, self._allowed() - running)
@@ -130,7 +130,7 @@ class Circuit:
         """Return the seconds until `room` may be larger although no probe has ended."""
         if self.state is BreakerState.CLOSED:
             return math.inf
-        if now < self._resumes_at:
+        if self.is_pausing(now):
             return self._resumes_at - now
         ends = (began + PROBE_PATIENCE for began in self._probes.values())
         return min((end - now for end in ends if end > now), default=math.inf)
