@@ -10,7 +10,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
-from support.brokers.contract import Place, publish_batch, rest, take
+from support.brokers.contract import Place, listens_until, publish_batch, rest, take
 
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.broker)])
@@ -82,12 +82,7 @@ def test_a_listener_acknowledges_messages_of_a_batch_by_id(place: Place) -> None
 
     consumer = place.subscribe(message_listener=listen)
     publish_batch(place, "a", "b")
-    other = place.subscribe(topic=f"{place.topic}-other")
-    for _ in range(600):
-        if len(heard) == 2:
-            break
-        with pytest.raises(pulsar.Timeout):  # virtual time passes only in a wait
-            other.receive(100)
+    listens_until(heard, 2, place.subscribe(topic=f"{place.topic}-other"))
     consumer.close()
     assert ["a", "b"] == heard
     assert [] == rest(place, place.subscribe())

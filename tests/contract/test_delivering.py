@@ -19,6 +19,7 @@ from support.brokers.contract import (
     SUBSCRIPTION,
     Place,
     assert_order,
+    listens_until,
     publish_batch,
     rest,
     shares,
@@ -409,12 +410,7 @@ def test_a_listener_is_called_with_every_message(place: Place) -> None:
 
     place.publish("a", "b")
     client.subscribe(place.topic, SUBSCRIPTION, message_listener=listen, initial_position=EARLIEST)
-    other = client.subscribe(f"{place.topic}-other", "s")
-    for _ in range(600):
-        if len(heard) == 2:
-            break
-        with pytest.raises(pulsar.Timeout):
-            other.receive(100)
+    listens_until(heard, 2, client.subscribe(f"{place.topic}-other", "s"))
     assert ["a", "b"] == heard
 
 
@@ -431,12 +427,7 @@ def test_a_listener_acknowledges_a_letter_by_its_id(place: Place) -> None:
 
     consumer = place.subscribe(enable_retry=True, message_listener=listen)
     place.publish("a")
-    other = place.subscribe(topic=f"{place.topic}-other")
-    for _ in range(600):
-        if len(heard) == 2:
-            break
-        with pytest.raises(pulsar.Timeout):
-            other.receive(100)
+    listens_until(heard, 2, place.subscribe(topic=f"{place.topic}-other"))
     consumer.close()
     assert [1, 2] == heard
     assert [] == rest(place, place.subscribe(enable_retry=True))
@@ -462,22 +453,14 @@ def test_a_paused_listener_asks_for_nothing(place: Place) -> None:
         place.topic, SUBSCRIPTION, message_listener=listen, receiver_queue_size=1, **options
     )
     consumer = client.subscribe(f"{place.topic}-other", "s")
-    for _ in range(600):
-        if len(heard) == 2:
-            break
-        with pytest.raises(pulsar.Timeout):
-            consumer.receive(100)
+    listens_until(heard, 2, consumer)
     other = client.subscribe(place.topic, SUBSCRIPTION, **options)
     assert ["c", "d"] == [other.receive(SOON).data().decode() for _ in range(2)]
     place.publish("e")
     assert "e" == other.receive(SOON).data().decode()
     other.close()
     paused.resume_message_listener()
-    for _ in range(600):
-        if len(heard) == 5:
-            break
-        with pytest.raises(pulsar.Timeout):
-            consumer.receive(100)
+    listens_until(heard, 5, consumer)
     assert ["a", "b", "c", "d", "e"] == heard
 
 

@@ -137,7 +137,7 @@ def test_a_blocked_key_stops_no_other(client, topic, start, form, redelivery):
 
 
 def test_a_blocked_key_beside_a_lost_partition(client, namespace, admin, start):
-    """What was left with the broker comes, although another partition's connection was lost."""
+    """What waits in a lane comes again, although another partition's connection was lost."""
     topic = f"persistent://{namespace}/orders"
     admin.create_partitioned_topic(topic, 2)
     works = threading.Event()

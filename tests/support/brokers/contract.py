@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import attrs
 import pulsar
+import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
@@ -91,6 +92,21 @@ def assert_order(consumer: Any, publish: Callable[[], object], *expected: str) -
         if list(expected) == texts(messages):
             break
     assert list(expected) == texts(messages)
+
+
+def listens_until(heard: Sequence[Any], count: int, other: pulsar.Consumer) -> None:
+    """Let time pass until a listener has heard *count* messages: virtual time needs a wait.
+
+    Args:
+        heard: What the listener has heard.
+        count: How many messages.
+        other: A consumer that gets nothing, to wait with.
+    """
+    for _ in range(600):
+        if len(heard) == count:
+            return
+        with pytest.raises(pulsar.Timeout):
+            other.receive(100)
 
 
 def rest(place: Place, consumer: Any, *more: str, least: int = 0) -> list[str]:

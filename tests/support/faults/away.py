@@ -1,8 +1,9 @@
 """Workers whose service is away for a while: the program of a user, and what outsiders see of it.
 
-As a program it is one process of workers, with all defaults but the policy. Its arguments are URL,
-topic, folder, type, form, policy, and how many workers it has. In the folder, the file `away` means
-that the service is away, and `handled` has a line for each message that was handled.
+As a program it is one process of workers, with the defaults, but not the policy's. Its arguments
+are URL, topic, folder, type, form, policy, and how many workers it has. In the folder, the
+file `away` means that the service is away, and `handled` has a line for each message that was
+handled.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class Workers:
         return set(self.look()) == {state}
 
     def until(self, condition: Callable[[], bool], within: float) -> float:
-        """Look once a second until *condition* holds; return how many seconds that took, or inf."""
+        """Look until *condition* holds; return how many seconds that took, or inf."""
         began = time.monotonic()
         while not condition():
             if time.monotonic() - began > within:

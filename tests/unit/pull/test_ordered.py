@@ -51,8 +51,8 @@ def test_a_poison_message_stops_its_key_alone(memory: MemoryBroker, redelivery: 
     assert (b"poison", 17) == (dead.data(), pr.DeadLetter.of(dead).failure.attempt)
 
 
-def test_parked_keys_leave_room_for_others(memory: MemoryBroker) -> None:
-    """As many keys are parked as flow control allows messages."""
+def by_key(memory: MemoryBroker, **options: Any) -> tuple[pr.Subscriber, list[bytes]]:
+    """Return a subscriber that fails with poison, and the other messages that it handles."""
     handled: list[bytes] = []
 
     def handle(message: Any) -> None:
@@ -60,14 +60,17 @@ def test_parked_keys_leave_room_for_others(memory: MemoryBroker) -> None:
             raise ValueError
         handled.append(message.data())
 
-    with memory.client().subscriber(
-        "orders",
-        "billing",
-        handle,
-        consumer_type=KEY_SHARED,
-        retry_policy=pr.RetryPolicy(max_attempts=2, backoff=pr.Fixed(20)),
-        flow_control=pr.FlowControl(max_messages=5),
-    ) as subscriber:
+    policy = pr.RetryPolicy(max_attempts=2, backoff=pr.Fixed(20))
+    subscriber = memory.client().subscriber(
+        "orders", "billing", handle, consumer_type=KEY_SHARED, retry_policy=policy, **options
+    )
+    return subscriber, handled
+
+
+def test_parked_keys_leave_room_for_others(memory: MemoryBroker) -> None:
+    """As many keys are parked as flow control allows messages."""
+    subscriber, handled = by_key(memory, flow_control=pr.FlowControl(max_messages=5))
+    with subscriber:
         for number in range(5):
             memory.send("orders", b"poison", key=f"bad {number}")
         for number in range(10):
@@ -79,21 +82,8 @@ def test_parked_keys_leave_room_for_others(memory: MemoryBroker) -> None:
 
 def test_too_much_in_lanes_stops_everything_and_says_so(memory: MemoryBroker) -> None:
     """Until the parked key goes on."""
-    handled: list[bytes] = []
-
-    def handle(message: Any) -> None:
-        if message.data() == b"poison":
-            raise ValueError
-        handled.append(message.data())
-
-    with memory.client().subscriber(
-        "orders",
-        "billing",
-        handle,
-        consumer_type=KEY_SHARED,
-        retry_policy=pr.RetryPolicy(max_attempts=2, backoff=pr.Fixed(20)),
-        lanes=pr.Lanes(max_parked=3),
-    ) as subscriber:
+    subscriber, handled = by_key(memory, lanes=pr.Lanes(max_parked=3))
+    with subscriber:
         memory.send("orders", b"poison", key="bad")
         memory.clock.advance(1)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""A service that all handlers need is away for a while, in virtual time, with all defaults."""
+"""A service that all handlers need is away for a while, in virtual time, with the defaults."""
 
 from __future__ import annotations
 
@@ -34,6 +34,17 @@ class Service:
         if self.away or message.data() in self.bad:
             raise ConnectionError("the service is away")
         self.stored.append(message.data())
+
+    def store_or_say(self, outcome: Callable[[], pr.Retry | pr.Unavailable]) -> Any:
+        """Return a handler that stores, or raises an outcome if the service is away."""
+
+        def handle(message: Any) -> None:
+            try:
+                self.store(message)
+            except ConnectionError as error:
+                raise outcome() from error
+
+        return handle
 
     async def store_later(self, message: Any) -> None:
         """Do the same on an event loop."""
@@ -90,7 +101,7 @@ def test_nothing_is_dead_lettered_in_an_outage(memory, service, start, kind, is_
         assert subscriber.health.state == "running"
     memory.join("orders", "billing")
     dead = memory.dead_letters("orders", "billing")
-    assert len(dead) <= 10
+    assert len(dead) <= (10 if each == 5.0 or kind == FAILOVER else 0)
     assert set(sent) == {*service.stored, *(each.data() for each in dead)}
     subscriber.stop()
 
@@ -189,15 +200,8 @@ def test_what_is_decided_about_a_message_happens_in_an_outage(memory, service, s
 
 def test_retry_counts_as_a_failure(memory, service, start):
     """A handler that answers a 429 with it does not lose messages."""
-
-    def handle(message: Any) -> None:
-        try:
-            service.store(message)
-        except ConnectionError as error:
-            raise pr.Retry(delay=1) from error
-
     service.away = True
-    subscriber = start(handle)
+    subscriber = start(service.store_or_say(lambda: pr.Retry(delay=1)))
     publish(memory, 60, 1 / 3)
     assert ("degraded", []) == (subscriber.health.state, memory.dead_letters("orders", "billing"))
     service.away = False
@@ -209,14 +213,8 @@ def test_retry_counts_as_a_failure(memory, service, start):
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=lambda kind: kind.name)
 def test_unavailable_uses_up_no_attempt(memory, service, start, kind, redelivery):
     """However often; the message comes back after the time that the service has named."""
-
-    def handle(message: Any) -> None:
-        try:
-            service.store(message)
-        except ConnectionError as error:
-            raise pr.Unavailable(retry_after=7) from error
-
     service.away = True
+    handle = service.store_or_say(lambda: pr.Unavailable(retry_after=7))
     subscriber = start(handle, consumer_type=kind, redelivery=redelivery)
     memory.send("orders", b"one", key="a")
     memory.clock.advance(70)
