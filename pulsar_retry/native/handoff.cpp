@@ -36,19 +36,6 @@ PyObject* copied(PyObject*, PyObject* arguments) {
     });
 }
 
-// position(message) -> (ledger, entry, partition, batch index), as `runtime.raw.position_of`
-PyObject* position(PyObject*, PyObject* object) {
-    auto* message = static_cast<Message*>(pointer_of(object, message_type, MESSAGE));
-    if (message == nullptr) return nullptr;
-    return guarded([=]() -> PyObject* {
-        const MessageId& id = library.id(message);
-        return Py_BuildValue("(LLii)", static_cast<long long>(library.ledger(&id)),
-                             static_cast<long long>(library.entry(&id)),
-                             static_cast<int>(library.partition(&id)),
-                             static_cast<int>(library.batch(&id)));
-    });
-}
-
 // nack(consumer, ids): has messages redelivered. In Python, each call gives the interpreter's lock
 // away, and pulsar-client's thread wakes up for each of them.
 PyObject* nack(PyObject*, PyObject* arguments) {
@@ -78,25 +65,8 @@ PyObject* message_properties(PyObject*, PyObject* object) {
     return guarded([=]() -> PyObject* { return dict_of(library.properties(message)); });
 }
 
-// acknowledge(message, consumer) -> the result, or None if it does not come at once; for a test
-PyObject* acknowledge_message(PyObject*, PyObject* arguments) {
-    PyObject *object, *source;
-    if (!PyArg_ParseTuple(arguments, "OO", &object, &source)) return nullptr;
-    auto* message = static_cast<Message*>(pointer_of(object, message_type, MESSAGE));
-    if (message == nullptr) return nullptr;
-    auto* consumer = static_cast<Consumer*>(pointer_of(source, consumer_type, CONSUMER));
-    if (consumer == nullptr) return nullptr;
-    return guarded([=]() -> PyObject* {
-        auto told = std::make_shared<int>(INT_MIN);
-        library.acknowledge(consumer, *message, [told](Result result) { *told = result; });
-        if (*told == INT_MIN) Py_RETURN_NONE;
-        return PyLong_FromLong(*told);
-    });
-}
-
 bool found_all(const char* path) {
     const Function functions[] = {
-        {"_ZNK6pulsar9MessageId9partitionEv", &library.partition},
         {OF_BUILDER "11setPropertyERK" STRING "S8_", &library.set_property},
         {"_ZN6pulsar8Consumer16acknowledgeAsyncERKNS_7MessageERKSt8functionIFvNS_6ResultEEE",
          &library.acknowledge},
@@ -150,11 +120,8 @@ PyType_Spec sender_spec = {"pulsar_retry.native._handoff.Sender", sizeof(Sender)
 PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, "Find pulsar-client's library in the process."},
     {"nack", nack, METH_VARARGS, "nack(consumer, ids): have messages redelivered."},
-    {"position", position, METH_O, "Return the position of a message in its topic."},
     {"properties", message_properties, METH_O,
      "Return the properties of a message; bytes that are not UTF-8 are escaped, as in \\xff."},
-    {"acknowledge", acknowledge_message, METH_VARARGS,
-     "Acknowledge a message, and return the result if it comes at once; for a test."},
     {"copied", copied, METH_VARARGS, "Return what a letter made from a message has, for a test."},
     {}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_handoff", nullptr, -1, functions};

@@ -19,7 +19,6 @@ using ResultCallback = std::function<void(Result)>;
 
 // The library's functions that this module needs.
 struct Library : Common {
-    std::int32_t (*partition)(const MessageId*);
     MessageBuilder& (*set_property)(MessageBuilder*, const std::string&, const std::string&);
     void (*acknowledge)(Consumer*, const Message&, const ResultCallback&);
     void (*negative_acknowledge)(Consumer*, const MessageId&);

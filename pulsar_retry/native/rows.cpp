@@ -16,15 +16,6 @@ namespace {
 
 // -- the module's functions ------------------------------------------------------------------------
 
-// unconnected() -> the result of a reader that is not connected; for the test of `setup`
-PyObject* unconnected(PyObject*, PyObject*) {
-    return guarded([]() -> PyObject* {
-        Reader reader;
-        Message message;
-        return PyLong_FromLong(library.read_next(&reader, message, 1));
-    });
-}
-
 bool found_all(const char* path) {
     const Function functions[] = {
         {OF_MESSAGE "20getLongSchemaVersionEv", &library.schema_version},
@@ -103,8 +94,6 @@ PyType_Spec reading_spec = {"pulsar_retry.native._rows.Reading", sizeof(Reading)
 
 PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, "Find pulsar-client's library in the process."},
-    {"unconnected", unconnected, METH_NOARGS,
-     "Return the result of reading with a reader that is not connected, for a test."},
     {}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_rows", nullptr, -1, functions};
 

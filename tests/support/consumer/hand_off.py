@@ -18,8 +18,8 @@ def in_python(*, asked: bool) -> Iterator[None]:
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(loading.VARIABLE, "0")
-        loading._looked_up.cache_clear()
+        loading.native.cache_clear()
         try:
             yield
         finally:
-            loading._looked_up.cache_clear()
+            loading.native.cache_clear()

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pulsar_retry.errors import ForkedError
-from pulsar_retry.native import loading
 from pulsar_retry.observe import serving
 from pulsar_retry.runtime import fork, future
 
@@ -110,8 +109,8 @@ def test_a_handle_is_not_destroyed_in_the_child(owner: Owner) -> None:
 
 @pytest.mark.parametrize(
     "lock",
-    [future._guard, loading._lock, serving._registering],
-    ids=["future", "native", "serving"],
+    [future._guard, serving._registering],
+    ids=["future", "serving"],
 )
 def test_a_lock_of_a_module_is_free_in_the_child(lock: Any) -> None:
     """Whatever another thread does in the moment of the fork, nothing hangs in the child."""
