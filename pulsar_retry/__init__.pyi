@@ -76,7 +76,6 @@ from pulsar_retry.pull.rules.lanes import Lanes as Lanes
 from pulsar_retry.pull.rules.lease import Lease as Lease
 from pulsar_retry.pull.subscriber import Subscriber as Subscriber
 from pulsar_retry.wire.dead_letter import DeadLetter as DeadLetter
-from pulsar_retry.wire.envelope import Attempt as Attempt
 from pulsar_retry.wire.envelope import Envelope as Envelope
 from pulsar_retry.wire.names import Naming as Naming
 from pulsar_retry.wire.properties import RetryProperties as RetryProperties

@@ -1,12 +1,11 @@
 """The wire format: topic names and message properties, as in Java, Go and TDMQ. Pure."""
 
 from pulsar_retry.wire.dead_letter import DeadLetter
-from pulsar_retry.wire.envelope import Attempt, Envelope
+from pulsar_retry.wire.envelope import Envelope
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.properties import RetryProperties, attempt_of, delivery_attempt
 
 __all__ = [
-    "Attempt",
     "DeadLetter",
     "Envelope",
     "Naming",

@@ -7,9 +7,8 @@ absent. The payload of a letter is always that of its message.
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -33,8 +32,6 @@ Redact = Callable[[str, str], str | None]
 
 _log = logging.getLogger("pulsar_retry")
 
-#: How many attempts a message's history keeps: the latest ones.
-_MAX_HISTORY = 50
 #: The maximum characters of an error's text, before it is redacted and shortened.
 _MAX_TEXT = 65_536
 
@@ -51,13 +48,9 @@ _ROOM = {
     "fingerprint": 64,
     "message": 2048,
     "attempt": 32,
-    "history": 2048,
     "subscription": 512,
     "project": 512,
 }
-
-#: The maximum bytes of a class or a fingerprint in an entry of the history.
-_ENTRY_ROOM = 128
 
 _OURS = {
     "reason": wire.FAILURE_REASON,
@@ -68,7 +61,6 @@ _OURS = {
     "when": wire.FAILURE_TIME,
     "published": wire.FAILURE_PUBLISH_TIME,
     "message": wire.FAILURE_MESSAGE,
-    "history": wire.FAILURE_HISTORY,
     "traceback": wire.FAILURE_TRACEBACK,
 }
 
@@ -112,23 +104,6 @@ _OWN_ROOM = MAX_ENVELOPE - sum(map(len, _OURS.values()))
 READ = frozenset(name for names in _KNOWN.values() for name in names)
 
 
-@attrs.frozen
-class Attempt:
-    """One failed attempt.
-
-    Attributes:
-        number: Its number; the first delivery is 1.
-        when: When it failed; None if a letter does not have this.
-        error: The class of the error; None if there was no error.
-        fingerprint: The same for errors of one kind (`fingerprint_of`).
-    """
-
-    number: int
-    when: datetime | None
-    error: str | None
-    fingerprint: str | None
-
-
 @attrs.frozen(kw_only=True)
 class Envelope:
     """The failures of a message, as its letter describes them. Unknown values are None.
@@ -148,7 +123,6 @@ class Envelope:
             the same kind, with any text (`fingerprint_of`). Dead letters are grouped by it.
         attempt: How many attempts have failed.
         when: When the last attempt failed.
-        history: The failed attempts, at most the latest 50, with the latest one last.
     """
 
     topic: str | None = None
@@ -163,7 +137,6 @@ class Envelope:
     fingerprint: str | None = None
     attempt: int | None = None
     when: datetime | None = None
-    history: tuple[Attempt, ...] = ()
 
     def after(
         self,
@@ -202,7 +175,6 @@ class Envelope:
             fingerprint = fingerprint_of(error)
         elif reason is not None:
             fingerprint = fingerprint_of_reason(reason)
-        history = (*self.history, Attempt(attempt, when, kind, fingerprint))
         return Envelope(
             topic=topic,
             subscription=subscription,
@@ -216,7 +188,6 @@ class Envelope:
             fingerprint=fingerprint,
             attempt=attempt,
             when=when,
-            history=history[-_MAX_HISTORY:],
         )
 
     def redacted(self, redact: Redact) -> Envelope:
@@ -256,8 +227,6 @@ class Envelope:
             properties[wire.FAILURE_TIME] = when
         if (published := _iso(it.published)) is not None:
             properties[wire.FAILURE_PUBLISH_TIME] = published
-        if it.history:
-            properties[wire.FAILURE_HISTORY] = _history(it, when, _ROOM["history"])
         room = _OWN_ROOM
         if pubsub_attributes:
             attributes = _pubsub_attributes(it)
@@ -326,32 +295,6 @@ def _second(days: int, seconds: int) -> str:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-#: `json.dumps` would make an encoder for each call.
-_as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def _history(envelope: Envelope, latest: str | None, size: int) -> str:
-    """Return the latest attempts that fit, as a JSON array with the latest one last.
-
-    *latest* is the text of the envelope's own time, which is usually that of the latest attempt.
-    """
-    kept: list[str] = []
-    for each in reversed(envelope.history):
-        when = latest if each.when is envelope.when else _iso(each.when)
-        moment = "null" if when is None else f'"{when}"'
-        text = f"[{each.number},{moment},{_kind_json(each.error, each.fingerprint)}]"
-        size -= _size(text) + 1
-        if size < 1:
-            break
-        kept.append(text)
-    return f"[{','.join(reversed(kept))}]"
-
-
-@lru_cache(256)
-def _kind_json(error: str | None, fingerprint: str | None) -> str:
-    """Return the last two values of an entry of the history, as JSON."""
-    return ",".join(_as_json(each and _head(each, _ENTRY_ROOM)) for each in (error, fingerprint))
-
 
 def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
@@ -404,7 +347,6 @@ def read_envelope(properties: Mapping[str, str]) -> Envelope:
         fingerprint=text("fingerprint"),
         attempt=max(counts) or None,
         when=_first_time(properties, _KNOWN["when"]),
-        history=tuple(_read_history(text("history"))),
     )
 
 
@@ -429,14 +371,3 @@ def _time(text: str | None) -> datetime | None:
         return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-
-
-def _read_history(text: str | None) -> Iterator[Attempt]:
-    try:
-        entries = json.loads(text or "[]")
-    except (ValueError, RecursionError):
-        return
-    for entry in entries if isinstance(entries, list) else ():
-        match entry:
-            case [int(number), str() | None as when, str() | None as error, str() | None as place]:
-                yield Attempt(int(number), _time(when), error, place)

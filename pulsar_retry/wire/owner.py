@@ -20,7 +20,6 @@ from pulsar_retry.wire.properties import (
     DELAY_TIME,
     FAILURE_ATTEMPT,
     FAILURE_CRASHES,
-    FAILURE_HISTORY,
     FAILURE_PUBLISH_TIME,
     FAILURE_STAMP,
     REAL_SUBSCRIPTION,
@@ -32,7 +31,7 @@ from pulsar_retry.wire.properties import (
 
 #: What a letter says about its message and its failed attempts. The reader acts on these.
 _SAID = SYSTEM_PROPERTIES | {
-    *(FAILURE_ATTEMPT, FAILURE_CRASHES, FAILURE_HISTORY, FAILURE_PUBLISH_TIME, FAILURE_STAMP)
+    *(FAILURE_ATTEMPT, FAILURE_CRASHES, FAILURE_PUBLISH_TIME, FAILURE_STAMP)
 }
 #: The part of it that says which message it is, and whose.
 _NAMES = SYSTEM_PROPERTIES - {RECONSUMETIMES, DELAY_TIME}

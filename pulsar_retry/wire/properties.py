@@ -35,10 +35,8 @@ FAILURE_MESSAGE = "FAILURE_MESSAGE"
 #: The end of its traceback, and a hash that is the same for errors raised in the same place.
 FAILURE_TRACEBACK = "FAILURE_TRACEBACK"
 FAILURE_FINGERPRINT = "FAILURE_FINGERPRINT"
-#: The number of the failed attempt, the attempts so far (JSON), and when the message was first
-#: published (ISO 8601, UTC).
+#: The number of the failed attempt, and when the message was first published (ISO 8601, UTC).
 FAILURE_ATTEMPT = "FAILURE_ATTEMPT"
-FAILURE_HISTORY = "FAILURE_HISTORY"
 FAILURE_PUBLISH_TIME = "FAILURE_PUBLISH_TIME"
 #: The stage of the pipeline. For rows that a job could not process also: the rules (separated by
 #: commas), the source (JSON), the job and task (JSON), and the time (ISO 8601, UTC).

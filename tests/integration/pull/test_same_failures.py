@@ -23,14 +23,7 @@ FORMS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
 }
 
 #: What differs between two messages that fail in the same way.
-OWN = (
-    "ORIGIN_MESSAGE",
-    "REAL_TOPIC",
-    "RETRY_TOPIC",
-    "FAILURE_TIME",
-    "FAILURE_PUBLISH_TIME",
-    "FAILURE_HISTORY",
-)
+OWN = ("ORIGIN_MESSAGE", "REAL_TOPIC", "RETRY_TOPIC", "FAILURE_TIME", "FAILURE_PUBLISH_TIME")
 
 
 def told(letter: pulsar.Message) -> dict[str, Any]:
@@ -41,8 +34,6 @@ def told(letter: pulsar.Message) -> dict[str, Any]:
     }
     if trace := said.get("FAILURE_TRACEBACK"):  # each form has its own handler
         said["FAILURE_TRACEBACK"] = re.sub(r", line \d+, in handle\w*\n", "", trace)
-    history = pr.DeadLetter.of(letter).failure.history
-    said["history"] = [(each.number, each.error, each.fingerprint) for each in history]
     return said
 
 

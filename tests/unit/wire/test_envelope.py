@@ -1,4 +1,4 @@
-"""The failure envelope: what is told of an error, and what is kept from the attempts before."""
+"""The failure envelope: what is told of an error, and what is kept from earlier failures."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ def test_a_failure_in_full() -> None:
         fingerprint=envelope.fingerprint,
         attempt=1,
         when=NOW,
-        history=(pr.Attempt(1, NOW, "ValueError", envelope.fingerprint),),
     )
 
 
@@ -92,7 +91,7 @@ def test_where_a_message_came_from_is_said_once() -> None:
 
 
 def test_everything_else_is_the_last_failures() -> None:
-    """Nothing of the one before is left but its line in the history."""
+    """Nothing of the one before is left."""
     first = after(pr.Envelope(), caught(no_amount), stage="decode", reason="invalid")
     later = NOW + timedelta(seconds=10)
     second = after(first, None, attempt=2, when=later)
@@ -105,18 +104,9 @@ def test_everything_else_is_the_last_failures() -> None:
             stage="handler",
             attempt=2,
             when=later,
-            history=(*first.history, pr.Attempt(2, later, None, None)),
         )
         == second
     )
-
-
-def test_the_history_is_bounded() -> None:
-    """The latest fifty attempts stay."""
-    envelope = pr.Envelope()
-    for attempt in range(1, 201):
-        envelope = after(envelope, ValueError(), attempt=attempt)
-    assert list(range(151, 201)) == [each.number for each in envelope.history]
 
 
 def test_a_deep_traceback_is_told_by_its_end() -> None:

@@ -34,10 +34,9 @@ TIMES = st.datetimes(datetime(1970, 1, 1), timezones=st.just(UTC)).map(  # noqa:
 )
 
 
-def envelopes(text: st.SearchStrategy[str], most: int) -> st.SearchStrategy[pr.Envelope]:
-    """Return envelopes with such texts and so many attempts."""
+def envelopes(text: st.SearchStrategy[str]) -> st.SearchStrategy[pr.Envelope]:
+    """Return envelopes with such texts."""
     maybe = st.none() | text
-    attempt = st.builds(pr.Attempt, st.integers(1, 2**31 - 1), st.none() | TIMES, maybe, maybe)
     return st.builds(
         pr.Envelope,
         topic=st.none() | st.sampled_from(["persistent://shop/eu/orders", "orders"]) | text,
@@ -51,7 +50,6 @@ def envelopes(text: st.SearchStrategy[str], most: int) -> st.SearchStrategy[pr.E
         fingerprint=maybe,
         attempt=st.none() | st.integers(1, 2**31 - 1),
         when=st.none() | TIMES,
-        history=st.lists(attempt, max_size=most).map(tuple),
     )
 
 
@@ -66,7 +64,7 @@ def size_of(properties: dict[str, str]) -> int:
     return sum(len(name) + len(text.encode()) for name, text in properties.items())
 
 
-@given(st.booleans(), envelopes(SHORT, 5))
+@given(st.booleans(), envelopes(SHORT))
 def test_what_is_written_reads_back(pubsub: bool, envelope: pr.Envelope) -> None:
     """To the last millisecond, with or without Pub/Sub's attributes."""
     assert envelope == read_envelope(
@@ -74,7 +72,7 @@ def test_what_is_written_reads_back(pubsub: bool, envelope: pr.Envelope) -> None
     )
 
 
-@given(st.booleans(), envelopes(LONG, 60))
+@given(st.booleans(), envelopes(LONG))
 def test_an_envelope_is_bounded_and_encodable(pubsub: bool, envelope: pr.Envelope) -> None:
     """8 KiB with its names, and UTF-8, whatever there is to tell."""
     properties = envelope.to_properties(pubsub_attributes=pubsub)
@@ -82,7 +80,7 @@ def test_an_envelope_is_bounded_and_encodable(pubsub: bool, envelope: pr.Envelop
     assert all(name.isascii() for name in properties)
 
 
-@given(st.booleans(), envelopes(LONG, 60))
+@given(st.booleans(), envelopes(LONG))
 def test_what_was_cut_is_not_cut_again(pubsub: bool, envelope: pr.Envelope) -> None:
     """An envelope that was read is written as it was."""
     envelope = attrs.evolve(envelope, topic="persistent://shop/eu/orders", subscription="billing")
@@ -95,13 +93,11 @@ def test_what_was_cut_is_not_cut_again(pubsub: bool, envelope: pr.Envelope) -> N
 def test_there_is_room_for_what_matters() -> None:
     """With everything far too long, there is some of everything, and the end of the traceback."""
     long = "x" * 100_000
-    history = tuple(pr.Attempt(n, NOW, long, long) for n in range(1, 51))
     texts = dict.fromkeys(("topic", "subscription", "reason", "stage", "error", "message"), long)
     envelope = pr.Envelope(
         **texts,
         fingerprint=long,
         traceback=f"{long}ValueError: no amount\n",
-        history=history,
         attempt=50,
         when=NOW,
         published=NOW,
@@ -114,7 +110,6 @@ def test_there_is_room_for_what_matters() -> None:
         assert (read.traceback or "").startswith("…x")
         assert (read.traceback or "").endswith("xValueError: no amount\n")
         assert len(read.traceback or "") > 500
-        assert 50 == read.history[-1].number
 
 
 def test_what_just_fits_is_whole() -> None:
@@ -123,16 +118,6 @@ def test_what_just_fits_is_whole() -> None:
     for size, cut in ((room, False), (room + 1, True)):
         traceback = pr.Envelope(traceback="x" * size).to_properties()["FAILURE_TRACEBACK"]
         assert (cut, room) == (traceback.startswith("…"), len(traceback.encode()))
-
-
-def test_the_history_has_all_that_fits() -> None:
-    """2 KiB of the latest attempts, whatever their sizes are."""
-    for size in range(8, 128):
-        attempts = tuple(pr.Attempt(n, None, "x" * size, None) for n in range(10, 99))
-        history = pr.Envelope(history=attempts).to_properties()["FAILURE_HISTORY"]
-        latest = f'[98,null,"{"x" * size}",null]'
-        assert history.endswith(f",{latest}]")
-        assert len(history) <= 2048 < len(history) + len(f",{latest}")
 
 
 PROPERTIES = st.dictionaries(
@@ -149,8 +134,6 @@ PROPERTIES = st.dictionaries(
 
 
 @given(st.booleans(), PROPERTIES)
-@example(pubsub=False, properties={"FAILURE_HISTORY": "[" * 100_000})
-@example(pubsub=False, properties={"FAILURE_HISTORY": f"[[{'9' * 5000},null,null,null]]"})
 @example(pubsub=False, properties={"FAILURE_TIME": "9" * 18})
 @example(pubsub=False, properties={"FAILURE_TIME": "0001-01-01T00:00:00+23:59"})
 def test_garbage_never_raises(pubsub: bool, properties: dict[str, str]) -> None:
@@ -176,7 +159,7 @@ def test_a_secret_leaves_in_no_spelling(pubsub: bool, secret: str) -> None:
 
 
 def test_an_envelope_goes_with_its_letters() -> None:
-    """Over retries into the dead letter: the history grows, the origin stays, nothing is stale."""
+    """Over retries into the dead letter: the origin stays, and nothing is stale."""
     pubsub, properties, origin = True, {"colour": "red"}, ORIGIN
     for attempt in (1, 2, 3):
         envelope = read_envelope(properties).after(
@@ -209,10 +192,6 @@ def test_an_envelope_goes_with_its_letters() -> None:
         letter.failure.message_id,
         letter.failure.published,
     )
-    assert [
-        (number, NOW + timedelta(seconds=number), error)
-        for number, error in ((1, "ValueError"), (2, "ValueError"), (3, None))
-    ] == [(each.number, each.when, each.error) for each in letter.failure.history]
     assert "FAILURE_MESSAGE" not in properties
 
 
