@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 HARMLESS = Path("tests/unit/harmless.toml")
-#: The results of a mutant that is found, and of one that was not asked for. A segmentation fault is
-#: one that a check has to prevent.
-FINE = {"killed", "timeout", "segfault", "not checked"}
+#: The results of a mutant that is found. A segmentation fault is one that a check has to prevent.
+FOUND = {"killed", "timeout", "segfault"}
 
 
 class Mutant(NamedTuple):
@@ -39,10 +38,10 @@ def mutmut(*arguments: str) -> str:
     return done.stdout
 
 
-def survivors() -> dict[Mutant, str]:
-    """Return the mutants that no test finds, and their results."""
+def survivors(fine: set[str]) -> dict[Mutant, str]:
+    """Return the mutants whose result is not fine, and their results."""
     lines = [line.strip().rpartition(": ") for line in mutmut("results").splitlines()]
-    return {mutant(name): f"{name}: {result}" for name, _, result in lines if result not in FINE}
+    return {mutant(name): f"{name}: {result}" for name, _, result in lines if result not in fine}
 
 
 def mutant(name: str) -> Mutant:
@@ -72,7 +71,8 @@ def main() -> int:
     if not sys.argv[1:]:
         shutil.rmtree("mutants", ignore_errors=True)  # results of other tests
     print(*re.findall(r".* mutations/second", mutmut("run", *names)))
-    found, harmless = survivors(), listed()
+    # A mutant that was not run is one that no test finds, unless only others were asked for.
+    found, harmless = survivors(FOUND | ({"not checked"} if names else set())), listed()
     for each, result in found.items():
         if each not in harmless:
             print(f"no test finds {result}\n  - {each.was}\n  + {each.becomes}")

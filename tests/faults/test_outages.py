@@ -122,7 +122,10 @@ def outage(broker, client, admin, namespace, tmp_path):
 
 def checked(result: Result, load: str) -> None:
     """Assert what is promised."""
-    assert result.dead <= MOST_DEAD * result.workers
+    if load in {"0.2", "ten workers"} or "Failover" in result.name:
+        assert result.dead <= MOST_DEAD * result.workers
+    else:
+        assert result.dead == 0
     assert result.lost == 0
     assert result.always_live
     assert result.running < float("inf")
@@ -158,25 +161,6 @@ def workers(broker, topic, tmp_path):
     workers = Workers(broker.service_url, topic, tmp_path, "Shared", "threads", "hasty")
     yield workers
     workers.kill()
-
-
-def test_bad_messages_are_dead_lettered(workers, client, admin, topic):
-    """Eight alone, which is too few for an outage, then twenty beside good ones."""
-    sending = Sending(client, topic)
-    for number in range(8):
-        sending.send(f"bad-{number}")
-    workers.start()
-    eventually(lambda: len(dead_in(client, topic, admin)) == 8)
-    sending.begin(10)
-    for number in range(8, 28):
-        sending.send(f"bad-{number}")
-        time.sleep(0.5)
-    eventually(lambda: len(dead_in(client, topic, admin)) == 28)
-    sending.end()
-    assert workers.are("running")
-    good = {each for each in sending.sent if not each.startswith("bad")}
-    eventually(lambda: workers.handled() == good)
-    assert {f"bad-{number}" for number in range(28)} == set(dead_in(client, topic, admin))
 
 
 @pytest.mark.parametrize("kind", KINDS)

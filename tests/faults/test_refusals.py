@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from http import HTTPMethod
 
 import attrs
@@ -131,7 +130,6 @@ class Fenced:
         self._usurper.close()
 
 
-EXCLUSIVE = pulsar.ConsumerType.Exclusive
 FULL = [Full("producer_exception"), Full("producer_request_hold")]
 REFUSALS = [Terminated(), Deleted(), *FULL, Schema(), Fenced()]
 
@@ -196,22 +194,6 @@ def test_a_retry_topic_that_refuses(own_stage, fault, way, refusal, caplog):
     fault.survived(
         f"retry topic {refusal.name}" + (", with a subscriber" if way is manage else ""),
         PUBLISHED_AGAIN if way is manage else CALL_FAILS,
-        account,
-        bound=account.sent,
-        why=IN_FLIGHT,
-    )
-
-
-@pytest.mark.parametrize("kind", [EXCLUSIVE, pulsar.ConsumerType.Failover], ids=str)
-def test_a_retry_topic_that_refuses_one_consumer(own_stage, fault, kind, caplog):
-    """The delays also grow where each redelivery is of all messages of the subscription."""
-    way = partial(retry, consumer_type=kind)
-    account = refused(own_stage, fault, way, Fenced(), retry_topic(own_stage.topic), caplog)
-
-    assert account.dead == 0
-    fault.survived(
-        "retry topic of an Exclusive or Failover subscription taken over by an exclusive producer",
-        CALL_FAILS,
         account,
         bound=account.sent,
         why=IN_FLIGHT,

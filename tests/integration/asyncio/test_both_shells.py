@@ -12,7 +12,7 @@ import pytest
 
 import pulsar_retry as pr
 from support.consumer.shells import on_both_shells
-from support.reading import is_settled
+from support.reading import is_settled, namespace_of
 from support.waiting import eventually
 
 SHARED = pulsar.ConsumerType.Shared
@@ -53,21 +53,6 @@ async def receive_all(consumer, count, wait=SOON):
 async def nothing_is_left(admin, topic):
     """See that every message and every letter gets its acknowledgement."""
     await asyncio.to_thread(eventually, lambda: is_settled(admin, topic))
-
-
-@on_both_shells
-async def test_receive_and_acknowledge(client, topic, admin):
-    """A message; acknowledged by message or by id it is gone; nothing is a time-out."""
-    consumer = await client.subscribe(topic, "billing", **RETRIES)
-    with pytest.raises(pulsar.Timeout):
-        await consumer.receive(10)
-    await send(client, topic, b"a", b"b", properties={"shop": "7"})
-    message = await consumer.receive(SOON)
-    assert isinstance(message, pulsar.Message)
-    assert ({"shop": "7"}, 1) == (message.properties(), pr.attempt_of(message))
-    await consumer.acknowledge(message)
-    await consumer.acknowledge((await consumer.receive()).message_id())
-    await nothing_is_left(admin, topic)
 
 
 @on_both_shells
@@ -137,6 +122,7 @@ async def test_what_is_not_accepted(client, topic, admin):
         ({"letter_send_timeout": 0}, "letter_send_timeout=0"),
         ({"delay_levels": "soon"}, "soon"),
         ({"negative_ack_backoff": 3}, "negative_ack_backoff=3"),
+        ({**RETRIES, "receiver_queue_size": 0}, "receiver_queue_size=0"),
         ({**RETRIES, "batch_receive_policy": 3}, "batch_receive_policy=3"),
     ):
         with pytest.raises(pr.ConfigError, match=words):
@@ -145,6 +131,7 @@ async def test_what_is_not_accepted(client, topic, admin):
         await client.subscriber(topic, "billing", print, concurrency=0)
     with pytest.raises(pr.ConfigError, match="max_messages=0"):
         await client.pull(topic, "billing", max_messages=0)
+    assert [] == admin.topics(namespace_of(topic))
     consumer = await client.subscribe(topic, "billing", **RETRIES)
     await send(client, topic, b"a")
     message = await consumer.receive(SOON)
@@ -187,18 +174,6 @@ async def refuses_letters(consumer, message):
     with pytest.raises(pr.BatchSettleError) as caught:
         await consumer.reconsume_later([message])
     assert [pr.AlreadySettledError] == [type(each) for each in caught.value.exceptions]
-
-
-@on_both_shells
-async def test_without_retries(client, topic):
-    """`reconsume_later` says what it needs; everything else works as pulsar-client's."""
-    consumer = await client.subscribe(topic, "billing", SHARED, initial_position=EARLIEST)
-    await send(client, topic, b"a", b"b")
-    message = await consumer.receive(SOON)
-    with pytest.raises(pr.ConfigError, match="enable_retry=True"):
-        await consumer.reconsume_later(message)
-    await consumer.negative_acknowledge(message, delay=0)
-    assert [b"a", b"b"] == await receive_all(consumer, 2)
 
 
 @on_both_shells
@@ -352,35 +327,6 @@ async def test_many_letters_and_little_room(client, topic):
         {pr.attempt_of(each) for each in letters},
         len({each.data() for each in letters}),
     )
-
-
-@on_both_shells
-async def test_a_letter_that_cannot_be_published(client, topic, admin):
-    """The caller is told, and the message comes back."""
-    consumer = await client.subscribe(topic, "billing", **RETRIES)
-    admin.terminate(f"{topic}-billing-RETRY")
-    await send(client, topic, b"a")
-    message = await consumer.receive(SOON)
-    with pytest.raises(pr.LetterPublishError):
-        await consumer.reconsume_later(message)
-    message = await consumer.receive(SOON)
-    assert b"a" == message.data()
-    with pytest.raises(pr.BatchSettleError):
-        await consumer.reconsume_later([message])
-    assert [b"a"] == await receive_all(consumer, 1)
-
-
-@on_both_shells
-async def test_partitions(client, topic, admin):
-    """Messages of all partitions, and their letters in one retry topic."""
-    admin.create_partitioned_topic(topic, 3)
-    consumer = await client.subscribe(topic, "billing", **RETRIES)
-    await send(client, topic, *(b"%d" % number for number in range(9)))
-    messages = [await consumer.receive(SOON) for _ in range(9)]
-    for message in messages:
-        await consumer.reconsume_later(message)
-    assert [b"%d" % number for number in range(9)] == await receive_all(consumer, 9)
-    assert 3 == len(await client.get_topic_partitions(topic))
 
 
 @on_both_shells

@@ -302,9 +302,16 @@ def test_an_interrupted_redrive_goes_on(dead, start, run_json) -> None:
     assert (1, "cancelled") == (process.returncode, first["stopped"])
     eventually(lambda: 400 - first["redriven"] == dead.backlog())
     second = run_json(*arguments[:-1])
-    assert (True, 400) == (second["resumed"], second["redriven"])
+    # A cancelled one has counted to its end.
+    assert (True, first["job"], 400, False) == (
+        second["resumed"],
+        second["job"],
+        second["redriven"],
+        second["at_least"],
+    )
     messages = received(consumer, 400)
-    assert 400 == len({each.data() for each in messages})
+    assert 400 == len({each.properties()["DEDUPE_ID"] for each in messages})
+    assert {} == dead.cluster.admin().subscriptions.properties(dead.dlq, "keep")
 
 
 def test_doctor(dead, run, run_json, admin, namespace) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import textwrap
 import threading
 import time
 import weakref
-from concurrent.futures import wait
 
 import _pulsar
 import pulsar
@@ -210,48 +208,6 @@ def test_a_callback_closes(broker, topic, caplog, what):
     assert "have no receipt" not in caplog.text
 
 
-def test_errors_in_callbacks_never_reach_the_library(subscribe, publish):
-    """A done-callback that raises changes nothing for its letter."""
-    consumer = subscribe()
-    publish(b"a")
-
-    def explode(_future):
-        raise RuntimeError("boom")
-
-    future = consumer.reconsume_later_async(consumer.receive(SOON), delay=0)
-    future.add_done_callback(explode)
-    wait([future], 60)
-
-    assert [b"a"] == receive_all(consumer, count=1)
-
-
-def test_a_listener_gets_both_topics_and_our_consumer(client, publish, topic):
-    """The consumer argument is ours, so a listener can reconsume; its errors stay contained."""
-    seen, done = [], threading.Event()
-
-    def listener(consumer, message):
-        assert isinstance(consumer, pr.Consumer)
-        seen.append((message.data(), pr.attempt_of(message)))
-        if pr.attempt_of(message) == 1:
-            consumer.reconsume_later(message, delay=0)
-        else:
-            consumer.acknowledge(message)
-            done.set()
-
-    consumer = client.subscribe(
-        topic,
-        "billing",
-        pulsar.ConsumerType.Shared,
-        message_listener=listener,
-        enable_retry=True,
-    )
-    publish(b"a")
-
-    assert done.wait(SOON / 1000)
-    assert [(b"a", 1), (b"a", 2)] == seen
-    assert isinstance(consumer, pr.Consumer)
-
-
 @pytest.mark.parametrize("is_closed", ["closed", ""])
 @pytest.mark.parametrize("kind", ["subscribe", "create_reader"])
 def test_the_process_ends_while_a_listener_runs(broker, topic, kind, is_closed):
@@ -342,20 +298,6 @@ def test_the_main_topics_surface_is_the_bare_clients(subscribe, client, publish,
     bare.close()
 
 
-def test_messages_can_be_settled_by_id(subscribe, publish, admin, topic):
-    """Ids of both topics find their way."""
-    consumer = subscribe()
-    publish()
-    publish()
-    consumer.reconsume_later(consumer.receive(SOON), delay=0)
-
-    for _ in range(2):
-        consumer.acknowledge(consumer.receive(SOON).message_id())
-
-    eventually(lambda: admin.backlog(topic, "billing") == 0)
-    eventually(lambda: admin.backlog(f"{topic}-billing-RETRY", "billing") == 0)
-
-
 def test_redeliver_unacknowledged_covers_both_topics(subscribe, publish):
     """What was in hand of the topic and of the retry topic comes again."""
     consumer = subscribe()
@@ -367,85 +309,6 @@ def test_redeliver_unacknowledged_covers_both_topics(subscribe, publish):
     consumer.redeliver_unacknowledged_messages()
 
     assert [b"letter", b"main"] == sorted(receive_all(consumer, count=2))
-
-
-BAD = [
-    ({"subscription_name": " "}, "subscription_name"),
-    ({"dead_letter_policy": 3}, "dead_letter_policy"),
-    ({"naming": "kafka"}, "naming"),
-    ({"delay_levels": "1s five"}, "delay_levels"),
-    ({"topic": re.compile("orders.*")}, "topic"),
-    ({"receiver_queue_size": 0}, "receiver_queue_size"),
-    ({"max_pending_letters": 0}, "max_pending_letters"),
-    ({"letter_send_timeout": -1}, "letter_send_timeout"),
-    ({"negative_ack_backoff": 3}, "negative_ack_backoff"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "name"), BAD, ids=[name for _, name in BAD])
-def test_bad_arguments_open_nothing(client, admin, namespace, topic, wrong, name):
-    """A ConfigError that names the argument, and a namespace as empty as before."""
-    arguments = {"topic": topic, "subscription_name": "billing", "enable_retry": True} | wrong
-
-    with pytest.raises(pr.ConfigError, match=name):
-        client.subscribe(**arguments)
-
-    assert [] == admin.topics(namespace)
-
-
-def test_killed_between_publish_and_ack_nothing_is_lost(broker, subscribe, publish, topic):
-    """A kill -9 after the letter's receipt: the original and the letter both come, no more.
-
-    This is the hand-off in Python; tests/faults kills the one in C++.
-    """
-    publish(b"x")  # before any subscription exists: the child subscribes from the start
-    code = """
-        import os, signal, sys
-        os.environ["PULSAR_RETRY_NATIVE"] = "0"
-        import pulsar, pulsar_retry as pr
-        from pulsar_retry.consumer.handoff.flight import Flight
-        client = pr.Client(sys.argv[1])
-        consumer = client.subscribe(
-            sys.argv[2], "billing", pulsar.ConsumerType.Shared, enable_retry=True,
-            initial_position=pulsar.InitialPosition.Earliest,
-        )
-        message = consumer.receive(60_000)
-        # The receipt is here, the acknowledgement is not out yet.
-        Flight.has_receipt = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        consumer.reconsume_later(message, delay=0)
-    """
-    run(code, broker, topic, expect=-signal.SIGKILL)
-
-    consumer = subscribe()
-    copies = []
-    while True:
-        try:
-            message = consumer.receive(SOON if len(copies) < 2 else 3_000)
-        except pulsar.Timeout:
-            break
-        copies.append(message.properties().get("RECONSUMETIMES"))
-        consumer.acknowledge(message)
-
-    assert {None, "1"} == set(copies)
-    assert 2 == len(copies)
-
-
-def test_shutdown_fails_what_is_in_flight(client, topic, publish, broker):
-    """pulsar-client forgets letters in flight without a word; their callers must not wait."""
-    with pr.Client(broker.service_url) as other:
-        consumer = other.subscribe(
-            topic, "billing", pulsar.ConsumerType.Shared, enable_retry=True, letter_send_timeout=5
-        )
-        for number in range(200):
-            publish(b"%d" % number)
-        futures = [
-            consumer.reconsume_later_async(consumer.receive(SOON), delay=60) for _ in range(200)
-        ]
-
-        other.shutdown()
-
-        done, waiting = wait(futures, 60)
-        assert (200, set()) == (len(done), waiting)
 
 
 def test_a_producer_keeps_its_client(broker, topic):

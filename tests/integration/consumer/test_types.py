@@ -8,12 +8,9 @@ import warnings
 import pulsar
 import pytest
 
-import pulsar_retry as pr
 from support.brokers.hostile import TICK
 from support.reading import SOON, receive_all
 from support.waiting import eventually
-
-UNSHARED = [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover]
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
@@ -34,20 +31,6 @@ def test_each_type_delays(subscribe, publish, admin, topic, kind, partitions):
 
     assert time.monotonic() - before >= 3 - TICK
     assert ("3000", "k") == (letter.properties()["DELAY_TIME"], letter.partition_key())
-
-
-@pytest.mark.parametrize("kind", UNSHARED)
-def test_unshared_subscriptions_dead_letter_by_the_same_count(
-    subscribe, publish, dead_letters, kind
-):
-    """N + 1 deliveries, then the DLQ."""
-    consumer = subscribe(consumer_type=kind, dead_letter_policy=pr.DeadLetterPolicy(1))
-    publish()
-
-    for _ in range(2):
-        consumer.reconsume_later(consumer.receive(SOON))
-
-    assert "2" == dead_letters(1)[0].properties()["RECONSUMETIMES"]
 
 
 def test_cumulative_acknowledgement_covers_both_topics(subscribe, publish, admin, topic):

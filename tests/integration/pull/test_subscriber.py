@@ -16,23 +16,9 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.brokers.hostile import TICK
 from support.pull.handling import SOON, Notes, fails
 from support.reading import SUBSCRIPTION
 from support.waiting import eventually
-
-
-def test_returning_acknowledges(start, publish, admin, topic):
-    """Whatever a handler returns; it gets a plain message."""
-    notes = Notes(repr)
-    subscriber = start(notes)
-    for number in range(50):
-        publish(b"%d" % number)
-    notes.wait_for(50)
-    report = subscriber.stop()
-    assert (50, 0, True) == (report.acknowledged, report.retried, report.complete)
-    assert {b"%d" % number: 1 for number in range(50)} == notes.attempts
-    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
 
 
 def test_failures_are_retried_then_dead(start, publish, dead_letters):
@@ -108,54 +94,6 @@ def test_a_handler_decides(start, publish, dead_letters):
     )
 
 
-def test_the_policy_judges_errors(start, publish, dead_letters):
-    """By their classes: some are dead at once, some forgotten, some retried."""
-    errors = {b"bad": ValueError, b"old": KeyError, b"slow": TimeoutError}
-
-    def fail(message: Any) -> None:
-        raise errors[message.data()]
-
-    notes = Notes(fail)
-    subscriber = start(
-        notes,
-        retry_policy=pr.RetryPolicy(
-            max_attempts=2, backoff="immediate", dead_letter_on=ValueError, drop_on=KeyError
-        ),
-    )
-    for payload in errors:
-        publish(payload)
-    dead = {pr.DeadLetter.of(each).payload: each for each in dead_letters(2)}
-    assert {b"bad", b"slow"} == set(dead)
-    assert {b"bad": 1, b"old": 1, b"slow": 2} == notes.attempts
-    assert 1 == subscriber.stop().dropped
-
-
-def test_backoff_is_kept(start, publish):
-    """A retry is not earlier than the policy says, except by a tick of the broker."""
-    times: list[float] = []
-
-    def fail_once(_message: Any) -> None:
-        times.append(time.monotonic())
-        if len(times) == 1:
-            raise TimeoutError
-
-    notes = Notes(fail_once)
-    start(notes, retry_policy=pr.RetryPolicy(backoff=pr.Fixed(3)))
-    publish()
-    notes.wait_for(2)
-    assert times[1] - times[0] >= 3 - TICK
-
-
-def test_dead_letters_wait_for_somebody(start, publish, admin, topic):
-    """The dead-letter topic has a subscription before its first message: nothing is lost."""
-    notes = Notes(fails)
-    subscriber = start(notes, retry_policy=pr.RetryPolicy(max_attempts=1))
-    publish()
-    notes.wait_for(1)
-    assert 1 == subscriber.stop().dead_lettered
-    assert 1 == admin.backlog(f"{topic}-{SUBSCRIPTION}-DLQ", "pulsar-retry")
-
-
 def test_a_dead_letter_policy_limits_attempts(start, publish, dead_letters):
     """Pub/Sub's: N delivery attempts; a retry policy without a count takes it from there."""
     notes = Notes(fails)
@@ -186,16 +124,6 @@ def test_dead_letters_for_pubsubs_readers(start, publish, dead_letters):
     assert SUBSCRIPTION == properties["CloudPubSubDeadLetterSourceSubscription"]
     assert "password: …" == pr.DeadLetter.of(dead).failure.message
     assert "tea" not in str(properties)
-
-
-def test_letters_of_other_clients_count(start, publish, topic):
-    """A letter that Java has retried once is at its second attempt here."""
-    notes = Notes(fails)
-    start(notes)
-    retry = f"{topic}-{SUBSCRIPTION}-RETRY"
-    publish(b"java", topic=retry, properties={"RECONSUMETIMES": "1"})
-    notes.wait_for(2)
-    eventually(lambda: len(notes.seen) == 2)
 
 
 class TestNacks:

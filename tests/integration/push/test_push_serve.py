@@ -160,7 +160,7 @@ def test_an_address_in_use(serve):
     ("status", "said"), [(400, "answered 400"), (None, "connectionrefusederror")]
 )
 def test_failures_are_said(serve, publish, receiver, status, said):
-    """Once a minute on standard error, however often they happen."""
+    """On standard error, by one line a minute at most, however often they happen."""
     if status is None:
         with Receiver() as gone:
             served = serve(endpoint=gone.url)

@@ -220,25 +220,6 @@ def test_letters_that_their_topic_refuses_stay(dead) -> None:
     assert 3 == dead.backlog()
 
 
-def test_a_cancelled_redrive_goes_on(dead) -> None:
-    """What is under way is settled; the same redrive takes up the rest, and its count."""
-    consumer, count = dead.subscribe(), 2_000  # more than come at once after a pause of seconds
-    dead.fill(count)
-    redrive = dead.redrive(rate=100)
-
-    first = redrive.run(lambda so_far: so_far.redriven > 20 and redrive.cancel())
-
-    assert "cancelled" == first.stopped
-    assert 20 < first.redriven < count
-    eventually(lambda: count - first.redriven == dead.backlog())
-    second = dead.redrive().run()
-    assert (True, first.job, count) == (second.resumed, second.job, second.redriven)
-    assert not second.at_least  # a cancelled one has counted to its end
-    messages = received(consumer, count)
-    assert count == len({each.properties()["DEDUPE_ID"] for each in messages})
-    assert {} == dead.cluster.admin().subscriptions.properties(dead.dlq, "keep")
-
-
 def test_what_dies_meanwhile_is_no_part_of_it(dead) -> None:
     """Also not of the redrive that goes on after a cancellation."""
     consumer, count = dead.subscribe(), 200  # more than come at once after a pause of seconds

@@ -12,7 +12,6 @@ import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.admin.subscriptions import Subscriptions
 from pulsar_retry.replay import seek
-from support.pull.handling import Notes
 from support.reading import SOON, SUBSCRIPTION
 from support.replay.replaying import (
     consume,
@@ -60,19 +59,6 @@ def test_purge(admin, topic, subscription, consumer, publish, to):
         drained(admin, each)
     publish(b"new")
     assert (b"new", 1) in delivered(consumer, "new")  # after what it had fetched, perhaps
-
-
-def test_earliest(admin, topic, subscription, consumer, publish):
-    """Everything that the broker has comes again."""
-    for name in (b"1", b"2", b"3"):
-        publish(name)
-    consume(consumer, 3)
-    drained(admin, topic)
-
-    report = seek(subscription, "earliest")
-
-    assert 3 == report.replayed
-    assert firsts("1", "2", "3") == delivered(consumer, "1", "2", "3")
 
 
 def test_a_new_subscription(broker, client, topic, consumer, publish):
@@ -485,20 +471,3 @@ def test_letters_of_another_topic(admin, namespace, topic, subscription, client,
 
     assert (1, 1) == (report.letters.purged, report.letters.kept)
     assert 1 == admin.backlog(subscription.retry_letter_topic, SUBSCRIPTION)
-
-
-def test_running_subscriber(admin, topic, subscription, start, publish):
-    """A managed subscriber goes on by itself, and handles all of it again."""
-    notes = Notes()
-    names = [f"{n}".encode() for n in range(50)]
-    for name in names:
-        publish(name)
-    start(notes)
-    notes.wait_for(50)
-    drained(admin, topic)
-
-    report = seek(subscription, "earliest")
-
-    assert 50 == report.replayed
-    assert 1 == report.consumers
-    eventually(lambda: all(notes.attempts[name] >= 2 for name in names))

@@ -114,66 +114,6 @@ def test_failed_publications_are_no_attempts(memory_broker: MemoryBroker) -> Non
     assert 1 == memory_broker.backlog(DLQ, "pulsar-retry")
 
 
-@pytest.mark.parametrize("retries", [True, False])
-def test_a_dead_letter_is_published_again_and_not_delivered_again(
-    memory_broker: MemoryBroker, retries: bool
-) -> None:
-    """On the nack path; the rest of its batch stays where it is."""
-    policy = pr.DeadLetterPolicy(1)
-    consumer = subscribe(memory_broker, "Shared", enable_retry=retries, dead_letter_policy=policy)
-    producer = memory_broker.client().create_producer(
-        TOPIC, batching_enabled=True, batching_max_publish_delay_ms=10_000
-    )
-    for number in range(10):
-        producer.send_async(b"%d" % number, lambda *_: None)
-    producer.flush()
-    memory_broker.faults.fail_send(DLQ, times=6)
-    runs: Counter[bytes] = Counter()
-
-    def handle(message: Any) -> None:
-        runs[message.data()] += 1
-        if message.data() == b"3":
-            consumer.negative_acknowledge(message, delay=0)
-        else:
-            consumer.acknowledge(message)
-
-    work(memory_broker, consumer, 60, handle)
-    assert 2 == runs[b"3"]
-    assert 2 >= max(runs.values())
-    assert [b"3"] == [each.data() for each in memory_broker.messages(DLQ)]
-    assert 0 == memory_broker.backlog(TOPIC, "billing")
-    assert 0 == memory_broker.faults.pending()
-
-
-@pytest.mark.parametrize("kind", ["Shared", "Failover"])
-@pytest.mark.parametrize("dead", [True, False])
-def test_a_subscriber_publishes_again_what_it_has_decided(
-    memory_broker: MemoryBroker, kind: str, dead: bool
-) -> None:
-    """Its handler runs once for each attempt."""
-    calls = 0
-
-    def handle(_: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if dead:
-            raise pr.Reject("invalid")
-        if calls == 1:
-            raise pr.Retry(delay=3600)
-
-    memory_broker.send(TOPIC, b"order")
-    memory_broker.faults.fail_send(DLQ if dead else RETRY, times=8)
-    consumer_type = getattr(pulsar.ConsumerType, kind)
-    with memory_broker.client().subscriber(
-        TOPIC, "billing", handle, consumer_type=consumer_type
-    ) as subscriber:
-        memory_broker.join(TOPIC, "billing")
-        report = subscriber.stop()
-    assert (1 if dead else 2) == calls
-    assert report is not None
-    assert 0 == report.unsettled
-
-
 def test_closing_gives_back_what_could_not_be_published(memory_broker: MemoryBroker) -> None:
     """The message is delivered to the next consumer, and counts no attempt more."""
     policy = pr.DeadLetterPolicy(0)

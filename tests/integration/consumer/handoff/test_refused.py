@@ -152,7 +152,8 @@ def test_a_retry_topic_that_refuses(client, broker, topic, admin, refuse, shell,
     assert COUNT == admin.backlog(retry, SUBSCRIPTION)
 
 
-def test_dead_letters_of_a_batch(client, topic, admin, refuse):
+@pytest.mark.parametrize("retries", [False, True])
+def test_dead_letters_of_a_batch(client, topic, admin, refuse, retries):
     """The one bad message of a batch is dead-lettered, when that works; its handler has run twice.
 
     Its neighbours are acknowledged and stay so, though the broker knows whole batches only.
@@ -163,6 +164,7 @@ def test_dead_letters_of_a_batch(client, topic, admin, refuse):
         topic,
         SUBSCRIPTION,
         **FROM_START,
+        enable_retry=retries,
         dead_letter_policy=pr.DeadLetterPolicy(1, dead_letter_topic=dead),
     )
     refuse(dead)

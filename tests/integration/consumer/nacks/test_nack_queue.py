@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import signal
 import statistics
-import subprocess
-import sys
 import time
 from contextlib import suppress
 
@@ -94,35 +90,6 @@ def test_a_hundred_thousand_nacks(broker, topic, capsys):
     assert cuts[98] < 30_000
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("unlimited")
-def test_mixed_delays_under_a_stream_of_nacks(broker, topic, capsys):
-    """Nobody starves, and a long delay keeps no short one from its time."""
-    draw = random.Random(7).choice  # noqa: S311 - a test's delays
-    due = {}
-    with RedeliveryProxy(broker.service_url) as proxy, pr.Client(proxy.url, logger=QUIET) as client:
-        consumer = client.subscribe(topic, "billing", SHARED)
-        fill(client, topic, 2_000, batching_enabled=False)
-        back = set()
-        while len(back) < 2_000:  # a busy broker sends some twice, though it is asked once
-            message = consumer.receive(SOON)
-            if message.redelivery_count():
-                consumer.acknowledge(message)
-                back.add(place(message))
-                continue
-            delay = draw((0, 0.2, 0.5, 1, 3))
-            due[place(message)] = time.monotonic() + max(delay, 0.1)
-            consumer.negative_acknowledge(message, delay=delay)
-            time.sleep(0.001)  # so that nacks go on while others are due
-
-    errors = [1000 * (proxy.asked[entry][0] - moment) for entry, moment in due.items()]
-    with capsys.disabled():
-        cuts = statistics.quantiles(errors, n=100)
-        print(f"\nmixed nacks asked for {cuts[49]:.0f} ms after due (p99 {cuts[98]:.0f} ms)")  # noqa: T201
-    assert min(errors) >= 0
-    assert max(errors) < 60_000
-
-
 def test_settling_takes_a_nack_back(nacking, publish):
     """By message, by id, up to a message; and the last hand-off counts."""
     consumer = nacking(dead_letter_policy=pr.DeadLetterPolicy(5))
@@ -199,79 +166,6 @@ def test_a_letters_nack_backs_off_by_its_count(subscribe, publish):
     consumer.receive(SOON)
 
     assert time.monotonic() - before >= 1.6
-
-
-_DIES = """
-import os, signal, sys, pulsar_retry as pr
-consumer = pr.Client(sys.argv[1]).subscribe(sys.argv[2], "billing", pr_type, consumer_name="dies")
-for _ in range(10):
-    consumer.negative_acknowledge(consumer.receive(), delay=3600)
-print("nacked", flush=True)
-signal.pause()
-""".replace("pr_type", "__import__('pulsar').ConsumerType.Shared")
-
-
-def test_a_kill_hands_pending_nacks_on(nacking, publish, broker, topic):
-    """The broker gives them to another consumer at once: the delay was the process's own."""
-    for number in range(10):
-        publish(b"%d" % number)
-    nacking(initial_position=pulsar.InitialPosition.Earliest).close()
-    process = subprocess.Popen(
-        [sys.executable, "-c", _DIES, broker.service_url, topic],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        assert process.stdout is not None
-        while process.stdout.readline().strip() != b"nacked":
-            assert process.poll() is None
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-
-    consumer = nacking()
-    assert [b"%d" % number for number in range(10)] == sorted(
-        consumer.receive(SOON).data() for _ in range(10)
-    )
-
-
-def test_an_unload_with_pending_nacks(nacking, publish, topic, admin):
-    """The broker redelivers by itself; nothing is lost, and a nack comes once more at most."""
-    consumer = nacking()
-    for number in range(5):
-        publish(b"%d" % number)
-    for _ in range(5):
-        consumer.negative_acknowledge(consumer.receive(SOON), delay=2)
-
-    admin.unload(topic)
-
-    back = receive_all(consumer, count=5)
-    assert {b"%d" % number for number in range(5)} == set(back)
-    assert len(back) <= 10
-
-
-def test_key_shared_keeps_keys_together(client, publish, topic):
-    """A nacked message comes back to the consumer of its key."""
-    consumers = [
-        client.subscribe(topic, "billing", pulsar.ConsumerType.KeyShared) for _ in range(2)
-    ]
-    for number in range(20):
-        publish(b"%d" % number, partition_key=f"key {number}")
-    seen, back = {}, set()
-
-    def all_are_back():
-        for consumer in consumers:
-            with suppress(pulsar.Timeout):
-                message = consumer.receive(100)
-                assert consumer is seen.setdefault(message.data(), consumer)
-                if message.redelivery_count():
-                    consumer.acknowledge(message)
-                    back.add(message.data())
-                else:
-                    consumer.negative_acknowledge(message, delay=1)
-        return len(back) == 20
-
-    eventually(all_are_back)
 
 
 def test_what_the_broker_counts_towards_its_limit_is_told(nacking, publish, admin, namespace):

@@ -147,23 +147,6 @@ def test_a_message_is_acknowledged_after_its_letter_is_out(rig: Rig) -> None:
     assert (None, []) == (future.result(0), rig.back)
 
 
-def test_a_letter_is_the_original_with_other_properties(rig: Rig) -> None:
-    """Payload, key, ordering key and event time stay; the properties are the letter's."""
-    raw = original(
-        b"\x00\xff", partition_key="k", ordering_key="o", event_timestamp=7, properties={"a": "b"}
-    )
-    rig.hand_on(raw)
-    [sent] = rig.world.published
-    properties = {"RECONSUMETIMES": "1"}
-    assert (b"\x00\xff", "k", "o", 7, properties) == (
-        sent.data(),
-        sent.partition_key(),
-        sent.ordering_key(),
-        sent.event_timestamp(),
-        sent.properties(),
-    )
-
-
 @pytest.mark.parametrize("was_letter", [False, True])
 def test_an_unpublished_message_comes_back(rig: Rig, was_letter: bool) -> None:
     """It is not acknowledged; the caller learns the topic and pulsar-client's error."""

@@ -3,47 +3,9 @@
 from __future__ import annotations
 
 import threading
-from unittest.mock import Mock
-
-import pytest
 
 from pulsar_retry.consumer.handoff.permits import Permits
 from support.waiting import eventually
-
-
-def test_a_waiter_is_woken_when_a_quarter_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of eight given back is not yet worth a change of threads; two are."""
-    permits = Permits(8)
-    wake = Mock(wraps=permits._changed.notify_all)
-    monkeypatch.setattr(permits._changed, "notify_all", wake)
-    for _ in range(8):
-        permits.acquire()
-    waiter = threading.Thread(target=permits.acquire, daemon=True)
-    waiter.start()
-    eventually(lambda: permits._waiting)
-
-    permits.release()
-    assert not wake.called
-    permits.release()
-    waiter.join(120)
-
-    assert not waiter.is_alive()
-    assert permits.take()
-
-
-def test_one_permit_is_a_lock() -> None:
-    """The smallest bound still works."""
-    permits = Permits(1)
-    permits.acquire()
-    waiter = threading.Thread(target=permits.acquire, daemon=True)
-    waiter.start()
-    eventually(lambda: permits._waiting)
-    assert not permits.take()
-
-    permits.release()
-    waiter.join(120)
-
-    assert not waiter.is_alive()
 
 
 def test_many_threads_share_the_permits() -> None:
@@ -71,14 +33,6 @@ def test_many_threads_share_the_permits() -> None:
     assert not any(thread.is_alive() for thread in threads)
     assert most <= 3
     assert 0 == permits.wait_for_all(0)
-
-
-def test_what_is_missing_is_counted() -> None:
-    """After the time-out the number of permits that are still out is returned."""
-    permits = Permits(4)
-    permits.acquire()
-
-    assert 1 == permits.wait_for_all(0)
 
 
 def test_bytes_are_bounded_as_well() -> None:

@@ -155,16 +155,6 @@ def test_letters_without_an_identity_are_of_unnamed_producers(
     assert creations.asked[0]["producer_name"] is None
 
 
-def test_a_producer_is_made_on_first_use_and_kept(
-    letters: LetterProducers, creations: Creations
-) -> None:
-    """Before, nothing is ready; afterwards it is the same one every time."""
-    assert outlet(letters).ready() is None
-    first = get(letters)
-    assert [first, first] == [outlet(letters).ready(), get(letters)]
-    assert 1 == len(creations.asked)
-
-
 def test_each_topic_and_schema_has_its_own(letters: LetterProducers) -> None:
     """Letters of one schema must not be published under another."""
     made = [get(letters), get(letters, DLQ), get(letters, RETRY, pulsar.schema.BytesSchema())]
@@ -197,16 +187,6 @@ def test_a_subscription_that_is_deleted_is_made_again(
     assert 2 == len(creations.asked)
 
 
-def test_a_failure_names_topic_and_cause(letters: LetterProducers, creations: Creations) -> None:
-    """The caller learns what pulsar-client said."""
-    creations.fail = [pulsar.ConnectError("no")]
-    with pytest.raises(
-        pr.LetterPublishError, match=f"^could not publish to {RETRY}: no$"
-    ) as caught:
-        get(letters)
-    assert pulsar.ConnectError is type(caught.value.__cause__)
-
-
 @pytest.mark.parametrize("tries", [1, 2])
 def test_a_missing_right_is_named(
     letters: LetterProducers, creations: Creations, tries: int
@@ -220,20 +200,6 @@ def test_a_missing_right_is_named(
         f"could not publish to {RETRY}: the role of this client may not produce there (no)"
         == str(caught.value)
     )
-    assert 1 == len(creations.asked)
-
-
-def test_after_a_failure_it_fails_at_once(
-    letters: LetterProducers, creations: Creations, clock: Clock
-) -> None:
-    """Within the backoff nothing is asked of the broker, and the error is the same."""
-    creations.fail = [pulsar.TopicTerminated("ended")]
-    for _ in range(3):
-        with pytest.raises(pr.LetterPublishError, match="ended"):
-            get(letters)
-    clock.now += 0.099
-    with pytest.raises(pr.LetterPublishError, match="ended"):
-        get(letters)
     assert 1 == len(creations.asked)
 
 
@@ -337,15 +303,6 @@ def test_a_check_that_fails_is_repeated(creations: Creations, clock: Clock) -> N
     assert pauses == sorted(pauses)
     assert 10 < pauses[-1] <= 31
     assert get(letters, DLQ) is outlet(letters, DLQ).ready()
-
-
-def test_a_lost_producer_is_made_again(letters: LetterProducers, creations: Creations) -> None:
-    """At once: its topic worked a moment ago."""
-    lost = get(letters)
-    outlet(letters).lost(lost)
-    assert outlet(letters).ready() is None
-    assert lost is not get(letters)
-    assert 2 == len(creations.asked)
 
 
 def test_an_old_loss_does_not_cost_the_new_producer(letters: LetterProducers) -> None:
