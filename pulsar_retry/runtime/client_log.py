@@ -9,13 +9,13 @@ lock: if a pipe were full then, pulsar-client would wait for its reader, and the
 lock.
 
 pulsar-client has one log for the whole process. The first client determines it, and its file stays
-open for ever. So its file becomes another one when much was written, and standard error while there
-is no client of this package.
+open for ever. So its file becomes standard error while there is no client of this package.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import re
@@ -40,8 +40,8 @@ _STANDARD_ERROR = 2
 _BROKEN = logging.Handler()
 #: Seconds between two looks at the file: nothing says that a line was written.
 _EVERY = 0.1
-#: After so many bytes, lines go to a new file.
-_SIZE = 1 << 20
+#: Of Linux's fallocate: the flags that free a part of a file and keep its size.
+_PUNCH_HOLE = 0x03
 #: If more bytes than this wait, because the application's logger is slow, they are dropped.
 _MOST_WAITING = 16 << 20
 _CHUNK = 1 << 16
@@ -56,121 +56,83 @@ class _ClientLog:
         """Make it; *file* is what pulsar-client has open already."""
         self._file = file
         self._users: set[object] = set()
-        self._store: int | None = None
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._reader: _Reader | None = None
         # The destructor of a client can interrupt a thread that holds the lock.
         self._lock = threading.RLock()
 
     def begin(self, user: object, logger: logging.Logger) -> None:
         with self._lock:
             self._users.add(user)
-            if len(self._users) == 1:
-                self._open(logger)
+            if len(self._users) > 1:
+                return
+            store = _new_file()
+            if self._file is None:
+                self._file = _opened(store, logger)
+            else:
+                os.dup2(store, self._file, inheritable=False)
+            if self._file is None:  # pulsar-client has another log
+                os.close(store)
+            else:
+                self._reader = _Reader(store, logger)
 
     def end(self, user: object) -> None:
         with self._lock:
-            if user not in self._users:
-                return
             self._users.discard(user)
-            if self._users or self._store is None or self._file is None:
+            if self._users or self._reader is None:
                 return
-            self._leave(self._file)
-            self._store = None
-            self._ended.set()
-            thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_PATIENCE)
+            self._leave()
+            reader, self._reader = self._reader, None
+            reader.ended.set()
+        if reader is not threading.current_thread():
+            reader.join(_PATIENCE)
 
     def forked(self) -> _ClientLog:
         """Return the log of a forked child, and leave the file to the parent. No lock is taken."""
-        if self._file is not None:
-            self._leave(self._file)
-        if self._store is not None:
-            os.close(self._store)
+        self._leave()
+        if self._reader is not None:
+            os.close(self._reader.file)
         return _ClientLog(self._file)
 
-    def _open(self, logger: logging.Logger) -> None:
-        store = _new_file()
+    def _leave(self) -> None:
+        """Have lines written to standard error."""
         if self._file is None:
-            self._file = _opened(store, logger)
-        else:
-            os.dup2(store, self._file, inheritable=False)
-        if self._file is None:  # pulsar-client has another log
-            os.close(store)
             return
-        self._store, self._ended = store, threading.Event()
-        self._thread = threading.Thread(
-            target=self._pass_on,
-            args=(_Lines(store, logger), self._ended),
-            name="pulsar-client-log",
-            daemon=True,
-        )
-        self._thread.start()
-
-    def _pass_on(self, lines: _Lines, ended: threading.Event) -> None:
-        is_over = False
-        while not is_over:
-            is_over = ended.wait(_EVERY)
-            lines.read()
-            if lines.at > _SIZE and (fresh := self._renewed(ended)) is not None:
-                ended.wait(_EVERY)  # a line may be on its way into the previous file
-                lines.read()
-                lines.turn_to(fresh)
-        os.close(lines.file)
-
-    def _renewed(self, ended: threading.Event) -> int | None:
-        """Have lines written to a new file, and return it; None if the log has ended."""
-        with self._lock:
-            if ended.is_set() or self._file is None:
-                return None
-            self._store = _new_file()
-            os.dup2(self._store, self._file, inheritable=False)
-            return self._store
-
-    @staticmethod
-    def _leave(file: int) -> None:
         try:
-            os.dup2(_STANDARD_ERROR, file, inheritable=False)
+            os.dup2(_STANDARD_ERROR, self._file, inheritable=False)
         except OSError:  # this process has none
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, file, inheritable=False)
+            os.dup2(nowhere, self._file, inheritable=False)
             os.close(nowhere)
 
 
-class _Lines:
-    """Passes lines of a file, to which they are appended, to a logger. For one thread.
-
-    Attributes:
-        file: The file.
-        at: How much of it was read.
-    """
+class _Reader(threading.Thread):
+    """Passes the lines that are appended to a file to a logger, until *ended* is set."""
 
     def __init__(self, file: int, logger: logging.Logger) -> None:
-        self.file, self.at = file, 0
+        super().__init__(name="pulsar-client-log", daemon=True)
+        self.file, self.ended = file, threading.Event()
         self._logger = logger
-        self._rest = b""
+        self.start()
 
-    def read(self) -> None:
-        """Pass on what was appended. If that is too much, only count it."""
-        end = os.fstat(self.file).st_size
-        drops, dropped = end - self.at > _MOST_WAITING, 0
-        while self.at < end:
-            data = os.pread(self.file, min(_CHUNK, end - self.at), self.at)
-            self.at += len(data)
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            if drops:
-                dropped += len(lines)
-                continue
-            for line in lines:
-                self._log(line.decode("utf-8", "replace"))
-        if dropped:
-            self._log(f"- - WARN  [0] - | {dropped} lines were dropped: the logger is too slow")
-
-    def turn_to(self, file: int) -> None:
-        """Go on with another file; a line may begin in this one, and end in the other."""
+    def run(self) -> None:
+        at, rest, is_over = 0, b"", False
+        while not is_over:
+            is_over = self.ended.wait(_EVERY)
+            end, dropped = os.fstat(self.file).st_size, 0
+            drops = end - at > _MOST_WAITING
+            while at < end:
+                data = os.pread(self.file, min(_CHUNK, end - at), at)
+                at += len(data)
+                *lines, rest = (rest + data).split(b"\n")
+                if drops:
+                    dropped += len(lines)
+                else:
+                    for line in lines:
+                        self._log(line.decode("utf-8", "replace"))
+            if dropped:
+                self._log(f"- - WARN  [0] - | {dropped} lines were dropped: the logger is too slow")
+            _free(self.file, at)
         os.close(self.file)
-        self.file, self.at = file, 0
 
     def _log(self, text: str) -> None:
         found = _LINE.fullmatch(text)
@@ -187,6 +149,13 @@ def _new_file() -> int:
         return os.memfd_create("pulsar-client-log")
     with tempfile.TemporaryFile(buffering=0) as file:
         return os.dup(file.fileno())
+
+
+def _free(file: int, end: int) -> None:
+    """Free the memory of a file up to *end*; its size stays. Without Linux, nothing is freed."""
+    if hasattr(os, "memfd_create"):
+        sizes = ctypes.c_longlong(0), ctypes.c_longlong(end)
+        ctypes.CDLL(None).fallocate(file, _PUNCH_HOLE, *sizes)
 
 
 def _opened(store: int, logger: logging.Logger) -> int | None:
