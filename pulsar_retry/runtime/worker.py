@@ -29,61 +29,47 @@ _MOST = 16
 _LEAST = 1.0
 
 
-class Executor:
-    """Runs tasks one by one on a thread of its own. It ends with its owner, or by `shutdown`.
-
-    It works until the end of the process, unlike those of the standard library, which take no task
-    any more when the functions of `atexit` are called: these close clients, and what is in flight
-    is handed off then.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._tasks: _Tasks = SimpleQueue()
-        self._thread = threading.Thread(target=_run, args=[self._tasks], name=name, daemon=True)
-        self._thread.start()
-        weakref.finalize(self, self._tasks.put, None).atexit = False
-
-    def submit(self, task: Callable[[], object]) -> None:
-        """Run *task* after those before it."""
-        self._tasks.put(task)
-
-    def shutdown(self, timeout: float | None = None) -> None:
-        """Wait for the tasks, at most *timeout* seconds, and end the thread.
-
-        It does not wait if a task calls it.
-        """
-        self._tasks.put(None)
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout if timeout is None else max(0.0, timeout))
-
-
 class Worker:
-    """Runs tasks one by one on a thread that is created for the first of them. Thread-safe."""
+    """Runs tasks one by one on a thread that is created for the first of them. Thread-safe.
+
+    The thread ends with the worker, or when it is closed. It works until the end of the process,
+    unlike those of the standard library's executors, which take no task any more when the functions
+    of `atexit` are called: these close clients, and what is in flight is handed off then.
+    """
 
     def __init__(self, name: str, clock: Clock = SYSTEM) -> None:
         self._clock = clock
         self._name = name
         self._lock = threading.Lock()
-        self._executor: Executor | None = None
+        self._tasks: _Tasks = SimpleQueue()
+        self._thread: threading.Thread | None = None
         self._closed = False
+        weakref.finalize(self, self._tasks.put, None).atexit = False
 
     def submit(self, task: Callable[[], object]) -> bool:
         """Run *task* soon; return False, without running it, if the worker is closed."""
         with self._lock:
             if self._closed:
                 return False
-            if self._executor is None:
-                self._executor = Executor(self._name)
-            self._executor.submit(self._clock.counted(task))
+            if self._thread is None:
+                thread = threading.Thread(
+                    target=_run, args=[self._tasks], name=self._name, daemon=True
+                )
+                thread.start()  # if it cannot start, a later call may succeed
+                self._thread = thread
+            self._tasks.put(self._clock.counted(task))
             return True
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more tasks; for the rest see `Executor.shutdown`."""
+        """Take no more tasks, wait for the others, at most *timeout* seconds, and end the thread.
+
+        It does not wait if a task calls it.
+        """
         with self._lock:
             self._closed = True
-            executor = self._executor
-        if executor is not None:
-            executor.shutdown(timeout)
+        self._tasks.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout if timeout is None else max(0.0, timeout))
 
 
 def _run(tasks: _Tasks) -> None:
