@@ -314,22 +314,6 @@ async def test_close_ends_what_waits(client, topic):
 
 
 @on_both_shells
-async def test_many_letters_and_little_room(client, topic):
-    """More than may be in flight: those that wait get their turn, and each comes back once."""
-    consumer = await client.subscribe(topic, "billing", max_pending_letters=20, **RETRIES)
-    producer = await client.create_producer(topic, batching_enabled=True)
-    await asyncio.gather(*(producer.send(b"%03d" % number) for number in range(300)))
-    messages = [await consumer.receive(SOON) for _ in range(300)]
-    futures = [await consumer.reconsume_later_async(each, delay=0.5) for each in messages]
-    assert [None] * 300 == await asyncio.gather(*futures)
-    letters = [await consumer.receive(SOON) for _ in range(300)]
-    assert ({2}, 300) == (
-        {pr.attempt_of(each) for each in letters},
-        len({each.data() for each in letters}),
-    )
-
-
-@on_both_shells
 async def test_pulls(client, topic, admin):
     """Deliveries are acknowledged, retried and dead-lettered, and settled once."""
     await send(client, topic, b"a", b"b", b"c")

@@ -25,12 +25,6 @@ def broker(index_ack_broker: Any) -> Any:
     return index_ack_broker
 
 
-def entry_of(message: Any) -> tuple[int, int]:
-    """Return the entry that a message is in."""
-    message_id = message.message_id()
-    return message_id.ledger_id(), message_id.entry_id()
-
-
 def test_a_crash_brings_back_only_what_was_open(subscribe, client, admin, topic):
     """Of a batch of ten, one reconsumed and one acknowledged: the other eight come again."""
     consumer = subscribe(batch_index_ack_enabled=True)
@@ -45,26 +39,6 @@ def test_a_crash_brings_back_only_what_was_open(subscribe, client, admin, topic)
     again = Counter(receive_all(subscribe(batch_index_ack_enabled=True), count=8))
 
     assert Counter(b"%d" % number for number in range(10) if number not in (4, 5)) == again
-
-
-@pytest.mark.parametrize("by_index", [True, False], ids=["batch-index acks", "without"])
-def test_nacks_of_one_batch(client, topic, by_index):
-    """It is redelivered once, with the first; what is acked stays so with batch-index acks."""
-    consumer = client.subscribe(topic, "billing", SHARED, batch_index_ack_enabled=by_index)
-    send_batch(client, topic, 5)
-    messages = [consumer.receive(SOON) for _ in range(5)]
-    assert 1 == len({entry_of(message) for message in messages})
-    consumer.acknowledge(messages[0])
-    consumer.negative_acknowledge(messages[1], delay=60)
-    for message in messages[2:]:
-        consumer.negative_acknowledge(message, delay=5)
-    consumer.acknowledge(messages[4])
-    assert 3 == consumer.pending_nacks
-
-    expected = [b"1", b"2", b"3"] if by_index else [b"0", b"1", b"2", b"3", b"4"]
-    again = receive_all(consumer, count=len(expected))
-    assert expected == sorted(again)
-    assert 0 == consumer.pending_nacks
 
 
 @pytest.mark.parametrize("shell", SHELLS)

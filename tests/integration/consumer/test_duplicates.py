@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -130,14 +129,6 @@ def test_a_second_letter_is_acknowledged_and_not_delivered(
     assert "order" not in " ".join(said).replace(topic, "")
 
 
-def test_it_can_be_turned_off(subscribe, letters):
-    """With no letters remembered each is delivered."""
-    consumer = subscribe(dedupe_letters=0)
-    letters()
-    assert [b"order", b"order"] == receive_all(consumer, count=2)
-    assert 0 == consumer.dropped_duplicates
-
-
 def test_batch_receive_tells_too(subscribe, letters):
     """What is in a later batch than the first."""
     alone = pulsar.ConsumerBatchReceivePolicy(1, -1, SOON)
@@ -210,39 +201,6 @@ def test_after_a_seek_a_message_is_retried_anew(subscribe, publish, subscription
         assert "1" == letter.properties()["RECONSUMETIMES"]
         consumer.acknowledge(letter)
         seek(subscription, "earliest")
-    assert 0 == consumer.dropped_duplicates
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{"name": "application-{}"}, {"ORIGIN_MESSAGE_ID": ""}],
-    ids=["another producer", "an empty origin"],
-)
-def test_letters_without_an_identity_of_their_own_are_delivered(subscribe, letters, values):
-    """The properties may have been copied from one message to several."""
-    consumer = subscribe()
-    letters(**{name: each.format(uuid.uuid4().hex) for name, each in values.items()})
-    assert [b"order", b"order"] == receive_all(consumer, count=2)
-    assert 0 == consumer.dropped_duplicates
-
-
-@pytest.mark.parametrize("options", [{}, BATCHED], ids=["unbatched", "batched"])
-def test_copies_of_a_letter_are_messages_of_their_own(subscribe, client, topic, options):
-    """The handler of a letter publishes two with its properties; both fail once."""
-    consumer = subscribe(delay_levels="3s 3s")
-    producer = client.create_producer(topic, **(options or {"batching_enabled": False}))
-    producer.send(b"order")
-    consumer.reconsume_later(consumer.receive(SOON), delay=0)
-    letter = consumer.receive(SOON)
-    for _ in range(2):
-        producer.send_async(b"item", lambda *_: None, properties=letter.properties())
-    producer.flush()
-    consumer.acknowledge(letter)
-    items = [consumer.receive(SOON) for _ in range(2)]
-    for item, delay in zip(items, (2.5, 4), strict=True):
-        # so that the first is settled before the second is received
-        consumer.reconsume_later(item, delay=delay)
-    assert [b"item", b"item"] == receive_all(consumer, count=2)
     assert 0 == consumer.dropped_duplicates
 
 

@@ -146,39 +146,6 @@ def test_names_of_the_users_own_are_taken_as_they_are(subscribe, publish, admin,
     assert pr.DeadLetterPolicy(1, f"{base}/again", f"{namespace}/lost") == policy
 
 
-def test_several_topics_share_the_names_of_the_smallest(subscribe, publish, admin, namespace):
-    """As in Java, whatever the order in which they were given."""
-    base = f"persistent://{namespace}"
-    consumer = subscribe([f"{base}/b", f"{base}/a"], dead_letter_policy=pr.DeadLetterPolicy(1))
-    for name in "ab":
-        publish(name.encode(), topic=f"{base}/{name}")
-
-    for _ in range(4):
-        consumer.reconsume_later(consumer.receive(SOON), delay=0)
-
-    assert [f"{base}/{name}" for name in ("a", "a-billing-DLQ", "a-billing-RETRY", "b")] == (
-        admin.topics(namespace)
-    )
-    assert [] == receive_all(consumer)
-
-
-def test_partitions_share_one_retry_topic_and_one_dlq(
-    subscribe, publish, client, admin, topic, dead_letters
-):
-    """With retries the base topic names them, and REAL_TOPIC is the logical topic."""
-    admin.create_partitioned_topic(topic, 3)
-    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(1))
-    for number in range(6):
-        publish(b"%d" % number)
-
-    for _ in range(12):
-        consumer.reconsume_later(consumer.receive(SOON), delay=0)
-
-    dead = dead_letters(6)
-    assert {topic} == {message.properties()["REAL_TOPIC"] for message in dead}
-    assert 6 == len({message.data() for message in dead})
-
-
 def test_partitioned_letter_topics_work(subscribe, publish, admin, topic, client):
     """Delays hold on a partitioned retry topic too, also where Java's would not be Shared."""
     admin.create_partitioned_topic(f"{topic}-billing-RETRY", 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import attrs
@@ -54,10 +53,9 @@ def begins_anew(letter: pulsar.Message, topic: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("kind", ["plain", "batched", "chunked", "partitioned", "list"])
-def test_the_next_stage_begins_anew(subscribe, copies, client, admin, topic, kind, native) -> None:
-    """Its letters are its own, whoever makes them and however its messages come."""
+def test_the_next_stage_begins_anew(subscribe, copies, client, admin, topic, kind) -> None:
+    """Its letters are its own, however its messages come."""
     if kind == "partitioned":
         admin.create_partitioned_topic(topic, 2)
     (copied,) = copies(f"{topic}-copied")
@@ -67,19 +65,18 @@ def test_the_next_stage_begins_anew(subscribe, copies, client, admin, topic, kin
         options["chunking_enabled"] = True
     producer = client.create_producer(topic, **options)
     size = 6 << 20 if kind == "chunked" else 1
-    custom = {} if native else {"properties": {"why": "x"}}
     for number in range(3):
         producer.send_async(b"%d" % number * size, None, properties=copied)
     producer.flush()
 
     for each in [second.receive(SOON) for _ in range(3)]:
-        second.reconsume_later(each, delay=0, **custom)
+        second.reconsume_later(each, delay=0)
     letters = [second.receive(SOON) for _ in range(3)]
 
     assert all(begins_anew(each, topic) for each in letters)
     assert 3 == len({each.properties()["ORIGIN_MESSAGE_ID"] for each in letters})
     for each in letters:
-        second.dead_letter(each, reason="invalid", **custom)
+        second.dead_letter(each, reason="invalid")
     dead = read_all(client, dead_letter_topic(topic), 3)
     assert all(begins_anew(each, topic) for each in dead)
 
@@ -111,28 +108,6 @@ def test_the_next_stage_rejects_at_once(subscribe, copies, client, topic) -> Non
     assert begins_anew(letter, topic)
     assert "RECONSUMETIMES" not in letter.properties()
     assert "1" == letter.properties()["FAILURE_ATTEMPT"]
-
-
-def test_asyncio_begins_anew_too(broker, subscribe, copies, topic) -> None:
-    """It makes the same letters."""
-    subscribe().close()
-    copies(topic)
-
-    async def letters() -> tuple[pulsar.Message, pulsar.Message]:
-        async with pr.asyncio.Client(broker.service_url) as client:
-            consumer = await client.subscribe(
-                topic,
-                SUBSCRIPTION,
-                consumer_type=pulsar.ConsumerType.Shared,
-                enable_retry=True,
-            )
-            message = await consumer.receive()
-            await consumer.reconsume_later(message, delay=0)
-            return message, await consumer.receive()
-
-    first, letter = asyncio.run(letters())
-    assert "3" == first.properties()["RECONSUMETIMES"]
-    assert begins_anew(letter, topic)
 
 
 @pytest.mark.parametrize("handler", ["def", "async def"])

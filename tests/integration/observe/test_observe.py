@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import prometheus_client
@@ -211,32 +210,6 @@ def test_log_records_are_structured(start, publish, topic, caplog):
     assert "retries-exhausted" == said["reason"]
     assert said["message_id"]
     assert not [v for v in said.values() if "the payload" in str(v) or "the token" in str(v)]
-
-
-def test_asyncio_tells_the_same(broker, topic, metrics, hooks, told):
-    """Counts, hooks and events are below both shells."""
-
-    async def run() -> None:
-        async with pr.asyncio.Client(broker.service_url) as client:
-            producer = await client.create_producer(topic)
-            consumer = await client.subscribe(
-                topic,
-                SUBSCRIPTION,
-                pulsar.ConsumerType.Shared,
-                enable_retry=True,
-                initial_position=pulsar.InitialPosition.Earliest,
-                hooks=hooks,
-            )
-            await producer.send(b"order")
-            await consumer.reconsume_later(await consumer.receive(), delay=0)
-            await consumer.acknowledge(await consumer.receive())
-            await producer.send(b"order")
-            await consumer.dead_letter(await consumer.receive(), reason="invalid")
-
-    asyncio.run(asyncio.wait_for(run(), 240))
-    assert ["retry", "recovered", "dead letter"] == [hook for hook, _ in told]
-    outcomes = ("acknowledged", "retried", "dead_lettered")
-    assert [1, 1, 1] == [metrics("deliveries_total", outcome=each) for each in outcomes]
 
 
 @pytest.mark.parametrize("end", ["consumer", "client", "shutdown"])

@@ -67,18 +67,6 @@ def test_order_is_kept_through_retries(start, publish_keyed):
     assert (120, 24, 0) == (report.acknowledged, report.retried, report.dead_lettered)
 
 
-def test_others_flow_while_a_key_is_parked(start, publish_keyed):
-    """Only the later messages of its key wait."""
-    notes = Notes(lambda message: fails(message) if message.data() == b"a0" else None)
-    publish_keyed(10)
-    policy = pr.RetryPolicy(backoff=pr.Fixed(3600))
-    subscriber = start(notes, consumer_type=KEY_SHARED, retry_policy=policy)
-    notes.wait_for(31)
-    assert [b"a0"] == [payload for payload in notes.seen if payload.startswith(b"a")]
-    report = subscriber.stop("hand_back")
-    assert (30, 10) == (report.acknowledged, report.handed_back)
-
-
 @pytest.mark.parametrize("redelivery", ["letters", "nack"])
 @pytest.mark.parametrize(
     "form",
@@ -230,32 +218,6 @@ def test_nothing_overtakes_what_comes_again(proxy, client, admin, topic, kind):
         subscriber.stop()
     numbers = [int(payload) for payload in notes.seen]
     assert list(range(50)) == sorted(set(numbers), key=numbers.index)
-
-
-def test_a_blocked_partition(client, namespace, start):
-    """On Failover a lane is a partition; nothing more is received while too much is parked."""
-    topic = f"{namespace}/orders"
-    works = threading.Event()
-    notes = Notes(lambda message: None if works.is_set() else fails(message))
-    producer = client.create_producer(topic)
-    for number in range(20):
-        producer.send(b"%d" % number)
-    subscriber = start(
-        notes,
-        topic,
-        consumer_type=pulsar.ConsumerType.Failover,
-        concurrency=1,
-        lanes=pr.Lanes(max_parked=3),
-        retry_policy=pr.RetryPolicy(max_attempts=1000, backoff=pr.Fixed(0.2)),
-    )
-    notes.wait_for(4)
-    held, _ = subscriber.in_hand
-    works.set()
-    eventually(lambda: len(set(notes.seen)) == 20)
-    assert held < 20
-    eventually(lambda: subscriber.in_hand == (0, 0))
-    done = [int(payload) for payload in notes.seen]
-    assert list(range(20)) == sorted(set(done), key=done.index)
 
 
 def test_messages_without_a_key_have_no_order(start, publish, dead_letters):

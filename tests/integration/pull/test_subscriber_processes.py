@@ -55,16 +55,6 @@ class TestWorkerProcesses:
         assert ("crash-loop", b"killer") == (failure.reason, dead.data())
         assert "3" == dead.properties()["FAILURE_CRASHES"]
 
-    def test_outcomes_travel(self, start, publish, dead_letters):
-        """Returned or raised."""
-        subscriber = start(workers.decide, workers="processes", concurrency=1)
-        publish(b"reject")
-        publish(b"drop")
-        (dead,) = dead_letters(1)
-        assert "not-ours" == pr.DeadLetter.of(dead).failure.reason
-        report = subscriber.stop()
-        assert (1, 1) == (report.dropped, report.dead_lettered)
-
     def test_a_killer_is_dead_lettered(self, start, publish, dead_letters):
         """After three workers, each of which is replaced; the others' work goes on."""
         policy = pr.RetryPolicy(backoff="immediate", retry_on=TimeoutError)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pulsar
@@ -11,7 +10,6 @@ from pulsar.schema import AvroSchema, BytesSchema, JsonSchema
 
 import pulsar_retry as pr
 from support.pull import typed
-from support.reading import SUBSCRIPTION
 
 FORMS = {
     "threads": (typed.charge, typed.ship),
@@ -75,32 +73,6 @@ def test_an_older_schema(client, topic, start, dead_letters, form):
     start(handler, schema=AvroSchema(typed.Order), concurrency=1, **options_of(form))
     (dead,) = dead_letters(1)
     assert "Order tea 5" == pr.DeadLetter.of(dead).failure.reason
-
-
-def test_asyncio(broker, topic, publish, dead_letters):
-    """The asyncio client takes the same handlers."""
-    good, broken = b'{"item": "tea", "price": 4}', b"tea"
-    publish(broken)
-    publish(good)
-
-    async def main() -> pr.Report:
-        async with pr.asyncio.Client(broker.service_url) as client:
-            subscriber = client.subscriber(
-                topic,
-                SUBSCRIPTION,
-                typed.charge_async,
-                retry_policy=pr.RetryPolicy(backoff=pr.Immediate()),
-            )
-            async with subscriber:
-                await asyncio.to_thread(dead_letters, 2)
-            return await subscriber.result()
-
-    report = asyncio.run(main())
-    assert (2, 1) == (report.dead_lettered, report.retried)
-    assert failures(dead_letters(2)) == {
-        broken: ("undecodable", "decode", 1),
-        good: ("Payment tea 4", "handler", 2),
-    }
 
 
 class Encoded(BytesSchema):

@@ -68,21 +68,6 @@ def test_restore_twice(admin, topic, subscription, subscribe, publish):
         drained(admin, topic)
 
 
-def test_running_consumer(admin, topic, subscription, consumer, publish):
-    """Consumers go on by themselves; what was acknowledged in the snapshot stays so."""
-    for n in range(8):
-        publish(f"{n}".encode())
-    acknowledge_some(admin, topic, consumer, {b"0", b"1", b"3", b"5", b"6"}, 8)
-    snapshot = Snapshot.create(subscription)
-    seek(subscription, "latest")
-
-    snapshot.restore()
-
-    assert 3 == admin.backlog(topic, SUBSCRIPTION)
-    assert {b"2", b"4", b"7"} <= {payload for payload, _ in received(consumer, "2", "4", "7")}
-    drained(admin, topic)
-
-
 def test_messages_are_kept(admin, topic, subscription, consumer, publish):
     """A snapshot keeps its messages without any retention, until it is deleted."""
     publish(b"1")
@@ -358,7 +343,7 @@ def test_another_topic(broker, topic, subscription, consumer, publish):
         snapshot.restore(subscription_of(broker, f"{topic}-2"))
 
 
-@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "KeyShared"])
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "KeyShared", "Shared"])
 def test_every_type(admin, topic, subscription, subscribe, publish, kind):
     """Consumers of every type that run get what was open, and go on."""
     consumer = subscribe(

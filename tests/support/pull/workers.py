@@ -78,13 +78,6 @@ def hang(message: Any) -> None:
         time.sleep(600)
 
 
-def decide(message: Any) -> Any:
-    """Return or raise an outcome."""
-    if message.data() == b"reject":
-        raise pr.Reject("not-ours")
-    return pr.Drop("seen before")
-
-
 def raising(error: BaseException) -> Callable[[Any], Any]:
     """Return a handler that raises *error*."""
 

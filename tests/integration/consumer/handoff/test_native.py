@@ -12,22 +12,17 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.native.loading import native
-from pulsar_retry.observe.counting import COUNTERS
 from support.reading import (
     FROM_START,
     RETRYING,
     SOON,
     SUBSCRIPTION,
     read_all,
-    receive_all,
     receive_different,
 )
 from support.waiting import eventually
 
 COUNT = 500
-
-#: The properties of a failure that differ for each message.
-TIMES = ("FAILURE_TIME", "FAILURE_PUBLISH_TIME", "FAILURE_STAMP")
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
@@ -63,56 +58,6 @@ def test_it_is_used(client, topic):
     assert type(outlet.sender).__name__ == "NativeSender"
 
 
-@pytest.mark.parametrize("dead", [False, True])
-def test_a_subscriber_s_letters_say_the_same(client, topic, dead):
-    """Those of failures of one kind, apart from their times and origins."""
-    fill(client, topic, 5)
-    policy = pr.RetryPolicy(backoff=pr.Fixed(3600), dead_letter_on=(ValueError,) if dead else ())
-    letters = f"{topic}-{SUBSCRIPTION}-{'DLQ' if dead else 'RETRY'}"
-    with client.subscriber(topic, SUBSCRIPTION, fail, retry_policy=policy, concurrency=1):
-        assert_alike(read_all(client, letters, 5))  # not Shared: at once
-    if dead:
-        counters = COUNTERS.of(topic, SUBSCRIPTION)
-        assert {"not-retryable": 5} == counters.counts("dead_letters")
-
-
-def fail(message):
-    """Handle no message."""
-    raise ValueError("no amount")
-
-
-def test_a_dead_letter_after_retries(client, topic):
-    """It keeps the time of the first publication, and has the count of all failures."""
-    fill(client, topic, 5)
-    policy = pr.RetryPolicy(max_attempts=4, backoff=pr.Fixed(0.5))
-    with client.subscriber(topic, SUBSCRIPTION, fail, retry_policy=policy, concurrency=1):
-        letters = read_all(client, f"{topic}-{SUBSCRIPTION}-DLQ", 5)
-    for each in letters:
-        failure = pr.DeadLetter.of(each).failure
-        assert 4 == failure.attempt
-        assert failure.published < failure.when
-        assert "4" == each.properties()["RECONSUMETIMES"]
-        assert "FAILURE_STAMP" not in each.properties()
-
-
-def assert_alike(letters):
-    """Check that letters say the same, apart from their times and origins."""
-    found = [
-        {
-            name: text
-            for name, text in each.properties().items()
-            if not name.startswith("ORIGIN_") and name not in TIMES
-        }
-        for each in letters
-    ]
-    assert found[1:] == found[:1] * (len(found) - 1)
-    assert {"FAILURE_STAGE", "FAILURE_ERROR", "FAILURE_MESSAGE"} <= set(found[0])
-    for each in letters:
-        failure = pr.DeadLetter.of(each).failure
-        assert failure.published is not None
-        assert 1 == failure.attempt
-
-
 def test_every_form_of_message(client, topic):
     """What a letter takes over from its message, it has: payload, keys, event time, properties."""
     consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
@@ -138,17 +83,6 @@ def test_every_form_of_message(client, topic):
         assert (each.get("properties", {}) | {"mine": "too"}).items() <= properties.items()
         assert "1" == properties["RECONSUMETIMES"]
         consumer.acknowledge(message)
-
-
-def test_closed_with_letters_in_flight(client, topic):
-    """`close` waits for them: each original is acknowledged, and each future is resolved."""
-    fill(client, topic)
-    consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
-    futures = handed_on(consumer, delay=0)
-    consumer.close()
-    assert all(each.done() and each.exception() is None for each in futures)
-    again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
-    assert COUNT == len(receive_all(again, count=COUNT))
 
 
 def test_shut_down_with_letters_in_flight(broker, client, topic):

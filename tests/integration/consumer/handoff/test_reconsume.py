@@ -8,29 +8,8 @@ import time
 import pulsar
 
 import pulsar_retry as pr
-from support.reading import SOON, receive_all
+from support.reading import SOON
 from support.waiting import eventually
-
-
-def test_a_message_is_delivered_n_plus_1_times_and_then_dead_lettered(
-    subscribe, publish, dead_letters
-):
-    """N = 2: the first delivery, two retries, then the DLQ; each count is on the wire."""
-    consumer = subscribe()
-    publish(b"poison", properties={"shop": "7"})
-
-    counts = []
-    for _ in range(3):
-        message = consumer.receive(SOON)
-        counts.append(message.properties().get("RECONSUMETIMES"))
-        consumer.reconsume_later(message, delay=0)
-
-    assert [None, "1", "2"] == counts
-    assert [] == receive_all(consumer)
-    (dead,) = dead_letters(1)
-    assert b"poison" == dead.data()
-    assert "3" == dead.properties()["RECONSUMETIMES"]
-    assert "7" == dead.properties()["shop"]
 
 
 def test_a_letter_that_comes_while_a_batch_is_waited_for(subscribe, publish):
@@ -48,18 +27,6 @@ def test_a_letter_that_comes_while_a_batch_is_waited_for(subscribe, publish):
     later.start()
     assert [2] == [pr.attempt_of(letter) for letter in consumer.batch_receive()]
     later.join()
-
-
-def test_the_count_survives_the_consumer(subscribe, publish, client, topic):
-    """Closing everything between two retries changes no count."""
-    consumer = subscribe()
-    publish()
-    consumer.reconsume_later(consumer.receive(SOON), delay=0)
-    consumer.close()
-
-    successor = subscribe()
-
-    assert 2 == pr.attempt_of(successor.receive(SOON))
 
 
 def test_the_count_survives_an_unload(subscribe, publish, admin, topic):

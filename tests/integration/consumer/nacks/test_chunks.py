@@ -122,49 +122,6 @@ def test_a_nack_that_is_taken_back(client, topic):
     assert [] == receive_all(consumer)
 
 
-@pytest.mark.parametrize("redelivery", ["letters", "nack"])
-def test_in_a_subscriber(client, topic, redelivery):
-    """Its handler fails once, and then gets the message again."""
-    attempts, done = [], threading.Event()
-
-    def handle(message):
-        attempts.append(pr.attempt_of(message))
-        if len(attempts) == 1:
-            raise TimeoutError("not now")
-        done.set()
-
-    subscriber = client.subscriber(
-        topic,
-        "billing",
-        handle,
-        redelivery=redelivery,
-        retry_policy=pr.RetryPolicy(max_attempts=3, backoff=pr.Immediate()),
-    )
-    subscriber.start()
-    client.create_producer(topic, chunking_enabled=True, batching_enabled=False).send(BIG)
-    assert done.wait(SOON / 1000)
-    subscriber.stop("drain", timeout=60)
-    assert [1, 2] == attempts
-
-
-def test_in_a_listener(client, topic):
-    """It nacks the first delivery, and is called with a second one."""
-    deliveries, done = [], threading.Event()
-
-    def listen(consumer, message):
-        deliveries.append(message.redelivery_count())
-        if len(deliveries) == 1:
-            consumer.negative_acknowledge(message, delay=0)
-        else:
-            consumer.acknowledge(message)
-            done.set()
-
-    client.subscribe(topic, "billing", SHARED, message_listener=listen)
-    client.create_producer(topic, chunking_enabled=True, batching_enabled=False).send(BIG)
-    assert done.wait(SOON / 1000)
-    assert [0, 1] == deliveries
-
-
 def test_acknowledgement_time_outs(client, topic, admin):
     """A chunked message that is not acknowledged in time comes back whole."""
     # Open to the end, or the broker deletes the topic before the pattern is subscribed to.
