@@ -68,24 +68,6 @@ def test_a_role_that_may_not_produce_retry_letters(cluster, topic, letters, gran
     assert 1 == len(stored(cluster.it.service_url, retry))
 
 
-def test_a_role_that_may_not_produce_dead_letters(cluster, topic, letters, grant, send):
-    """The message is acknowledged only after its dead letter is stored."""
-    retry, dlq = letters
-    grant(topic, ROLE, "consume")
-    grant(retry, ROLE, "consume", "produce")
-    grant(dlq, ROLE, "consume")
-    with cluster.client(ROLE) as client:
-        consumer = subscribe(client, topic)
-        send()
-        with pytest.raises(pr.LetterPublishError, match="may not produce") as caught:
-            consumer.dead_letter(consumer.receive(SOON), reason="invalid")
-        assert dlq in str(caught.value)
-
-        grant(dlq, ROLE, "consume", "produce")
-        until_settled(consumer, lambda it: consumer.dead_letter(it, reason="invalid"))
-    assert [b"order"] == [each.data() for each in stored(cluster.it.service_url, dlq)]
-
-
 def test_a_subscriber_without_the_right_to_dead_letter(
     cluster, topic, letters, grant, send, caplog
 ):
@@ -134,18 +116,3 @@ def test_a_right_that_is_taken_away_while_letters_are_sent(cluster, topic, lette
         # Messages that were delivered before the unload may come again.
         while pr.RetryProperties.of(consumer.receive(SOON)).reconsume_times < 2:
             pass
-
-
-@pytest.mark.parametrize("which", ["main", "retry"])
-def test_a_role_that_may_not_consume(cluster, topic, letters, grant, which):
-    """Subscribing fails at once if the right is missing on either of the two topics."""
-    retry, dlq = letters
-    grant(topic, ROLE, "produce" if which == "main" else "consume")
-    grant(retry, ROLE, "produce" if which == "retry" else "consume")
-    grant(dlq, ROLE, "produce")
-    with cluster.client(ROLE) as client, pytest.raises(pulsar.AuthorizationError):
-        subscribe(client, topic)
-    grant(topic, ROLE, "consume")
-    grant(retry, ROLE, "consume", "produce")
-    with cluster.client(ROLE) as client:
-        subscribe(client, topic).close()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-import pulsar
 import pytest
 
 from support.faults.handing import manage, publish, retry_many
@@ -86,24 +83,5 @@ def test_topics_that_are_unloaded(stage, fault, way):
         "Consumers and producers connect again",
         stage.account(),
         bound=3**UNLOADS * COUNT,
-        why=NOT_STORED,
-    )
-
-
-@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover])
-def test_topics_of_one_consumer_are_unloaded(stage, fault, kind):
-    """Letters wait on every type of subscription. `retry_many` asserts that none is early."""
-    publish(stage.client, stage.topic, stage.ledger, COUNT)
-    with stage.working(partial(retry_many, consumer_type=kind)):
-        eventually(lambda: stage.ledger.account().deliveries >= SOME)
-        stage.admin.unload(stage.topic)
-        stage.admin.unload(retry_topic(stage.topic))
-        fault.is_over()
-
-    fault.survived(
-        "topic and retry topic of an Exclusive or Failover subscription unloaded",
-        "The consumer connects again, and letters still wait for their delay",
-        stage.account(),
-        bound=3 * COUNT,
         why=NOT_STORED,
     )

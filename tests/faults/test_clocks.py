@@ -7,9 +7,8 @@ import time
 import pytest
 
 from pulsar_retry.runtime.clock import Clock
-from support.faults.handing import manage, publish, retry_many, subscribe
-from support.reading import SOON, SUBSCRIPTION
-from support.waiting import eventually
+from support.faults.handing import manage, publish, subscribe
+from support.reading import SOON
 
 COUNT = 50
 
@@ -23,24 +22,6 @@ def jump(monkeypatch, seconds):
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + seconds)
     monkeypatch.setattr(Clock, "time", staticmethod(time.time))
-
-
-@pytest.mark.parametrize("seconds", JUMPS.values(), ids=JUMPS)
-def test_letters_that_wait_while_the_clock_is_set(stage, fault, monkeypatch, seconds):
-    """The broker decides when letters are due. `retry_many` asserts that none is early."""
-    publish(stage.client, stage.topic, stage.ledger, COUNT)
-    with stage.working(retry_many, delay=4.0):
-        eventually(lambda: stage.ledger.account().retried >= COUNT)
-        eventually(lambda: stage.admin.backlog(stage.topic, SUBSCRIPTION) == 0)
-        jump(monkeypatch, seconds)
-        fault.is_over()
-
-    fault.survived(
-        "client's clock set back an hour, or ahead 3 s, while letters wait 4 s",
-        "The letters are delivered when they are due",
-        stage.account(),
-        bound=0,
-    )
 
 
 @pytest.mark.parametrize("seconds", JUMPS.values(), ids=JUMPS)

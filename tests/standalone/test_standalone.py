@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -12,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -170,19 +167,6 @@ def test_token_authentication(tmp_path: Path) -> None:
         broker.restart()
         assert broker.admin_token == admin  # the key is kept
     assert (tmp_path / "data" / "conf" / "secret.key").stat().st_mode & 0o077 == 0
-
-
-def test_token_is_a_json_web_token_of_the_role() -> None:
-    """Header and claims are what RFC 7519 asks for, without padding."""
-    broker = Standalone(auth=True)
-    with pytest.raises(StandaloneError, match="auth=True"):
-        broker.token("role")
-    broker._secret = b"k" * 32
-    token = broker.token("role", lifetime=60)
-    assert "=" not in token
-    claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
-    assert claims["sub"] == "role"
-    assert claims["exp"] == pytest.approx(time.time() + 60, abs=30)
 
 
 def test_taken_port_and_used_folder_are_told_at_once(own_broker: Standalone) -> None:

@@ -94,19 +94,6 @@ def test_a_handler_decides(start, publish, dead_letters):
     )
 
 
-def test_a_dead_letter_policy_limits_attempts(start, publish, dead_letters):
-    """Pub/Sub's: N delivery attempts; a retry policy without a count takes it from there."""
-    notes = Notes(fails)
-    start(
-        notes,
-        retry_policy=pr.RetryPolicy.pubsub(0, 0),
-        dead_letter_policy=pr.DeadLetterPolicy.pubsub(max_delivery_attempts=5),
-    )
-    publish()
-    dead_letters(1)
-    assert 5 == len(notes.seen)
-
-
 def test_dead_letters_for_pubsubs_readers(start, publish, dead_letters):
     """Their attributes, and no secret in what the error says."""
 

@@ -119,19 +119,6 @@ def test_only_what_is_meant_comes_back(dead) -> None:
     received(consumer, 1)
 
 
-def test_a_limit_is_one(dead) -> None:
-    """The first so many; then the same command takes the next."""
-    consumer = dead.subscribe()
-    dead.fill(10)
-
-    for first in (0, 4):
-        done = dead.redrive(limit=4).run()
-        assert (4, "limit", True) == (done.redriven, done.stopped, done.is_complete)
-        numbers = [int(each.data()) for each in received(consumer, 4)]
-        assert list(range(first, first + 4)) == sorted(numbers)
-    assert 2 == dead.redrive(limit=4).run().redriven
-
-
 def facts_of(dead: Dead) -> object:
     """Return what a dry run must not change: subscriptions, backlogs, cursors, topics."""
     topics = dead.admin.topics(dead.topic.split("//")[1].rsplit("/", 1)[0])
@@ -280,12 +267,6 @@ def test_a_subscription_that_somebody_uses_is_left_alone(dead, client, monkeypat
 
     with pytest.raises(pr.RedriveError, match=r"the subscription keep of .* has a consumer"):
         dead.redrive().run()
-
-
-def test_a_topic_without_letters(dead) -> None:
-    """There is nothing to do."""
-    dead.create("keep")
-    assert (0, True) == ((done := dead.redrive().run()).redriven, done.is_complete)
 
 
 def test_a_topic_without_a_subscription_gets_one(dead) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pulsar
 import pytest
-from pulsar.schema import AvroSchema, JsonSchema, Long, Record, String
+from pulsar.schema import JsonSchema, Long, Record, String
 
-import pulsar_retry as pr
 from support.reading import SOON
 from support.replay.redriving import Dead, received
 from support.waiting import eventually
@@ -41,38 +40,6 @@ def fill(dead: Dead, count: int, **options: Any) -> None:
     producer.close()
 
 
-def test_a_letter_is_patched(dead) -> None:
-    """A dry run shows how; what the patch does not fit stays."""
-    consumer = dead.subscribe()
-    fill(dead, 1)
-    dead.send(b'{"city": "Ulm", "to": []}', dead.properties(1))
-    dead.send(b"text", dead.properties(2))
-    dead.send(None, dead.properties(3))
-    plan = dead.redrive(patch=FIX, dry_run=True).run()
-    expected = {"patch_refused": 3}
-    assert (1, 1, expected) == (plan.redriven, plan.patched, plan.left)
-    (diff,) = plan.diffs
-    assert {'-  "to": []', '+  "to": [', "+    1", '   "city": "Zoë",'} <= set(
-        diff.text.splitlines()
-    )
-    assert 4 == dead.backlog()
-
-    done = dead.redrive(patch=FIX).run()
-
-    assert (1, 1, expected, False) == (done.redriven, done.patched, done.left, done.is_complete)
-    assert any("JsonPatchTestFailed" in each for each in done.problems)
-    assert any("not JSON" in each for each in done.problems)
-    assert any("null value" in each for each in done.problems)
-    (message,) = received(consumer, 1)
-    assert {"number": 0, "city": "Zoë", "to": [1]} == json.loads(message.data())
-    assert ("k0", "0", 1) == (
-        message.partition_key(),
-        message.properties()["number"],
-        pr.attempt_of(message),
-    )
-    eventually(lambda: dead.backlog() == 3)
-
-
 def test_a_letter_with_a_schema(dead) -> None:
     """JSON is patched, and keeps its schema; a record of another schema stays."""
     consumer = dead.subscribe(schema=JsonSchema(Order))
@@ -83,17 +50,6 @@ def test_a_letter_with_a_schema(dead) -> None:
     assert (1, 1, {}) == (done.redriven, done.patched, done.left)
     (message,) = received(consumer, 1)
     assert (1001, "Zoë") == (message.value().number, message.value().city)
-
-
-def test_a_record_of_another_schema_stays(dead) -> None:
-    """A patch changes JSON only."""
-    dead.subscribe().close()
-    dead._ensure()
-    producer = dead.client.create_producer(dead.dlq, schema=AvroSchema(Order))
-    producer.send(Order(number=1, city="Zoë"), properties=dead.properties(1))
-    done = dead.redrive(patch={"number": 1001}).run()
-    assert (0, {"patch_refused": 1}) == (done.redriven, done.left)
-    assert "the letter has the schema AVRO" in done.problems[0]
 
 
 @pytest.mark.parametrize(

@@ -272,15 +272,6 @@ def test_behind_tls_the_cookie_is_for_tls_alone(locked) -> None:
     assert "secure" in answer.headers["set-cookie"].lower()
 
 
-def test_another_token_opens_nothing(locked) -> None:
-    """It says so."""
-    answer = log_in(locked, TOKEN + "x")
-    assert 403 == answer.status_code
-    assert "set-cookie" not in answer.headers
-    assert "The token is wrong" in answer.text
-    assert 303 == locked.get("/").status_code
-
-
 def test_tokens_cannot_be_guessed_one_after_the_other(locked) -> None:
     """After ten wrong ones, neither the page nor a program's header is looked at for a while."""
     wrong = {"authorization": "Bearer x"}

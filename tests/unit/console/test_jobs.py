@@ -184,28 +184,6 @@ def test_a_job_shows_how_far_it_is(stage) -> None:
     assert seen.seconds_left == 0  # there are more than were expected
 
 
-def test_a_killed_console_says_what_it_knows_and_resumes(stage) -> None:
-    """The job is interrupted, its numbers are those of the last moment, and it goes on once."""
-    plan = stage.ended(stage.look())
-    job = stage.jobs.confirm(plan.id, BY)
-    stage.jobs._running[job.id].tell(OrderOutcome(done=1, targets={"t": 1}))
-    again = stage.started()  # as after a kill
-    killed = again.get(job.id)
-    assert killed is not None
-    assert "interrupted" == killed.state
-    assert (1, {"t": 1}) == (killed.outcome.done, killed.outcome.targets)
-    assert killed.may_resume
-
-    resumed = again.resume(job.id, "bob")
-    assert resumed.id == again.resume(job.id, "bob").id
-    assert (WANTED, "bob", job.id) == (resumed.order, resumed.by, resumed.plan)
-    for each in stage.held:
-        each.released.set()
-    again.close()
-    with pytest.raises(ConfigError, match="before it was done"):
-        again.resume(plan.id, BY)
-
-
 def test_a_full_disk_hides_no_result_and_starts_nothing_twice(stage, monkeypatch) -> None:
     """What could not be stored is known until the console ends; what was confirmed, too."""
     plan = stage.ended(stage.look())

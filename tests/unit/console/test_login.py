@@ -35,17 +35,6 @@ def test_a_token_cannot_be_guessed(token) -> None:
         Access("127.0.0.1", token=token)
 
 
-def test_a_session_ends_with_the_logout() -> None:
-    """And others do not."""
-    access = Access("127.0.0.1", token=TOKEN)
-    one, two = access.log_in(TOKEN), access.log_in(f" {TOKEN}\n")
-    assert one is not None
-    assert one != two
-    access.log_out(one)
-    assert not access.user(one, None)
-    assert access.user(two, None)
-
-
 @pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN.upper(), "\udcff", "ë"])
 def test_another_token_opens_nothing(token) -> None:
     """Whatever is in it."""

@@ -217,31 +217,6 @@ def test_what_comes_early_is_no_longer_nacked() -> None:
     assert [1] == list(world.released)
 
 
-@pytest.mark.parametrize("delay", [2.0, 60.0])
-def test_a_nack_replaces_a_time_out(delay: float) -> None:
-    """Whichever is due first; and a time-out is no pending nack."""
-    world = World()
-    world.queue.time_out(Id(1), 10)
-    assert 0 == len(world.queue)
-    world.queue.add(Id(1), delay)
-    world.queue.add(Id(1), 90)
-    assert 1 == len(world.queue)
-    world.run(100)
-    assert (1, 1) == (world.calls, world.queue.redelivered)
-    assert delay <= world.at(1) <= delay + BOUND
-
-
-def test_a_message_that_is_neither_settled_nor_nacked_times_out() -> None:
-    """One that is settled does not."""
-    world = World()
-    for number in range(3):
-        world.queue.time_out(Id(number), 10)
-    world.queue.cancel(Id(1))
-    world.run(100)
-    assert {0, 2} == set(world.released)
-    assert all(10 <= world.at(number) <= 10 + BOUND for number in (0, 2))
-
-
 def test_the_first_time_out_ends_all_where_everything_is_redelivered() -> None:
     """Others would have everything redelivered again and again, while it is on its way."""
     world = World(redelivers_all=True)

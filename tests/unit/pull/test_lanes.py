@@ -23,14 +23,6 @@ def table(**keys: int) -> LaneTable[str]:
     return lanes
 
 
-def test_one_message_of_a_key_at_a_time() -> None:
-    """Others flow."""
-    lanes = table(a=2, b=1)
-    assert lanes.parked == 0
-    assert ["a2", None, None] == [lanes.done(key) for key in ("a", "a", "b")]
-    assert (0, 0) == (len(lanes), lanes.parked)
-
-
 def test_a_failed_message_keeps_its_place() -> None:
     """It is retried when it is due, before the later ones of its key."""
     lanes = table(a=2)
@@ -54,15 +46,6 @@ def test_what_stands_still() -> None:
     assert [("a", 1)] == lanes.stuck(1.0)
     lanes.done("a")
     assert [] == lanes.stuck(10.0)
-
-
-def test_clear() -> None:
-    """What is not being handled is given back; what is, ends in peace."""
-    lanes = table(a=2, b=2)
-    lanes.park("b", "b1", 1.0, 0.0)
-    assert ["a2", "b1", "b2"] == lanes.clear()
-    assert ([], math.inf, 0) == (lanes.take_due(1.0), lanes.next_due(), lanes.parked)
-    assert (None, 0) == (lanes.done("a"), len(lanes))
 
 
 def test_clear_with_what_is_unstarted() -> None:

@@ -98,17 +98,6 @@ def test_equal_arguments_share_a_consumer(memory: MemoryBroker) -> None:
     assert 1 == len(client._consumers)
 
 
-def test_a_pull_of_one_takes_one(memory: MemoryBroker) -> None:
-    """The rest is there for others, whatever the first does with its own."""
-    for number in range(5):
-        memory.send("orders", b"%d" % number)
-    first, second = memory.client(), memory.client()
-    assert [b"0"] == [
-        each.message.data() for each in first.pull("orders", "billing", max_messages=1)
-    ]
-    assert 4 == len(second.pull("orders", "billing"))
-
-
 def test_one_consumer_alone_keeps_what_came_late(memory: MemoryBroker) -> None:
     """Nobody else could get it, and a request would redeliver what is in hand, too."""
     client, alone = memory.client(), pulsar.ConsumerType.Exclusive
@@ -190,22 +179,6 @@ def test_what_is_handed_back_uses_up_no_attempt(memory: MemoryBroker, redelivery
     delivery.nack()
     (delivery,) = client.pull("orders", "billing", retry_policy=policy, redelivery=redelivery)  # type: ignore[arg-type]
     assert 2 == delivery.attempt
-
-
-def test_a_nack_has_its_delay_when_nothing_is_pulled_meanwhile(memory: MemoryBroker) -> None:
-    """The consumer, which has the nack in its memory, stays open."""
-    client = memory.client()
-    memory.send("orders", b"order")
-    policy = pr.RetryPolicy(backoff=pr.Fixed(40))
-    began = memory.clock.time()
-    for attempt in (1, 2, 3):
-        (delivery,) = client.pull("orders", "billing", redelivery="nack", retry_policy=policy)
-        assert attempt == delivery.attempt
-        delivery.nack()
-        memory.clock.advance(40)
-    assert memory.clock.time() - began >= 120
-    memory.clock.advance(30)
-    assert 0 == len(client._consumers)
 
 
 def test_what_is_let_go_uses_up_no_attempt(memory: MemoryBroker) -> None:

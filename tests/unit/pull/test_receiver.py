@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pulsar
-import pytest
 
 from pulsar_retry.pull.engine.hand import Hand, Slot
 from pulsar_retry.pull.engine.receiver import Receiver
@@ -68,63 +67,12 @@ def receiver(
     return made
 
 
-def test_a_worker_receives_what_is_there() -> None:
-    """As much as it may at a time, and then more; the receiving thread sleeps on."""
-    hand, queue = Hand(), Queue(4)
-    receiver(hand, queue)
-    hand.top_up()
-    assert (1, 10) == hand.in_hand()
-    hand.top_up()
-    assert (3, 30) == hand.in_hand()
-    assert not hand.wait(0)
-
-
-@pytest.mark.parametrize("others", [0, 1])
-def test_a_worker_without_work_takes_the_first(others: int) -> None:
-    """No other worker is woken for it; the receiving thread is, if others sleep."""
-    hand, woken = Hand(), []
-    receiver(hand, Queue(4))
-    hand.idle.extend([lambda: woken.append(1)] * others)
-    hand.top_up(1)
-    assert (1, 10) == hand.in_hand()
-    assert not woken
-    assert hand.wait(0) == bool(others)
-
-
 def test_nothing_is_received_before_the_receiving_thread_runs() -> None:
     """The subscriber is not ready: it could not tell that its handler calls it, for example."""
     hand, queue = Hand(), Queue(4)
     receiver(hand, queue, begun=False)
     hand.top_up(1)
     assert queue.left == 4
-
-
-def test_a_worker_waits_for_nothing() -> None:
-    """That is what the receiving thread is woken for."""
-    hand, queue = Hand(), Queue(0)
-    receiver(hand, queue)
-    hand.top_up()
-    assert hand.wait(0)
-
-
-def test_flow_control_holds_workers_back_too() -> None:
-    """They receive no more than may be in hand."""
-    hand, queue = Hand(), Queue(3)
-    receiver(hand, queue, FlowControl(max_messages=1))
-    hand.top_up()
-    hand.top_up()
-    assert (1, 10) == hand.in_hand()
-    assert queue.left == 2
-
-
-def test_errors_are_the_receiving_threads() -> None:
-    """A worker must go on; it wakes who knows what to do."""
-    hand, queue = Hand(), Queue(1)
-    queue.error = pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
-    receiver(hand, queue)
-    hand.top_up()
-    assert hand.wait(0)
-    assert (0, 0) == hand.in_hand()
 
 
 def test_nothing_is_received_after_the_end() -> None:
