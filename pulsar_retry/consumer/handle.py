@@ -19,6 +19,7 @@ from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.facts import Facts, facts_of
 from pulsar_retry.letters.plan import Plan
+from pulsar_retry.observe.counting import COUNTERS
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.runtime import fork
@@ -48,7 +49,9 @@ class Handle:
         clock, timer = parts.clock, parts.timer
         self.plan, self.schema, self.timer = plan, letters_schema(schema), timer
         self._parts = parts
-        self.watch = watch = Watch.of(plan.topic, plan.subscription, hooks, plan.recipient)
+        self.watch = watch = Watch(
+            COUNTERS.of(plan.topic, plan.subscription), hooks, plan.recipient
+        )
         if parts.instrument is not None:
             watch.add(parts.instrument(plan.subscription))
         self.in_hand = in_hand = InHand(plan, timer, clock)

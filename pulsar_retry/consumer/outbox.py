@@ -208,7 +208,7 @@ class Outbox:
             hand_off,
             raw_of(message),
             source,
-            traced(letter, message, self._plan.subscription),
+            traced(letter, message),
             was_letter=was_letter,
             when_done=when_done,
             keeps=keeps,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from opentelemetry import propagate, trace
@@ -23,9 +22,6 @@ from pulsar_retry.wire.properties import (
 )
 
 _W3C = TraceContextTextMapPropagator()
-
-#: The maximum number of links in one span: a pull can return thousands of messages.
-_MOST_LINKS = 128
 
 
 def tracer() -> trace.Tracer | None:
@@ -51,7 +47,10 @@ class Spans:
         link to the producer's span. Each later attempt has a link to the first one.
         """
         carried = _carried(message)
-        producer, parent = producer_of(carried), trace.get_current_span().get_span_context()
+        producer, parent = (
+            _valid(propagate.extract(carried)),
+            trace.get_current_span().get_span_context(),
+        )
         first = _first_of(carried)
         links = [Link(first, {"pulsar_retry.link": "first_attempt"})] if first else []
         if parent.is_valid and producer is not None:
@@ -92,24 +91,27 @@ class Spans:
 
         return handle
 
-    def received(self, messages: Iterable[Any], began: int) -> None:
-        """Make the span of a pull that started at *began* (nanoseconds); it links to producers."""
-        pulled = list(messages)
-        producers = [producer_of(_carried(each)) for each in pulled[:_MOST_LINKS]]
-        attributes: dict[str, Any] = {"messaging.batch.message_count": len(pulled)}
-        topics = {logical(each.topic_name()) for each in pulled}
-        name = "receive"
-        if len(topics) == 1:
-            attributes["messaging.destination.name"] = topics.pop()
-            name = f"receive {attributes['messaging.destination.name']}"
-        self._tracer.start_span(
-            name,
-            None,
+    def handed_on(self, hand_over: HandOver, error: BaseException | None = None) -> None:
+        """Make the span of a hand-off at its end: it began when the letter was created."""
+        letter = hand_over.letter
+        name = "dead_letter" if letter.dead else "retry"
+        attributes = self.attributes(hand_over.raw, "settle", name)
+        attributes["pulsar_retry.letter_topic"] = letter.topic
+        if letter.dead:
+            attributes["pulsar_retry.reason"] = letter.reason or ""
+        else:
+            attributes["pulsar_retry.delay"] = letter.delay
+        attempt, began = letter.trace
+        span = self._tracer.start_span(
+            f"{name} {attributes['messaging.destination.name']}",
+            trace.set_span_in_context(trace.NonRecordingSpan(attempt)),
             SpanKind.CLIENT,
-            self._common("receive", "receive") | attributes,
-            [Link(each) for each in producers if each is not None],
+            attributes,
             start_time=began,
-        ).end()
+        )
+        if error is not None:
+            _failed(span, error)
+        span.end()
 
     def attributes(self, raw: Any, kind: str, name: str) -> dict[str, Any]:
         """Return the attributes of a span of one message.
@@ -120,7 +122,10 @@ class Spans:
             name: Its name.
         """
         topic = raw.topic_name()
-        attributes = self._common(kind, name) | {
+        attributes = {
+            "messaging.system": "pulsar",
+            "messaging.operation.type": kind,
+            "messaging.operation.name": name,
             "messaging.destination.name": logical(topic),
             "messaging.message.id": message_id_text(raw.message_id()),
             "messaging.message.body.size": raw.length(),
@@ -128,57 +133,9 @@ class Spans:
         }
         if topic != logical(topic):
             attributes["messaging.destination.partition.id"] = topic.rpartition("-")[2]
-        if self._subscription is None and (name := _carried(raw).get(REAL_SUBSCRIPTION, "")):
-            attributes["messaging.destination.subscription.name"] = name
+        if subscription := self._subscription or _carried(raw).get(REAL_SUBSCRIPTION):
+            attributes["messaging.destination.subscription.name"] = subscription
         return attributes
-
-    def _common(self, kind: str, name: str) -> dict[str, Any]:
-        common = {
-            "messaging.system": "pulsar",
-            "messaging.operation.type": kind,
-            "messaging.operation.name": name,
-        }
-        if self._subscription is not None:
-            common["messaging.destination.subscription.name"] = self._subscription
-        return common
-
-
-class HandOffTrace:
-    """Makes the span of a hand-off at its end: it began when the letter was created."""
-
-    def __init__(self, attempt: SpanContext, tracer: trace.Tracer, subscription: str) -> None:
-        self._attempt = attempt
-        self._tracer = tracer
-        self._subscription = subscription
-        self._began = time.time_ns()
-
-    @classmethod
-    def of(cls, message: Any, subscription: str) -> HandOffTrace | None:
-        """Begin the hand-off of *message*; None if its attempt was not traced."""
-        attempt, makes = message.__dict__.get(ATTEMPT), tracer()
-        return None if attempt is None or makes is None else cls(attempt, makes, subscription)
-
-    def end(self, hand_over: HandOver, error: BaseException | None = None) -> None:
-        """Make the span."""
-        letter = hand_over.letter
-        name = "dead_letter" if letter.dead else "retry"
-        spans = Spans(self._tracer, self._subscription)
-        attributes = spans.attributes(hand_over.raw, "settle", name)
-        attributes["pulsar_retry.letter_topic"] = letter.topic
-        if letter.dead:
-            attributes["pulsar_retry.reason"] = letter.reason or ""
-        else:
-            attributes["pulsar_retry.delay"] = letter.delay
-        span = self._tracer.start_span(
-            f"{name} {attributes['messaging.destination.name']}",
-            trace.set_span_in_context(trace.NonRecordingSpan(self._attempt)),
-            SpanKind.CLIENT,
-            attributes,
-            start_time=self._began,
-        )
-        if error is not None:
-            _failed(span, error)
-        span.end()
 
 
 def link_to_first(message: Any) -> dict[str, str]:
@@ -189,11 +146,6 @@ def link_to_first(message: Any) -> dict[str, str]:
     carrier: dict[str, str] = {}
     _W3C.inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(own)))
     return {FAILURE_TRACEPARENT: carrier["traceparent"]} if "traceparent" in carrier else {}
-
-
-def producer_of(carried: dict[str, str]) -> SpanContext | None:
-    """Return the context that the producer has put into a message's properties."""
-    return _valid(propagate.extract(carried))
 
 
 def _first_of(carried: dict[str, str]) -> SpanContext | None:

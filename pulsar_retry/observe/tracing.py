@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -91,27 +92,33 @@ def process_span(message: pulsar.Message, subscription: str | None = None) -> It
         yield span
 
 
-def traced(letter: Letter, message: Any, subscription: str) -> Letter:
-    """Return *letter* with the trace of its hand-off and the link to the first attempt, if any."""
-    if not getattr(message, ATTEMPT, None):
+def traced(letter: Letter, message: Any) -> Letter:
+    """Return *letter* with what its span needs, and the link to the first attempt, if any."""
+    attempt = getattr(message, ATTEMPT, None)
+    if attempt is None:
         return letter
-    from pulsar_retry.observe.spans import HandOffTrace, link_to_first  # noqa: PLC0415 - an extra
+    from pulsar_retry.observe.spans import link_to_first  # noqa: PLC0415 - an extra
 
     for name, value in link_to_first(message).items():
         letter.properties.setdefault(name, value)
-    return attrs.evolve(letter, trace=HandOffTrace.of(message, subscription))
+    return attrs.evolve(letter, trace=(attempt, time.time_ns()))
 
 
 class HandOffSpans(Instrument):
     """Makes the spans of hand-offs whose attempt was traced. Thread-safe."""
 
+    def __init__(self, subscription: str) -> None:
+        self._subscription = subscription
+
     def handed_on(self, done: Sequence[HandOver]) -> None:
         """Make a span for each hand-off."""
         for each in done:
-            if each.letter.trace is not None:
-                each.letter.trace.end(each)
+            self._end(each)
 
     def failed(self, hand_over: HandOver, error: BaseException) -> None:
         """Make the span of a hand-off that has failed."""
-        if hand_over.letter.trace is not None:
-            hand_over.letter.trace.end(hand_over, error)
+        self._end(hand_over, error)
+
+    def _end(self, hand_over: HandOver, error: BaseException | None = None) -> None:
+        if hand_over.letter.trace is not None and (spans := spans_of(self._subscription)):
+            spans.handed_on(hand_over, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pulsar_retry.observe.counting import COUNTERS, Counters, Counting
+from pulsar_retry.observe.counting import Counters, Counting
 from pulsar_retry.observe.hooks import Events, HookCalls, Hooks
 from pulsar_retry.observe.instruments import HandOver, Instrument, RetryKind
 from pulsar_retry.observe.tracing import INSTALLED, HandOffSpans
@@ -24,31 +24,16 @@ class Watch(Instrument):
         examines_all: Whether an instrument needs every acknowledgement.
     """
 
-    def __init__(
-        self, counters: Counters, hooks: Hooks | None = None, recipient: Recipient | None = None
-    ) -> None:
-        topic, subscription = counters.topic, counters.subscription
-        recipient = recipient or Recipient.of((topic,), subscription, None)
+    def __init__(self, counters: Counters, hooks: Hooks | None, recipient: Recipient) -> None:
         self.counters = counters
-        self.events = Events(topic, subscription, recipient)
+        self.events = Events(counters.topic, counters.subscription, recipient)
         self.examines_all = hooks is not None and hooks.on_recovered is not None
         instruments: list[Instrument] = [Counting(counters)]
         if INSTALLED:
-            instruments.append(HandOffSpans())
+            instruments.append(HandOffSpans(counters.subscription))
         if hooks is not None:
             instruments.append(HookCalls(hooks, self.events))
         self._instruments = tuple(instruments)
-
-    @classmethod
-    def of(
-        cls,
-        topic: Any,
-        subscription: str,
-        hooks: Hooks | None = None,
-        recipient: Recipient | None = None,
-    ) -> Watch:
-        """Return the watch for a consumer of *topic*, which can be a list or a pattern too."""
-        return cls(COUNTERS.of(topic, subscription), hooks, recipient)
 
     def add(self, instrument: Instrument) -> None:
         """Notify *instrument* too."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections import deque
 from typing import Any, cast
 
@@ -22,7 +21,6 @@ import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.errors import AlreadySettledError, ConfigError, LeaseExpired
-from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery, Pulled, hand_back_all
@@ -126,7 +124,6 @@ class Puller:
             self._pulls.append(pull)
             self._ask(settler)
         deliveries: list[Delivery] = []
-        spans, began = spans_of(self._options.subscription), time.time_ns()
         try:
             end = self._now() + timeout
             while len(deliveries) < max_messages:
@@ -144,8 +141,6 @@ class Puller:
                     self._give_back(settler, message)
                 self._used_at = self._now()
                 self._check_later()
-        if spans is not None and deliveries:
-            spans.received([each.message for each in deliveries], began)
         return deliveries
 
     # -- arriving ---------------------------------------------------------------------------------

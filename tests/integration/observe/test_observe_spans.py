@@ -171,20 +171,6 @@ def test_an_async_handler(start, publish, recorded):
     assert StatusCode.UNSET is process.status.status_code
 
 
-def test_a_pull(client, publish, recorded, topic):
-    """One span for the pull, with a link to each producer, and none for what is not received."""
-    assert [] == client.pull(topic, SUBSCRIPTION, timeout=0.1)
-    for _ in range(3):
-        publish(properties=PRODUCER)
-    deliveries = client.pull(topic, SUBSCRIPTION, max_messages=3, timeout=60)
-    for each in deliveries:
-        each.ack()
-    spans = recorded.named("receive")
-    assert len(deliveries) == sum(attributes(s)["messaging.batch.message_count"] for s in spans)
-    assert {(TRACE, PARENT)} == {ids(link.context) for s in spans for link in s.links}
-    assert {"receive"} == {attributes(each)["messaging.operation.type"] for each in spans}
-
-
 def test_a_hand_off_that_fails(subscribe, publish, recorded, admin, topic):
     """Its span says so, by the type of the error."""
     consumer = subscribe(letter_send_timeout=2)

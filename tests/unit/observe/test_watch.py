@@ -11,8 +11,10 @@ import pulsar_retry as pr
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.observe.counting import Counters
 from pulsar_retry.observe.watch import Watch
+from pulsar_retry.wire.owner import Recipient
 
 ORDERS = "persistent://public/default/orders"
+RECIPIENT = Recipient.of((ORDERS,), "billing", None)
 RETRY = Letter(f"{ORDERS}-billing-RETRY", {}, delay=5.0, attempt=2)
 DEAD = Letter(f"{ORDERS}-billing-DLQ", {}, dead=True, reason="invalid", error=ValueError("no"))
 
@@ -44,7 +46,7 @@ class Told:
             on_settle_failed=lambda event: self.events.append(("failed", event)),
         )
         self.counters = Counters(ORDERS, "billing")
-        self.watch = Watch(self.counters, self.hooks)
+        self.watch = Watch(self.counters, self.hooks, RECIPIENT)
 
 
 @pytest.fixture
@@ -97,7 +99,7 @@ def test_a_hook_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     def hook(_event: pr.SettleEvent) -> None:
         raise errors.pop(0)
 
-    watch = Watch(Counters(ORDERS, "billing"), pr.Hooks(on_retry=hook))
+    watch = Watch(Counters(ORDERS, "billing"), pr.Hooks(on_retry=hook), RECIPIENT)
     for _ in range(4):
         watch.handed_on([HandOver(raw(), RETRY)])
     assert [] == errors
