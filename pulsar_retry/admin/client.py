@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
-from pulsar_retry.admin.namespaces import Namespaces
 from pulsar_retry.admin.subscriptions import Subscriptions
-from pulsar_retry.admin.topics import Compaction, Topics
+from pulsar_retry.admin.topics import Namespaces, Topics
 from pulsar_retry.admin.transport import Endpoint, Transport
 
 
@@ -22,7 +21,6 @@ class AdminClient:
         namespaces: Requests about namespaces.
         topics: Requests about topics.
         subscriptions: Requests about subscriptions, and changes to them.
-        compaction: Compaction of single topics.
     """
 
     def __init__(self, endpoint: Endpoint, *, check: bool = False) -> None:
@@ -30,19 +28,18 @@ class AdminClient:
 
         Args:
             endpoint: The location of the API, and the token.
-            check: Whether the first call checks that the API answers, for at most 4 s. Then a wrong
-                URL is reported at once.
+            check: Whether the first call checks that Pulsar answers: some other server's answers
+                could pass for empty lists.
         """
         self.endpoint = endpoint
         self._transport = Transport(endpoint, check=check)
         self.namespaces = Namespaces(self._transport)
         self.topics = Topics(self._transport)
         self.subscriptions = Subscriptions(self._transport)
-        self.compaction = Compaction(self._transport)
 
     def broker_version(self) -> str:
         """Return the version of the broker that answers, such as ``4.2.4``."""
-        return self._transport.send("GET", "brokers/version").body.decode().strip().strip('"')
+        return self._transport.send("GET", "brokers/version").data.decode().strip().strip('"')
 
     def broker_configuration(self) -> dict[str, str]:
         """Return the settings of the running broker. Needs the rights of a superuser."""

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import attrs
+import urllib3
 
 from pulsar_retry.admin.position import Position
-from pulsar_retry.admin.transport import AdminReply, Transport, topic_path
+from pulsar_retry.admin.transport import Transport, topic_path
 from pulsar_retry.errors import AdminError
 from pulsar_retry.policy.backoff import Exponential
 
@@ -26,23 +27,15 @@ _TRIES, _BACKOFF = 8, Exponential(0.02, 1)
 
 @attrs.frozen
 class StoredEntry:
-    """One stored entry of a topic.
+    """What the broker says of a stored entry of a topic.
 
     Attributes:
-        position: Its position.
-        messages: The number of messages in it.
         published: When it was published; None if the broker does not say.
         due: The earliest time of delivery to Shared subscriptions; None if it has no delay.
-        headers: The broker's headers for it, with names in lower case.
-        body: Its bytes. For a batch: all messages, with the metadata that Pulsar stores for each.
     """
 
-    position: Position | None
-    messages: int
     published: datetime | None
     due: datetime | None
-    headers: Mapping[str, str] = attrs.field(repr=False)
-    body: bytes = attrs.field(repr=False)
 
 
 class Subscriptions:
@@ -146,8 +139,7 @@ class Subscriptions:
             AdminNotFoundError: the entry does not exist, or was deleted.
         """
         parts = ("ledger", str(position.ledger), "entry", str(position.entry))
-        found = _entry(self._transport.send("GET", topic_path(topic, *parts)))
-        return attrs.evolve(found, position=found.position or position)
+        return _entry(self._transport.send("GET", topic_path(topic, *parts)))
 
 
 def _path(topic: str, name: str, *parts: str) -> str:
@@ -162,15 +154,10 @@ def _start(at: Start) -> dict[str, Any]:
     return at.json()
 
 
-def _entry(reply: AdminReply) -> StoredEntry:
-    where = reply.headers.get("x-pulsar-message-id")
+def _entry(reply: urllib3.BaseHTTPResponse) -> StoredEntry:
     return StoredEntry(
-        position=Position.parse(where) if where else None,
-        messages=int(reply.headers.get("x-pulsar-num-batch-message", 1)),
         published=_time(reply.headers.get("x-pulsar-publish-time")),
         due=_time(reply.headers.get("x-pulsar-deliver-at-time")),
-        headers=reply.headers,
-        body=reply.body,
     )
 
 

@@ -1,15 +1,72 @@
-"""Requests about topics, and about their compaction."""
+"""Requests about namespaces and topics, and about the compaction of topics."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 
-from pulsar_retry.admin.namespaces import Retention
+import attrs
+
 from pulsar_retry.admin.position import Position
-from pulsar_retry.admin.transport import Transport, topic_path
-from pulsar_retry.errors import AdminNotFoundError
+from pulsar_retry.admin.transport import Transport, quoted, topic_path
+from pulsar_retry.errors import AdminNotFoundError, ConfigError
 from pulsar_retry.wire.names import logical
+
+_NAMESPACE = re.compile(r"([^/]+)/([^/]+)")
+
+
+@attrs.frozen
+class Retention:
+    """How long messages are kept after every subscription has acknowledged them.
+
+    Attributes:
+        minutes: The maximum age; 0: not kept, -1: no limit.
+        megabytes: The maximum size; 0: not kept, -1: no limit.
+    """
+
+    minutes: int = 0
+    megabytes: int = 0
+
+    @classmethod
+    def read(cls, facts: Any) -> Retention | None:
+        """Read the JSON of the REST API; None if no retention is set."""
+        if not facts:
+            return None
+        return cls(int(facts["retentionTimeInMinutes"]), int(facts["retentionSizeInMB"]))
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether a message is deleted as soon as every subscription has acknowledged it."""
+        return self.minutes == 0 or self.megabytes == 0
+
+
+class Namespaces:
+    """Namespaces, ``tenant/namespace``. Thread-safe. Failed requests raise `AdminError`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def names(self, tenant: str) -> list[str]:
+        """Return the namespaces of a tenant, ``tenant/namespace``, sorted."""
+        names: list[str] = self._transport.json("GET", f"namespaces/{quoted(tenant)}")
+        return sorted(names)
+
+    def topics(self, namespace: str) -> list[str]:
+        """Return the full names of the topics, sorted; a partitioned topic is one name.
+
+        It takes two requests for any number of topics. System topics are left out.
+        """
+        path = f"persistent/{_path_of(namespace)}"
+        single, partitioned = (
+            self._transport.json("GET", each, includeSystemTopic=False)
+            for each in (path, f"{path}/partitioned")
+        )
+        return sorted({*map(logical, single), *partitioned})
+
+    def policy(self, namespace: str, name: str) -> Any:
+        """Return a policy by its path, such as ``messageTTL``; None if it is not set."""
+        return self._transport.json("GET", f"namespaces/{_path_of(namespace)}/{name}")
 
 
 class Topics:
@@ -58,11 +115,6 @@ class Topics:
             self._transport.json("PUT", topic_path(topic, "partitions"), partitions)
         else:
             self._transport.json("PUT", topic_path(topic))
-
-    def delete(self, topic: str, *, partitioned: bool = False, force: bool = False) -> None:
-        """Delete a topic; *force* disconnects its producers and consumers first."""
-        parts = ("partitions",) if partitioned else ()
-        self._transport.json("DELETE", topic_path(topic, *parts), force=force)
 
     def stats(self, topic: str, *, precise: bool = True) -> dict[str, Any]:
         """Return the statistics. By default the backlog is an exact number of messages.
@@ -116,21 +168,26 @@ class Topics:
         """
         return self._transport.json("GET", topic_path(topic, name), applied=applied)
 
-
-class Compaction:
-    """Compaction of single topics. Thread-safe. Failed requests raise `AdminError`."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    def start(self, topic: str) -> None:
-        """Start the compaction of a topic. A running compaction continues.
+    def compact(self, topic: str) -> None:
+        """Start the compaction of a single topic. A running compaction continues.
 
         Raises:
             AdminConflictError: a compaction is running.
         """
         self._transport.json("PUT", topic_path(topic, "compaction"))
 
-    def status(self, topic: str) -> str:
+    def compaction(self, topic: str) -> str:
         """Return ``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``."""
         return str(self._transport.json("GET", topic_path(topic, "compaction"))["status"])
+
+
+def _path_of(namespace: str) -> str:
+    """Return a namespace as a quoted path.
+
+    Raises:
+        ConfigError: *namespace* is not of the form ``tenant/namespace``.
+    """
+    match = _NAMESPACE.fullmatch(namespace)
+    if match is None:
+        raise ConfigError.bad("namespace", namespace, "tenant/namespace")
+    return quoted(*match.groups())

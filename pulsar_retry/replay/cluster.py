@@ -138,7 +138,7 @@ class Cluster:
         )
 
     def admin(self) -> AdminClient:
-        """Return a REST API client, whose first call checks that the API answers within 4 s."""
+        """Return a REST API client, whose first call checks that Pulsar answers."""
         return AdminClient(self, check=True)
 
 

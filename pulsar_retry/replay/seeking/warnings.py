@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from pulsar_retry.admin.client import AdminClient
-from pulsar_retry.admin.namespaces import Retention
+from pulsar_retry.admin.topics import Retention
 from pulsar_retry.errors import AdminForbiddenError
 from pulsar_retry.replay.seeking.report import Goal
 from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, created_at

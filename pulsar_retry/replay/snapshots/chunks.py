@@ -77,13 +77,13 @@ class LargeValues:
 
     def _compact(self) -> None:
         """Compact the topic, then let the broker delete what is not needed any more."""
-        compaction = self._admin.compaction
+        topics = self._admin.topics
         try:
-            compaction.start(self.topic)
+            topics.compact(self.topic)
         except AdminConflictError:
             return  # another compaction is running; the value is kept until the next one
         deadline = time.monotonic() + _PATIENCE
-        while (status := compaction.status(self.topic)) == "RUNNING":
+        while (status := topics.compaction(self.topic)) == "RUNNING":
             if time.monotonic() > deadline:
                 return  # what is not compacted yet is kept
             time.sleep(0.1)
