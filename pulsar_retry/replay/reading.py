@@ -20,8 +20,7 @@ from pulsar_retry.consumer.handoff.writer_schemas import WriterSchemas
 from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 from pulsar_retry.runtime.raw import has_message
-from pulsar_retry.wire.payloads.choosing import codec_of
-from pulsar_retry.wire.payloads.codec import PLAIN, PayloadCodec, UnknownCodec
+from pulsar_retry.wire.payloads.codec import PLAIN, PayloadCodec, codec_of, unknown_codec
 
 #: Seconds to wait for a message that is known to be stored.
 _PATIENCE = 30.0
@@ -290,7 +289,7 @@ class LetterCodecs:
         try:
             schema = self._writer_schemas.of(raw)
         except pulsar.PulsarException as error:
-            return UnknownCodec("unknown", f"its schema cannot be had from the broker: {error}")
+            return unknown_codec("unknown", f"its schema cannot be had from the broker: {error}")
         if schema is None:
             return PLAIN
         codec = self._known.get(schema)

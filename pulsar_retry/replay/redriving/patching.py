@@ -9,7 +9,6 @@ import copy
 import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from pulsar_retry._extras import need
 from pulsar_retry.errors import ConfigError, PayloadError, shown
 from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.payloads.codec import PayloadCodec
-from pulsar_retry.wire.payloads.readable import value_as_json
+from pulsar_retry.wire.payloads.readable import stays, value_as_json
 
 #: A JSON patch, a JSON merge patch, or the text of one.
 PatchLike = Sequence[Any] | Mapping[str, Any] | str
@@ -103,7 +102,7 @@ class PayloadPatch:
             raise PayloadError(f"{type(error).__name__}: {shown(error)}") from error
         if _same(before, after):
             return payload
-        if not _stays(payload, before):
+        if not stays(payload, before):
             raise PayloadError(
                 "writing this payload again would change more than the patch does: digits of a "
                 "number, or a key that occurs twice"
@@ -195,24 +194,6 @@ def _written(value: Any) -> bytes:
 def _same(before: Any, after: Any) -> bool:
     """Tell whether two values are the same; 1, 1.0 and true are equal in Python."""
     return json.dumps(before) == json.dumps(after)
-
-
-def _stays(payload: bytes, value: Any) -> bool:
-    """Tell whether a payload says the same when its *value* is written again."""
-    try:
-        return bool(_exactly(payload) == _exactly(_written(value)))
-    except PayloadError:  # NaN, or half of a pair of surrogates
-        return False
-
-
-def _exactly(payload: bytes) -> Any:
-    """Return JSON with all digits of its numbers, and all of its keys."""
-    return json.loads(payload, parse_float=Decimal, object_pairs_hook=_with_repeated_keys)
-
-
-def _with_repeated_keys(pairs: list[tuple[str, Any]]) -> Any:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else pairs
 
 
 def _cut(line: str) -> str:

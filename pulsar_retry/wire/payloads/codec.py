@@ -1,16 +1,20 @@
-"""The codecs of payloads that need no further package. Pure."""
+"""The codecs of payloads: each reads payloads of one schema. Pure."""
 
 from __future__ import annotations
 
-import abc
 import json
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import attrs
+
+from pulsar_retry._extras import need
 from pulsar_retry.errors import PayloadError
 
 #: The types of schemas that hold one number, and its form in `struct`: Java writes big-endian.
-NUMBERS = {
+_NUMBERS = {
     "INT8": ">b",
     "INT16": ">h",
     "INT32": ">i",
@@ -18,78 +22,92 @@ NUMBERS = {
     "FLOAT": ">f",
     "DOUBLE": ">d",
 }
+_WHY_NOT = {
+    "PROTOBUF": "a PROTOBUF schema has no descriptor; producers with PROTOBUF_NATIVE store one",
+}
+
+#: Reads a payload as a value that JSON can express, or raises any exception.
+Read = Callable[[bytes], Any]
 
 
-class PayloadCodec(abc.ABC):
+@attrs.frozen
+class PayloadCodec:
     """Reads payloads of one schema as values that JSON can express.
 
     Attributes:
         schema: The type of the schema, as Pulsar names it; None if there is no schema.
     """
 
-    schema: str | None = None
+    schema: str | None
+    _read: Read
 
-    @abc.abstractmethod
     def decode(self, payload: bytes) -> Any:
         """Return the value of a payload.
 
         Raises:
-            PayloadError: the payload does not have this schema.
+            PayloadError: the payload does not have this schema, or the schema is not read here.
         """
-
-
-class JsonCodec(PayloadCodec):
-    """JSON, with or without a schema. Its definition is not checked: the broker does not either."""
-
-    def __init__(self, schema: str | None = None) -> None:
-        self.schema = schema
-
-    def decode(self, payload: bytes) -> Any:
-        """Return the value of a payload; see `PayloadCodec`."""
         try:
-            return json.loads(payload)
-        except (ValueError, RecursionError) as error:
-            raise PayloadError(f"the payload is not JSON: {error}") from None
+            return self._read(payload)
+        except PayloadError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the libraries raise whatever they stumble on
+            form = f"the schema {self.schema}" if self.schema else "JSON"
+            text = f"the payload does not fit {form}: {type(error).__name__}: {error}"
+            raise PayloadError(text) from None
 
 
-class TextCodec(PayloadCodec):
-    """The schema STRING: a value is a text."""
-
-    schema = "STRING"
-
-    def decode(self, payload: bytes) -> str:
-        """Return the value of a payload; see `PayloadCodec`."""
-        try:
-            return payload.decode()
-        except UnicodeDecodeError as error:
-            raise PayloadError(f"the payload is not UTF-8: {error}") from None
+#: The codec of messages without a schema: what is JSON counts as JSON.
+PLAIN = PayloadCodec(None, json.loads)
 
 
-class NumberCodec(PayloadCodec):
-    """The schemas of one number or truth value."""
+def unknown_codec(schema: str, why: str) -> PayloadCodec:
+    """Return the codec of a schema that cannot be read here; it raises when it is used."""
 
-    def __init__(self, schema: str) -> None:
-        self.schema = schema
-        self._form = struct.Struct(NUMBERS[schema])
+    def refuse(_: bytes) -> Any:
+        raise PayloadError(why)
 
-    def decode(self, payload: bytes) -> Any:
-        """Return the value of a payload; see `PayloadCodec`."""
-        try:
-            return self._form.unpack(payload)[0]
-        except struct.error as error:
-            raise PayloadError(f"the payload is no {self.schema}: {error}") from None
+    return PayloadCodec(schema, refuse)
 
 
-class UnknownCodec(PayloadCodec):
-    """A schema whose payloads cannot be read here."""
+def codec_of(schema: str, definition: str) -> PayloadCodec:
+    """Return the codec of a schema. One that cannot be used here raises when it is used.
 
-    def __init__(self, schema: str, why: str) -> None:
-        self.schema, self._why = schema, why
+    Args:
+        schema: Its type, as Pulsar names it, such as ``AVRO``.
+        definition: Its definition. That of JSON is not checked: the broker does not either.
+    """
+    if schema in {"NONE", "BYTES"}:
+        return PLAIN
+    try:
+        return PayloadCodec(schema, _reader_of(schema, definition))
+    except (ModuleNotFoundError, PayloadError) as error:
+        return unknown_codec(schema, str(error))
+    except Exception as error:  # noqa: BLE001 - the libraries have many errors
+        text = f"the definition of the schema {schema}: {type(error).__name__}: {error}"
+        return unknown_codec(schema, text)
 
-    def decode(self, payload: bytes) -> Any:  # noqa: ARG002 - as in the other codecs
-        """Return the value of a payload; see `PayloadCodec`."""
-        raise PayloadError(self._why)
+
+def _reader_of(schema: str, definition: str) -> Read:
+    if schema in _NUMBERS:
+        return partial(_number, _NUMBERS[schema])
+    match schema:
+        case "JSON":
+            return json.loads
+        case "STRING":
+            return bytes.decode
+        case "AVRO":
+            need("avro", "the schema AVRO", "fastavro")
+            from pulsar_retry.wire.payloads.avro import reader_of as avro  # noqa: PLC0415 - an extra
+
+            return avro(definition)
+        case "PROTOBUF_NATIVE":
+            need("protobuf", "the schema PROTOBUF_NATIVE", "google.protobuf")
+            from pulsar_retry.wire.payloads.protobuf import reader_of as protobuf  # noqa: PLC0415 - an extra
+
+            return protobuf(definition)
+    raise PayloadError(_WHY_NOT.get(schema, f"the schema {schema} is not read here"))
 
 
-#: The codec of messages without a schema.
-PLAIN = JsonCodec()
+def _number(form: str, payload: bytes) -> Any:
+    return struct.unpack(form, payload)[0]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.wire.payloads.choosing import codec_of
+from pulsar_retry.wire.payloads.codec import codec_of
 from pulsar_retry.wire.payloads.readable import value_as_json
 
 ORDER = {
@@ -35,7 +36,6 @@ ORDER = {
         {"name": "seal", "type": {"type": "fixed", "name": "Seal", "size": 2}},
         {"name": "tags", "type": {"type": "map", "values": {"type": "array", "items": "bytes"}}},
         {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
-        {"name": "next", "type": ["null", "Order"], "default": None},
         {"name": "any", "type": ["null", "long", "string", "boolean"]},
     ],
 }
@@ -49,19 +49,17 @@ RECORD: dict[str, Any] = {
     "seal": b"\x00\xff",
     "tags": {"a": [b"x"]},
     "kind": "B",
-    "next": None,
     "any": "3",
 }
 VALUE = {
     "id": 7,
     "city": "Zoë",
     "amount": "-12.30",
-    "at": "2026-01-31T12:00:00.005Z",
+    "at": "2026-01-31T12:00:00.005000+00:00",
     "day": None,
     "seal": "0x00ff",
     "tags": {"a": ["0x78"]},
     "kind": "B",
-    "next": None,
     "any": "3",
 }
 
@@ -75,8 +73,9 @@ def avro(record: Any, schema: Any = ORDER) -> bytes:
 
 def test_an_avro_record() -> None:
     """Values that JSON lacks are readable texts."""
-    payload = avro({**RECORD, "next": {**RECORD, "day": datetime(2026, 2, 1, tzinfo=UTC).date()}})
-    assert {**VALUE, "next": {**VALUE, "day": "2026-02-01"}} == AVRO.decode(payload)
+    assert VALUE == AVRO.decode(avro(RECORD))
+    payload = avro({**RECORD, "day": datetime(2026, 2, 1, tzinfo=UTC).date()})
+    assert {**VALUE, "day": "2026-02-01"} == AVRO.decode(payload)
 
 
 @example(0, b"", Decimal("-1.28"))
@@ -105,13 +104,14 @@ NOON = datetime(2026, 1, 31, 12, 0, 0, 5000, UTC)
 @pytest.mark.parametrize(
     ("schema", "value", "shown"),
     [
-        ({"type": "int", "logicalType": "time-millis"}, NOON.time(), "12:00:00.005"),
+        ({"type": "int", "logicalType": "time-millis"}, NOON.time(), "12:00:00.005000"),
         ({"type": "long", "logicalType": "time-micros"}, NOON.time(), "12:00:00.005000"),
-        ({"type": "long", "logicalType": "timestamp-micros"}, NOON, "2026-01-31T12:00:00.005000Z"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, NOON, NOON.isoformat()),
+        ({"type": "string", "logicalType": "uuid"}, UUID(int=7), str(UUID(int=7))),
         (
             {"type": "long", "logicalType": "local-timestamp-millis"},
             NOON.replace(tzinfo=None),
-            "2026-01-31T12:00:00.005",
+            "2026-01-31T12:00:00.005000",
         ),
         ({"type": "long", "logicalType": "timestamp-nanos"}, 5, 5),
         ({"type": "bytes", "logicalType": "decimal", "precision": 4}, Decimal(12), "12"),
@@ -124,14 +124,14 @@ NOON = datetime(2026, 1, 31, 12, 0, 0, 5000, UTC)
         (
             {"type": "array", "items": ["null", "string", A, B]},
             ["a", {"B": 5}, {"A": NOON}, None],
-            ["a", {"B": 5}, {"A": "2026-01-31T12:00:00.005Z"}, None],
+            ["a", {"B": 5}, {"A": NOON.isoformat()}, None],
         ),
         ({"type": "map", "values": B}, {"a": {"B": 5}}, {"a": {"B": 5}}),
         (["bytes", {"type": "long", "logicalType": "timestamp-millis"}], b"a", "0x61"),
     ],
 )
 def test_avro_values_of_each_kind(schema, value, shown) -> None:
-    """A time has the digits of its type; a value of a union is one of its branch."""
+    """A value of a union is one of its branch."""
     assert shown == codec_of("AVRO", json.dumps(schema)).decode(avro(value, schema))
 
 
@@ -141,13 +141,18 @@ TREE = {
     "name": "T",
     "fields": [{"name": "t", "type": {"type": "array", "items": "T"}}],
 }
+TWICE = {
+    "type": "record",
+    "name": "T",
+    "fields": [{"name": "a", "type": B}, {"name": "b", "type": "B"}],
+}
 
 
 def test_a_payload_that_would_end_the_process() -> None:
-    """Neither thousands of levels, nor a few bytes for 2^60 values; a usual tree is read."""
-    for levels in (400, 5_000, 200_000):
-        with pytest.raises(pr.PayloadError, match=r"(?i)recursion|levels"):
-            codec_of("AVRO", json.dumps(LIST)).decode(b"\x02" * levels + b"\x00")
+    """Neither thousands of levels, nor a few bytes for 2^60 values."""
+    for schema in (LIST, TREE, {**LIST, "namespace": "shop"}):
+        with pytest.raises(pr.PayloadError, match="a record contains itself"):
+            codec_of("AVRO", json.dumps(schema)).decode(b"\x02" * 200_000 + b"\x00")
     empty = {
         "type": "record",
         "name": "E",
@@ -163,13 +168,13 @@ def test_a_payload_that_would_end_the_process() -> None:
     ):
         with pytest.raises(pr.PayloadError, match="no bytes"):
             codec_of("AVRO", json.dumps(schema)).decode(b"\xfe" * 8 + b"\x01\x00")
-    assert {"t": [{"t": []}]} == codec_of("AVRO", json.dumps(TREE)).decode(b"\x02\x00\x00")
+    assert {"a": {"B": 1}, "b": {"B": 2}} == codec_of("AVRO", json.dumps(TWICE)).decode(b"\2\4")
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xff" * 40, avro(RECORD) + b"x"])
 def test_what_is_no_avro(payload) -> None:
     """Foreign bytes, and more bytes than the record has."""
-    with pytest.raises(pr.PayloadError, match="Avro"):
+    with pytest.raises(pr.PayloadError, match="AVRO"):
         AVRO.decode(payload)
 
 
@@ -221,7 +226,7 @@ def test_a_protobuf_message() -> None:
     outer = order()
     outer.more.type_url, outer.more.value = "a/shop.Order", payload
     assert {"more": {"@type": "a/shop.Order", **value}} == codec.decode(outer.SerializeToString())
-    with pytest.raises(pr.PayloadError, match=r"shop\.Order"):
+    with pytest.raises(pr.PayloadError, match="PROTOBUF_NATIVE"):
         codec.decode(b"\xff\xff")
 
 
@@ -272,16 +277,3 @@ def test_a_package_that_is_missing(monkeypatch) -> None:
     assert "AVRO" == codec.schema
     with pytest.raises(pr.PayloadError, match=r"pulsar-retry\[avro\]"):
         codec.decode(b"x")
-
-
-def test_without_its_reader_in_python_a_record_in_itself_is_refused(monkeypatch) -> None:
-    """The reader is a private name of fastavro; the one in C would end the process."""
-    monkeypatch.setattr("pulsar_retry.wire.payloads.avro._read_many_levels", None)
-    with pytest.raises(pr.PayloadError, match="a record contains itself"):
-        codec_of("AVRO", json.dumps(LIST)).decode(b"\x00")
-    twice = {
-        "type": "record",
-        "name": "T",
-        "fields": [{"name": "a", "type": B}, {"name": "b", "type": "B"}],
-    }
-    assert {"a": {"B": 1}, "b": {"B": 2}} == codec_of("AVRO", json.dumps(twice)).decode(b"\2\4")
