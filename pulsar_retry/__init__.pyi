@@ -51,11 +51,11 @@ from pulsar_retry.policy.backoff import Fixed as Fixed
 from pulsar_retry.policy.backoff import Immediate as Immediate
 from pulsar_retry.policy.backoff import Levels as Levels
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy as DeadLetterPolicy
+from pulsar_retry.policy.dead_letter import ProducerOptions as ProducerOptions
 from pulsar_retry.policy.decide import decide as decide
 from pulsar_retry.policy.explain import Schedule as Schedule
 from pulsar_retry.policy.explain import Step as Step
 from pulsar_retry.policy.explain import explain as explain
-from pulsar_retry.policy.letter_producers import ProducerOptions as ProducerOptions
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS as DEFAULT_DELAY_LEVELS
 from pulsar_retry.policy.levels import DelayLevels as DelayLevels
 from pulsar_retry.policy.outcomes import Defer as Defer
@@ -80,4 +80,3 @@ from pulsar_retry.wire.envelope import Envelope as Envelope
 from pulsar_retry.wire.names import Naming as Naming
 from pulsar_retry.wire.properties import RetryProperties as RetryProperties
 from pulsar_retry.wire.properties import attempt_of as attempt_of
-from pulsar_retry.wire.properties import delivery_attempt as delivery_attempt

@@ -370,9 +370,8 @@ def _retry_policy(options: _Options) -> RetryPolicy | None:
 def _dead_letter_policy(options: _Options) -> DeadLetterPolicy | None:
     dead, retry = options.dead_letter_topic, options.retry_letter_topic
     if options.max_delivery_attempts is not None:
-        return DeadLetterPolicy.pubsub(
-            options.max_delivery_attempts, dead_letter_topic=dead, retry_letter_topic=retry
-        )
+        policy = DeadLetterPolicy.pubsub(options.max_delivery_attempts)
+        return attrs.evolve(policy, dead_letter_topic=dead, retry_letter_topic=retry)
     if dead is None and retry is None:
         return None
     return DeadLetterPolicy(dead_letter_topic=dead, retry_letter_topic=retry)

@@ -15,9 +15,8 @@ from pulsar_retry.letters.plan import DEFAULT_MOST, Plan, topic_list
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.backoff import Backoff, Fixed
 from pulsar_retry.policy.checks import flag, not_blank, positive, whole
-from pulsar_retry.policy.dead_letter import DeadLetterPolicy
+from pulsar_retry.policy.dead_letter import DeadLetterPolicy, LetterProducerOptions, ProducerOptions
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.policy.letter_producers import LetterProducerOptions, ProducerOptions
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName, first_topic
 

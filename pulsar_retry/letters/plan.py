@@ -9,8 +9,7 @@ from typing import Any
 import attrs
 
 from pulsar_retry.policy.backoff import Backoff
-from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.policy.letter_producers import LetterProducerOptions
+from pulsar_retry.policy.dead_letter import DeadLetterPolicy, LetterProducerOptions
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming
 from pulsar_retry.wire.owner import Recipient

@@ -1,24 +1,73 @@
-"""The dead-letter policy, and the rule that counts retries."""
+"""The dead-letter policy, and how the letters of a subscription are published. Pure."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import whole
-from pulsar_retry.policy.letter_producers import USUAL, ProducerOptions, checked_options
+from pulsar_retry.policy.checks import flag, not_blank, one_of, whole
 
 #: The default number of retries (the same as in Java, Go and TDMQ).
 DEFAULT_MAX_REDELIVER_COUNT = 16
-
 
 #: The default subscription that keeps dead letters. Redrive and the console read it.
 KEEPING_SUBSCRIPTION = "pulsar-retry"
 
 #: Pub/Sub's limits for the maximum number of delivery attempts.
 _PUBSUB_LEAST, _PUBSUB_MOST = 5, 100
+
+#: The types of compression, as pulsar-client names them, in lower case.
+Compression = Literal["none", "lz4", "zlib", "zstd", "snappy"]
+
+
+@attrs.frozen
+class ProducerOptions:
+    """How letters of one kind are published: retry letters, or dead letters.
+
+    Pass it to `DeadLetterPolicy` as ``retry_producer`` or ``dead_letter_producer``.
+
+    Attributes:
+        compression_type: ``"none"``, ``"lz4"``, ``"zlib"``, ``"zstd"`` or ``"snappy"``.
+        chunking_enabled: Split letters that are larger than the broker's ``maxMessageSize``. With
+            False, such a letter fails with `LetterPublishError`, and its message is redelivered.
+        encryption_key: The name of the key that encrypts these letters. None: the
+            ``letter_encryption_key`` of `subscribe`.
+        crypto_key_reader: The `pulsar.CryptoKeyReader` that supplies the public key. None: the one
+            of `subscribe`.
+
+    Raises:
+        ConfigError: a value is invalid.
+    """
+
+    compression_type: Compression = "none"
+    chunking_enabled: bool = True
+    encryption_key: str | None = None
+    crypto_key_reader: Any = None
+
+    def __attrs_post_init__(self) -> None:
+        """Check the values."""
+        one_of("compression_type", self.compression_type, get_args(Compression))
+        flag("chunking_enabled", self.chunking_enabled)
+        if self.encryption_key is not None:
+            not_blank("encryption_key", self.encryption_key, "the name of a key, or None")
+
+
+#: As letters are published if nothing else is said.
+USUAL = ProducerOptions()
+
+
+@attrs.frozen
+class LetterProducerOptions:
+    """How the letters of a subscription are published, by their kind."""
+
+    retry: ProducerOptions = USUAL
+    dead: ProducerOptions = USUAL
+
+    def of(self, *, dead: bool) -> ProducerOptions:
+        """Return the options of dead letters, or of retry letters."""
+        return self.dead if dead else self.retry
 
 
 def _blank_is_none(value: str | None) -> str | None:
@@ -64,33 +113,21 @@ class DeadLetterPolicy:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError.bad(name, value, "a name as str, or None")
-        checked_options("retry_producer", self.retry_producer)
-        checked_options("dead_letter_producer", self.dead_letter_producer)
+        for name in ("retry_producer", "dead_letter_producer"):
+            if not isinstance(getattr(self, name), ProducerOptions):
+                accepted = "a pulsar_retry.ProducerOptions"
+                raise ConfigError.bad(name, getattr(self, name), accepted)
 
     @classmethod
-    def pubsub(
-        cls,
-        max_delivery_attempts: int = _PUBSUB_LEAST,
-        *,
-        retry_letter_topic: str | None = None,
-        dead_letter_topic: str | None = None,
-        initial_subscription_name: str | None = KEEPING_SUBSCRIPTION,
-        retry_producer: ProducerOptions = USUAL,
-        dead_letter_producer: ProducerOptions = USUAL,
-    ) -> DeadLetterPolicy:
+    def pubsub(cls, max_delivery_attempts: int = _PUBSUB_LEAST) -> DeadLetterPolicy:
         """Return Pub/Sub's dead-letter policy ("Handle message failures").
 
         Pub/Sub counts attempts and this class counts retries, which are one less. Pub/Sub calls its
-        number approximate. Here it is exact if retries use letters.
+        number approximate. Here it is exact if retries use letters. `attrs.evolve` changes the rest
+        of the policy.
 
         Args:
             max_delivery_attempts: 5 to 100, including the first delivery.
-            retry_letter_topic: As for the class.
-            dead_letter_topic: As for the class.
-            initial_subscription_name: As for the class. Pub/Sub itself creates no subscription, and
-                loses dead letters of a topic that has none.
-            retry_producer: As for the class.
-            dead_letter_producer: As for the class.
 
         Raises:
             ConfigError: *max_delivery_attempts* is out of range.
@@ -100,14 +137,7 @@ class DeadLetterPolicy:
         count = whole(
             "max_delivery_attempts", max_delivery_attempts, least, most, accepted=accepted
         )
-        return cls(
-            count - 1,
-            retry_letter_topic,
-            dead_letter_topic,
-            initial_subscription_name,
-            retry_producer,
-            dead_letter_producer,
-        )
+        return cls(count - 1)
 
     @classmethod
     def of(cls, policy: Any) -> DeadLetterPolicy:

@@ -3,7 +3,7 @@
 from pulsar_retry.wire.dead_letter import DeadLetter
 from pulsar_retry.wire.envelope import Envelope
 from pulsar_retry.wire.names import Naming
-from pulsar_retry.wire.properties import RetryProperties, attempt_of, delivery_attempt
+from pulsar_retry.wire.properties import RetryProperties, attempt_of
 
 __all__ = [
     "DeadLetter",
@@ -11,5 +11,4 @@ __all__ = [
     "Naming",
     "RetryProperties",
     "attempt_of",
-    "delivery_attempt",
 ]

@@ -381,11 +381,3 @@ def attempt_of(message: WireMessage) -> int:
     except AttributeError:
         raise ConfigError.bad("message", message, _A_MESSAGE) from None
     return 1 + reconsume_times(properties) + redeliveries
-
-
-def delivery_attempt(message: WireMessage, dead_letter_policy: object | None) -> int | None:
-    """Return Pub/Sub's ``delivery_attempt``: 1 for the first delivery.
-
-    As in Pub/Sub, it is None without a dead-letter policy. With one it equals `attempt_of`.
-    """
-    return None if dead_letter_policy is None else attempt_of(message)

@@ -138,7 +138,7 @@ def consume(client: pr.Client) -> bytes:
         dead_letter_policy=pr.DeadLetterPolicy(
             max_redeliver_count=3,
             retry_producer=pr.ProducerOptions(compression_type="zstd"),
-            dead_letter_producer=pr.ProducerOptions(pulsar.CompressionType.LZ4),
+            dead_letter_producer=pr.ProducerOptions("lz4"),
         ),
     )
     message = consumer.receive(timeout_millis=1000)

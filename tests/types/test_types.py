@@ -21,10 +21,6 @@ MISTAKES = (
     ('naming="tdmq-2.9.2"', 'naming="tdmq-2.9"'),
     ('mode="drain"', 'mode="drained"'),
     ('compression_type="zstd"', 'compression_type="zst"'),
-    (
-        "ProducerOptions(pulsar.CompressionType.LZ4)",
-        "ProducerOptions(pulsar.ConsumerType.Shared.value)",
-    ),
     ("enable_retry=True,\n        naming", "enable_retries=True,\n        naming"),
     ('"billing", enable_retry=True)', '"billing", enable_retries=True)'),
     ("pulsar.InitialPosition.Earliest", "pulsar.InitialPosition.Earlyest"),

@@ -48,7 +48,7 @@ from pulsar_retry.errors import (
 from pulsar_retry.letters.identity import gives_identity
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.observe.watch import Watch
-from pulsar_retry.policy.letter_producers import LetterProducerOptions
+from pulsar_retry.policy.dead_letter import LetterProducerOptions
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.exiting import ending
 from pulsar_retry.runtime.results import PRODUCER_GONE, error_of

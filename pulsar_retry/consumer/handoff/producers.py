@@ -22,7 +22,7 @@ from pulsar_retry.consumer.handoff.sender import CallbackSender
 from pulsar_retry.consumer.handoff.writer_schemas import WireSchema
 from pulsar_retry.errors import ConfigError, LetterPublishError
 from pulsar_retry.letters.identity import new_producer_name
-from pulsar_retry.policy.letter_producers import LetterProducerOptions, ProducerOptions
+from pulsar_retry.policy.dead_letter import LetterProducerOptions, ProducerOptions
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -250,7 +250,7 @@ class LetterProducers:
 
     def _options(self, outlet: Outlet, schema: Any) -> dict[str, Any]:
         return {
-            **arguments_of(self._producer_options.of(dead=outlet.dead), outlet.topic),
+            **arguments_of(self._producer_options.of(dead=outlet.dead)),
             "producer_name": new_producer_name() if outlet.named else None,
             "schema": schema,
             "send_timeout_millis": self._send_timeout_ms,
@@ -304,22 +304,15 @@ class LetterProducers:
         return [partial(Outlet.close, each) for each in outlets if each.sender or each.keeper]
 
 
-def arguments_of(options: ProducerOptions, topic: str) -> dict[str, Any]:
-    """Return what *options* mean for a producer of *topic*.
-
-    Raises:
-        ConfigError: the user's function returned something that is not accepted.
-        Exception: the user's function raised it.
-    """
+def arguments_of(options: ProducerOptions) -> dict[str, Any]:
+    """Return what *options* mean for `pulsar.Client.create_producer`."""
     given: dict[str, Any] = {
         "batching_enabled": False,
         "chunking_enabled": options.chunking_enabled,
     }
     if options.compression_type != "none":
         given["compression_type"] = _COMPRESSION[options.compression_type]
-    if options.properties:
-        given["properties"] = dict(options.properties)
     if options.encryption_key is not None:
         given["encryption_key"] = options.encryption_key
         given["crypto_key_reader"] = options.crypto_key_reader
-    return given | options.further(topic)
+    return given

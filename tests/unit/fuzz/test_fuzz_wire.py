@@ -62,7 +62,6 @@ def test_properties_of_any_kind_are_read(properties, count) -> None:
     assert read.reconsume_times >= 0
     assert read.delay is None or read.delay >= 0
     assert pr.attempt_of(message(properties, count)) >= 1 + count
-    assert pr.delivery_attempt(message(properties, count), pr.DeadLetterPolicy(3)) >= 1
 
 
 @given(TOPICS, PROPERTIES, st.sampled_from(pr.Naming), st.integers(0, 100))

@@ -36,18 +36,6 @@ def test_pulsar_clients_policy_is_understood(
     assert ours == pr.DeadLetterPolicy.of(theirs)
 
 
-def test_pubsubs_policy_takes_all_the_rest() -> None:
-    """Only the count has another meaning there."""
-    rest = {
-        "retry_letter_topic": "again",
-        "dead_letter_topic": "lost",
-        "initial_subscription_name": "keep",
-        "retry_producer": pr.ProducerOptions("lz4"),
-        "dead_letter_producer": pr.ProducerOptions("zstd"),
-    }
-    assert pr.DeadLetterPolicy(6, **rest) == pr.DeadLetterPolicy.pubsub(7, **rest)
-
-
 @pytest.mark.parametrize("policy", [None, 3, "lost", {"max_redeliver_count": 3}, object])
 def test_what_is_no_policy_is_refused(policy: object) -> None:
     """The error names both types that are."""

@@ -385,13 +385,6 @@ def test_properties_that_are_no_text_are_none() -> None:
     assert pr.DeadLetter(pr.Envelope(), b"tea") == pr.DeadLetter.of(FakeMessage(None))
 
 
-def test_pubsubs_delivery_attempt() -> None:
-    """1 for the first delivery, and None without a dead-letter policy."""
-    message = FakeMessage({"RECONSUMETIMES": "2"})
-    assert 3 == pr.delivery_attempt(message, pr.DeadLetterPolicy.pubsub())
-    assert pr.delivery_attempt(message, None) is None
-
-
 def test_the_first_publish_time_that_can_be_read_is_taken() -> None:
     """Ours before those of others, and garbage counts as absent."""
     others = {"CloudPubSubDeadLetterSourceTopicPublishTime": "1970-01-01T00:00:01+00:00"}
