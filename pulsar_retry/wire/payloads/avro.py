@@ -16,8 +16,6 @@ from uuid import UUID
 
 import fastavro
 
-from pulsar_retry.wire.payloads.codec import Read
-
 _TEXTS: dict[type, Callable[[Any], str]] = {
     bytes: lambda value: f"0x{value.hex()}",
     Decimal: "{:f}".format,
@@ -26,7 +24,7 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
 }
 
 
-def reader_of(definition: str) -> Read:
+def reader_of(definition: str) -> Callable[[bytes], Any]:
     """Return what reads payloads of an Avro schema.
 
     Raises:

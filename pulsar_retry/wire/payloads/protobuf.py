@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
-from pulsar_retry.wire.payloads.codec import Read
 
-
-def reader_of(definition: str) -> Read:
+def reader_of(definition: str) -> Callable[[bytes], Any]:
     """Return what reads payloads of a message type.
 
     Args:
