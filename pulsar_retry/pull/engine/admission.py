@@ -36,3 +36,6 @@ class AdmissionControl(Protocol):
 
     def outlook(self) -> Outlook:
         """Return what may be received, and when more may begin."""
+
+    def problem(self) -> str:
+        """Return in words what keeps messages from beginning; empty if all is well."""

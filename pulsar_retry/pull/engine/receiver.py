@@ -491,6 +491,8 @@ class Receiver:
         """Return what keeps messages out, in words. Thread-safe."""
         found = [] if self.paused is None else [f"it is paused: {self.paused}"]
         found += [] if self._refusal is None else [self._refusal]
+        if self._admission is not None and (problem := self._admission.problem()):
+            found.append(problem)
         return found if self._lanes is None else found + self._lanes.problems()
 
     def _is_pausing(self) -> bool:

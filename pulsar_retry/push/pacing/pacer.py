@@ -21,6 +21,10 @@ _AHEAD = 256
 #: after these.
 _AHEAD_BACKING_OFF = 16
 
+#: The endpoint is a problem after so many failures and so many seconds without a success, unless
+#: nothing was sent for a minute although it might have been.
+_SEVERAL, _SECONDS, _FORGOTTEN_AFTER = 5, 5.0, 60.0
+
 #: An outstanding request: its window, the round of this window, and the time of sending by the
 #: pacer's clock. Each endpoint has its own window, and results of an earlier endpoint do not count.
 #: It is a plain tuple because there is one for each message.
@@ -82,6 +86,8 @@ class Pacer:
         self._last_sent = -math.inf
         #: Until then nothing is sent, because the endpoint has asked for it.
         self._asked_until = -math.inf
+        self._failures = 0  # since the last success
+        self._failing_since = 0.0
 
     # -- called by the subscriber -----------------------------------------------------------------
 
@@ -111,6 +117,17 @@ class Pacer:
                 room = min(room, math.ceil(self._rate.per_second))
             due = self._due_in()
             return Outlook(room, due if due > 0 else math.inf, is_slowed or self._rate is not None)
+
+    def problem(self) -> str:
+        """Return in words that the endpoint fails; empty if it does not, or is not tried."""
+        with self._lock:
+            now = self._clock()
+            seconds = now - self._failing_since
+            due = max(self._asked_until, self._last_sent + self._delay)
+            is_tried = self._outstanding > 0 or now < due + _FORGOTTEN_AFTER
+            if self._failures < _SEVERAL or seconds < _SECONDS or not is_tried:
+                return ""
+            return f"the endpoint has acknowledged nothing for {seconds:.0f} s"
 
     def _free(self) -> int:
         if self._is_shut() or self._due_in() > 0:
@@ -157,11 +174,15 @@ class Pacer:
                 if retry_after:
                     self._asked_until = max(self._asked_until, now + retry_after)
                 if acked:
+                    self._failures = 0
                     window.succeeded(latency)
                     self._backoff.succeeded()
-                elif window.failed(sent_in):
-                    # Failures of requests that were outstanding together count as one step.
-                    self._backoff.failed()
+                else:
+                    self._failing_since = self._failing_since if self._failures else now
+                    self._failures += 1
+                    if window.failed(sent_in):
+                        # Failures of requests that were outstanding together count as one step.
+                        self._backoff.failed()
                 self._delay = self._backoff.delay
             delay = self._delay
         if delay:
@@ -182,6 +203,7 @@ class Pacer:
             self._window = attrs.evolve(self._fresh)
             self._backoff, self._delay = PushBackoff(), 0.0
             self._asked_until = -math.inf
+            self._failures = 0
         self._changed()
 
     def pace(self) -> Pace:

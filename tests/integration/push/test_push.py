@@ -539,6 +539,20 @@ def test_the_breaker(push, publish, receiver, admin, topic, monkeypatch):
     assert 0 == admin.published(dead_letter_topic(topic))
 
 
+@pytest.mark.parametrize("policy", [None, pr.RetryPolicy(max_attempts=9)], ids=["endless", "ends"])
+def test_health_while_the_endpoint_is_down(push, publish, receiver, policy):
+    """It is degraded long before the breaker opens, if there is one, and well again after it."""
+    receiver.act = lambda _request: answer(500)
+    dispatcher = push(retry_policy=policy)
+    for number in range(9):  # too few for the breaker
+        publish(b"%d" % number)
+    eventually(lambda: "the endpoint has acknowledged nothing" in dispatcher.health.reason)
+    assert "degraded" == dispatcher.health.state
+    assert "breaker" not in dispatcher.health.reason
+    receiver.act = no_content
+    eventually(lambda: dispatcher.health.state == "running")
+
+
 def test_a_stop_before_the_start(client, topic, publish, receiver):
     """It stops nothing: the dispatcher can be started after it."""
     dispatcher = pr.push.Dispatcher(client, topic, SUBSCRIPTION, receiver.url)

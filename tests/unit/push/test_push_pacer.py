@@ -139,6 +139,52 @@ def test_what_was_given_up(pacer):
     assert (0, 0.0, 4) == (pacer.pace().outstanding, pacer.pace().delay, pacer.pace().window)
 
 
+def fail(pacer: Pacer, clock: Clock, times: int) -> None:
+    """Have requests fail one after the other, each as soon as it may be sent."""
+    for _ in range(times):
+        clock.now += 0 if pacer.may_begin() else pacer.outlook().wait
+        pacer.leave(send(pacer), acked=False)
+
+
+def test_an_endpoint_that_fails(pacer, clock):
+    """It is a problem after five failures and five seconds, until something is acknowledged."""
+    fail(pacer, clock, 4)
+    clock.now += 10
+    assert "" == pacer.problem()  # there were too few
+    fail(pacer, clock, 1)
+    assert "the endpoint has acknowledged nothing for 11 s" == pacer.problem()
+    clock.now += pacer.outlook().wait
+    pacer.leave(send(pacer), acked=True)
+    fail(pacer, clock, 1)
+    assert "" == pacer.problem()
+
+
+def test_a_quick_burst_of_failures(pacer, clock):
+    """It says little, and another endpoint begins anew."""
+    for ticket in [send(pacer) for _ in range(4)]:
+        pacer.leave(ticket, acked=False)
+    fail(pacer, clock, 3)
+    assert "" == pacer.problem()
+    clock.now += 5
+    assert "acknowledged nothing" in pacer.problem()
+    pacer.begin_anew()
+    assert "" == pacer.problem()
+
+
+def test_an_endpoint_that_nothing_was_sent_to(pacer, clock):
+    """It is no problem when it could have been tried for a minute, and nothing was there."""
+    fail(pacer, clock, 4)
+    pacer.leave(send(pacer) if pacer.may_begin() else pacer.begin(), acked=False, retry_after=600)
+    clock.now += 659
+    assert "acknowledged nothing" in pacer.problem()
+    ticket = send(pacer)
+    clock.now += 61 + pacer.pace().delay
+    assert "acknowledged nothing" in pacer.problem()  # perhaps it is slow
+    pacer.forget()
+    assert "" == pacer.problem()
+    assert ticket
+
+
 def test_whoever_waits_is_told(pacer):
     """When the backoff has changed, and when there is another endpoint."""
     told = []
