@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Self
 
 from pulsar_retry.asyncio.bridge import Bridge
 from pulsar_retry.asyncio.failing import failure
-from pulsar_retry.asyncio.signals import asked_by_signals
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull import subscriber as threaded
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.report import Report, StopMode, checked_mode
-from pulsar_retry.pull.signals import Requests
+from pulsar_retry.pull.signals import CHECK_INTERVAL, Requests, listening
 
 
 class Subscriber:
@@ -49,7 +49,7 @@ class Subscriber:
         course.begin(bridge.loop)
         self._ended = bridge.follow(course.ending)
         try:
-            await asyncio.wait([bridge.follow(course.opening)])
+            await _done(bridge.follow(course.opening))
         except asyncio.CancelledError:
             course.ask("abandon", 0)
             raise
@@ -73,16 +73,9 @@ class Subscriber:
             Exception: the error that has ended the subscription.
         """
         checked_mode(mode, timeout)
-        requests = Requests()
-
-        def signalled(number: int) -> None:
-            begins, abandons = requests.told(number)
-            if begins:
-                self._course.ask(mode, timeout)
-            elif abandons:
-                self._course.ask("abandon", 0)
-
-        with asked_by_signals(signalled):
+        told = Requests(self._course.ask, mode, timeout).told
+        loop = asyncio.get_running_loop()
+        with listening(partial(loop.call_soon_threadsafe, told)):
             try:
                 await self.start()
                 await self._until_the_end()
@@ -189,7 +182,7 @@ class Subscriber:
         assert self._bridge is not None  # noqa: S101 - it was started
         assert self._ended is not None  # noqa: S101 - as above
         self._bridge.check()
-        await asyncio.wait([self._ended])
+        await _done(self._ended)
 
     async def _stop_although_cancelled(self, mode: StopMode, timeout: Duration) -> None:
         """Stop although the caller is cancelled; abandon if it is cancelled again."""
@@ -199,3 +192,9 @@ class Subscriber:
         except asyncio.CancelledError:
             self._course.ask("abandon", 0)
             await self._until_the_end()
+
+
+async def _done(future: asyncio.Future[Any]) -> None:
+    """Wait until *future* is done. A signal may not wake the loop, so it wakes at intervals."""
+    while not future.done():
+        await asyncio.wait([future], timeout=CHECK_INTERVAL)

@@ -1,4 +1,4 @@
-"""Waits for signals, and decides what several of them ask for."""
+"""Listens to signals that ask the process to end, and decides what several of them ask for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
+from typing import Any
+
+from pulsar_retry.policy.durations import Duration
+from pulsar_retry.pull.report import ABANDON, StopMode
 
 #: The signals that ask a process to end.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -16,8 +20,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: Two SIGINT within these seconds count as one Ctrl-C: the terminal and a parent both send it.
 _SAME_CTRL_C = 0.2
 
-#: Seconds between two checks for a signal that has not interrupted the wait.
-_CHECK_INTERVAL = 0.5
+#: Seconds between two checks for a signal. Python runs signal handlers on the main thread. A signal
+#: that arrives just before that thread blocks does not wake it; on a busy machine this is not rare.
+CHECK_INTERVAL = 0.5
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -30,29 +35,66 @@ class Requests:
     its group.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        ask: Callable[[StopMode, Duration], object],
+        mode: StopMode,
+        timeout: Duration,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Decide for one subscriber, which *ask* stops, at first with *mode* and *timeout*."""
+        self._ask, self._mode, self._timeout = ask, mode, timeout
         self._now = now
         self._has_begun = False
         self._interrupted_at: float | None = None
 
-    def told(self, number: int) -> tuple[bool, bool]:
-        """Take a signal; return whether to begin to stop, and whether to abandon what is left."""
-        begins, self._has_begun = not self._has_begun, True
-        if number != signal.SIGINT:
-            if not begins:
-                _log.warning(
-                    "SIGTERM again: still stopping; the messages in hand are not abandoned"
-                )
-            return begins, False
+    def told(self, number: int) -> None:
+        """Take a signal."""
+        is_first, self._has_begun = not self._has_begun, True
         now, before = self._now(), self._interrupted_at
-        if before is None:
+        if number == signal.SIGINT and before is None:
             self._interrupted_at = now
-        elif now - before > _SAME_CTRL_C:
+        if is_first:
+            self._ask(self._mode, self._timeout)
+        elif number != signal.SIGINT:
+            _log.warning("SIGTERM again: still stopping; the messages in hand are not abandoned")
+        elif before is not None and now - before > _SAME_CTRL_C:
             _log.warning(
                 "SIGINT again: the messages in hand are abandoned, and will be redelivered"
             )
-            return begins, True
-        return begins, False
+            self._ask(ABANDON, 0)
+
+
+_listeners: list[Callable[[int], object]] = []
+_handlers_before: dict[signal.Signals, Any] = {}
+
+
+@contextlib.contextmanager
+def listening(told: Callable[[int], object]) -> Iterator[None]:
+    """Have *told* called with the number of each SIGTERM and SIGINT, inside of a signal handler.
+
+    Only the main thread can listen; elsewhere *told* is not called. Several can listen at a time,
+    such as the subscribers of an event loop. The last one to end restores the earlier handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if not _listeners:
+        _handlers_before.update({each: signal.signal(each, _heard) for each in SIGNALS})
+    _listeners.append(told)
+    try:
+        yield
+    finally:
+        _listeners.remove(told)
+        if not _listeners:
+            for number, handler in _handlers_before.items():
+                if handler is not None:  # None: it was not set from Python
+                    signal.signal(number, handler)
+
+
+def _heard(number: int, _: object) -> None:
+    for told in _listeners:
+        told(number)
 
 
 @contextlib.contextmanager
@@ -61,10 +103,6 @@ def awaiting_signals(ended: threading.Event) -> Iterator[Callable[[], int | None
 
     The function returns None when *ended* is set. Outside of the main thread, it receives no
     signal.
-
-    Python runs signal handlers on the main thread. If a signal arrives just before that thread
-    blocks, it does not wake the thread; on a busy machine this is not rare. So the function checks
-    at intervals.
     """
     queue: SimpleQueue[int | None] = SimpleQueue()  # a signal handler may call its `put`
 
@@ -75,16 +113,8 @@ def awaiting_signals(ended: threading.Event) -> Iterator[Callable[[], int | None
     def next_request() -> int | None:
         while True:
             with contextlib.suppress(Empty):
-                return queue.get(timeout=_CHECK_INTERVAL)
+                return queue.get(timeout=CHECK_INTERVAL)
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {
-            each: signal.signal(each, lambda number, _: queue.put(number)) for each in SIGNALS
-        }
-    threading.Thread(target=wait_for_the_end, name="pulsar-retry-end", daemon=True).start()
-    try:
+    with listening(queue.put):
+        threading.Thread(target=wait_for_the_end, name="pulsar-retry-end", daemon=True).start()
         yield next_request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

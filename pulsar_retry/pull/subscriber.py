@@ -113,13 +113,9 @@ class Subscriber:
         checked_mode(mode, timeout)
         with awaiting_signals(self.course.ended) as next_signal:
             self.start()
-            requests = Requests()
+            requests = Requests(self.course.ask, mode, timeout)
             while (number := next_signal()) is not None:
-                begins, abandons = requests.told(number)
-                if begins:
-                    self.course.ask(mode, timeout)
-                elif abandons:
-                    self.course.ask("abandon", 0)
+                requests.told(number)
             return self.result()
 
     @closes

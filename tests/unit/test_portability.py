@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
-import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -14,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import pulsar_retry
-from pulsar_retry.asyncio.signals import asked_by_signals
 
 PACKAGE = Path(pulsar_retry.__file__).parent
 POSIX = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
@@ -114,27 +110,3 @@ def test_only_the_standalone_pulsar_needs_posix():
         if isinstance(node, ast.Import) and POSIX & {each.name for each in node.names}
     }
     assert importers == {"standalone"}
-
-
-def test_signals_reach_a_loop_that_takes_no_handlers():
-    """As on Windows: Python's own handlers pass them on, and are restored at the end."""
-
-    async def numbers() -> list[int]:
-        loop, told, came = asyncio.get_running_loop(), [], asyncio.Event()
-
-        def refused(*_: object) -> None:
-            raise NotImplementedError
-
-        def asked(number: int) -> None:
-            told.append(number)
-            came.set()
-
-        loop.add_signal_handler = loop.remove_signal_handler = refused
-        with asked_by_signals(asked):
-            os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.wait_for(came.wait(), 120)
-        return told
-
-    before = signal.getsignal(signal.SIGTERM)
-    assert asyncio.run(numbers()) == [signal.SIGTERM]
-    assert signal.getsignal(signal.SIGTERM) is before

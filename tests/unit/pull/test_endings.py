@@ -201,14 +201,12 @@ TERM, INT = signal.SIGTERM, signal.SIGINT
 )
 def test_what_several_signals_ask_for(signals: list[tuple[int, float]], abandons: bool) -> None:
     """The first stops; only Ctrl-C pressed again abandons."""
-    now = [0.0]
-    requests = Requests(lambda: now[0])
-    answers = []
+    now, asked = [0.0], []
+    requests = Requests(lambda *ask: asked.append(ask), "hand_back", 7, lambda: now[0])
     for number, at in signals:
         now[0] = at
-        answers.append(requests.told(number))
-    assert [True] + [False] * (len(signals) - 1) == [begins for begins, _ in answers]
-    assert abandons == answers[-1][1]
+        requests.told(number)
+    assert [("hand_back", 7)] + [("abandon", 0)] * abandons == asked
 
 
 def test_a_signal_that_does_not_interrupt_the_wait_is_seen() -> None:
@@ -228,6 +226,23 @@ def test_a_signal_that_does_not_interrupt_the_wait_is_seen() -> None:
             assert next_signal() is None
     finally:
         late.cancel()
+    assert before == [signal.getsignal(each) for each in (TERM, INT)]
+
+
+def test_it_is_seen_by_all_who_run_on_a_loop(memory: MemoryBroker) -> None:
+    """They end, and the handlers are as before."""
+    before = [signal.getsignal(each) for each in (TERM, INT)]
+
+    async def scenario() -> list[str]:
+        async with memory.asyncio_client() as client:
+            subscribers = [client.subscriber("orders", name, Notes()) for name in "ab"]
+            running = [asyncio.ensure_future(each.run()) for each in subscribers]
+            while not all(each.running for each in subscribers):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(_send_to_itself, TERM)
+            return [(await each).mode for each in running]
+
+    assert ["drain", "drain"] == asyncio.run(scenario())
     assert before == [signal.getsignal(each) for each in (TERM, INT)]
 
 
