@@ -23,10 +23,10 @@ _PATIENCE = 0.5
 class Arrivals:
     """Receives from a consumer's stream. Use it on its event loop only; any tasks can receive.
 
-    Messages that pulsar-client has fetched are taken directly. If there are none, one thread waits
-    for the next message, as long as a task waits. A message is never assigned to a waiting task. A
-    task is only notified that something has come, and then takes it in one step. So a cancelled or
-    timed-out receive has either returned a message, or left it for the next receive.
+    Messages that pulsar-client has fetched are taken directly. If there are none, the tasks wait in
+    turn: one thread waits for the next message, as long as a task wants it, and only notifies the
+    task, which then takes the message in one step. So a cancelled or timed-out receive has either
+    returned a message, or left it for the next receive.
 
     Attributes:
         bridge: Leads to the event loop.
@@ -36,11 +36,13 @@ class Arrivals:
         self.bridge = bridge
         self._stream = receiving.stream
         self._fetcher = receiving.fetcher(
-            lambda: bool(self._waiters) and not bridge.loop.is_closed() and not self._is_paused,
+            lambda: self._turn.locked() and not bridge.loop.is_closed() and not self._is_paused,
             lambda: bridge.post(self._fetched),
         )
-        # The waiting receives, in order.
-        self._waiters: dict[asyncio.Future[None], None] = {}
+        #: Held by the task that waits for a message.
+        self._turn = asyncio.Lock()
+        #: Set when that task should check the stream.
+        self._news = asyncio.Event()
         # Set while the thread does not wait for a message.
         self._at_rest = asyncio.Event()
         self._at_rest.set()
@@ -61,18 +63,25 @@ class Arrivals:
         Raises:
             pulsar.Timeout: no message came in time.
             pulsar.AlreadyClosed: the consumer is closed.
+            RuntimeError: no thread can be started.
         """
-        deadline = None if timeout is None else self.bridge.loop.time() + timeout
         if time.monotonic() >= self.bridge.turn_ends:
             await self.bridge.give_turn()
         try:
-            while (raw := self._take()) is None:
-                await self._wait(deadline)
+            if not self._turn.locked() and (raw := self._take()) is not None:
+                return raw
+            async with asyncio.timeout(timeout):
+                await self._turn.acquire()
+                try:
+                    while (raw := self._take()) is None:
+                        await self._wait()
+                finally:
+                    with contextlib.suppress(RuntimeError):  # the loop has ended
+                        self._turn.release()
+        except TimeoutError:
+            raise of_result(_pulsar.Result.Timeout) from None
         except pulsar.PulsarException as error:
             raise failure(error) from None
-        finally:
-            # A woken receive wakes the next one: there may be several messages, or none.
-            self.look()
         return raw
 
     async def receive_batch(self, limits: tuple[int, int, int]) -> list[Any]:
@@ -86,14 +95,6 @@ class Arrivals:
                 batch.add(await self.receive(batch.left))
         return batch.messages
 
-    def look(self) -> None:
-        """Wake the first waiting receive, so that it checks the stream."""
-        if self.bridge.loop.is_closed():
-            return  # the waiting receives ended together with the loop
-        for waiter in self._waiters:
-            if _wake(waiter):
-                return
-
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
         """Have nothing received in this block."""
@@ -104,7 +105,7 @@ class Arrivals:
             yield
         finally:
             self._is_paused = False
-            self.look()
+            self._news.set()
 
     def end(self) -> None:
         """Do what `close` does on the event loop. Thread-safe."""
@@ -113,14 +114,14 @@ class Arrivals:
     def close(self) -> None:
         """Make all waiting receives raise `pulsar.AlreadyClosed`."""
         self._is_closed = True
-        self.look()
+        self._news.set()
 
     def _give_back(self, raws: list[Any]) -> None:
         self._stream.give_back(raws)
-        self.look()
+        self._news.set()
 
     def _take(self) -> Any:
-        """Return a raw message if there is one; otherwise have the thread wait for one."""
+        """Return a raw message if there is one."""
         if self._is_closed:
             raise of_result(_pulsar.Result.AlreadyClosed)
         if (error := self._fetcher.error) is not None:
@@ -132,35 +133,12 @@ class Arrivals:
 
     def _fetched(self) -> None:
         self._at_rest.set()
-        self.look()
+        self._news.set()
 
-    async def _wait(self, deadline: float | None) -> None:
-        """Wait until a message may be available.
-
-        Raises:
-            pulsar.Timeout: there is none, and *deadline* has passed.
-            RuntimeError: no thread can be started.
-        """
-        loop = self.bridge.loop
-        if deadline is not None and deadline <= loop.time():
-            raise of_result(_pulsar.Result.Timeout)
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters[waiter] = None
-        timer = None if deadline is None else loop.call_at(deadline, _wake, waiter)
-        try:
-            if self._at_rest.is_set() and not self._is_paused:
-                self._fetcher.ask()
-                self._at_rest.clear()  # the thread sets it by way of the event loop, so later
-            await waiter
-        finally:
-            del self._waiters[waiter]
-            if timer is not None:
-                timer.cancel()
-
-
-def _wake(waiter: asyncio.Future[None]) -> bool:
-    """Resolve a future unless it is resolved; tell whether it was not."""
-    if waiter.done():
-        return False
-    waiter.set_result(None)
-    return True
+    async def _wait(self) -> None:
+        """Have the thread wait for a message, and wait until there may be one."""
+        self._news.clear()
+        if self._at_rest.is_set() and not self._is_paused:
+            self._fetcher.ask()
+            self._at_rest.clear()  # the thread sets it by way of the event loop, so later
+        await self._news.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any, Self
 
 from pulsar_retry.asyncio.bridge import Bridge
@@ -75,7 +74,7 @@ class Subscriber:
         checked_mode(mode, timeout)
         told = Requests(self._course.ask, mode, timeout).told
         loop = asyncio.get_running_loop()
-        with listening(partial(loop.call_soon_threadsafe, told)):
+        with listening(lambda number: loop.call_soon_threadsafe(told, number)):
             try:
                 await self.start()
                 await self._until_the_end()

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from pulsar_retry.policy.durations import Duration
-from pulsar_retry.pull.report import ABANDON, StopMode
+from pulsar_retry.pull.report import StopMode
 
 #: The signals that ask a process to end.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -62,7 +62,7 @@ class Requests:
             _log.warning(
                 "SIGINT again: the messages in hand are abandoned, and will be redelivered"
             )
-            self._ask(ABANDON, 0)
+            self._ask("abandon", 0)
 
 
 _listeners: list[Callable[[int], object]] = []
