@@ -10,18 +10,15 @@ from collections.abc import Callable, Sequence
 from functools import WRAPPER_ASSIGNMENTS, wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
-import attrs
 import pulsar
 import pulsar.asyncio
 
 from pulsar_retry import client as threaded
-from pulsar_retry.asyncio.arrivals import Arrivals
-from pulsar_retry.asyncio.bridge import Bridge, Pool
+from pulsar_retry.asyncio.bridge import Pool
 from pulsar_retry.asyncio.consumer import Consumer
 from pulsar_retry.asyncio.delivery import Delivery
 from pulsar_retry.asyncio.subscriber import Subscriber
 from pulsar_retry.consumer.arguments import SubscribeArguments
-from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.pull.delivery import hand_back_all
@@ -30,6 +27,8 @@ from pulsar_retry.runtime.results import Opener
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_ARGUMENTS = inspect.signature(SubscribeArguments)
 
 #: How many pulls can wait for messages at a time. They have threads of their own, because other
 #: calls must not wait for them.
@@ -78,7 +77,7 @@ class Client(pulsar.asyncio.Client):
         self._client = inner._client  # noqa: SLF001 - as pulsar.asyncio.Client has it
         inner._client = Opener(self._client)  # noqa: SLF001
         self._pool, self._pulls = Pool(), Pool(_MOST_PULLS)
-        self._arrivals: weakref.WeakSet[Arrivals] = weakref.WeakSet()
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         fork.guard(self, "_client")
 
     @property
@@ -136,21 +135,17 @@ class Client(pulsar.asyncio.Client):
             pulsar.PulsarException: the broker refused a subscription, or the look-up of old-style
                 letter topics. Everything that was open is closed again.
         """
-        known = {each.name for each in attrs.fields(SubscribeArguments)}
-        newer = {name: kwargs.pop(name) for name in kwargs.keys() - known}
-        given = attrs.asdict(SubscribeArguments(*args, **kwargs), recurse=False)
-        if given.pop("is_pattern_topic"):
+        newer = {name: kwargs.pop(name) for name in kwargs.keys() - _ARGUMENTS.parameters.keys()}
+        given = _ARGUMENTS.bind(*args, **kwargs).arguments | newer
+        if given.pop("is_pattern_topic", False):
             topic = given["topic"]
             if not isinstance(topic, str):
                 raise ConfigError.bad("topic", topic, "a str, because is_pattern_topic is True")
             given["topic"] = re.compile(topic)
-        limits = batch_limits(given["batch_receive_policy"])
-        inner = await self._pool.run(
-            lambda: self._inner.subscribe(**given, **newer), dropped=_close
-        )
-        arrivals = Arrivals(inner.handle.receiving, Bridge())
-        self._arrivals.add(arrivals)
-        return Consumer(inner, arrivals, self._pool, limits)
+        inner = await self._pool.run(lambda: self._inner.subscribe(**given), dropped=_close)
+        consumer = Consumer(inner, self._pool)
+        self._consumers.add(consumer)
+        return consumer
 
     @_taking(threaded.Client.subscriber)
     def subscriber(self, *args: Any, **kwargs: Any) -> Subscriber:  # noqa: D102 - wrapped
@@ -188,8 +183,8 @@ class Client(pulsar.asyncio.Client):
         Raises:
             pulsar.AlreadyClosed: the client is closed already.
         """
-        for arrivals in list(self._arrivals):
-            arrivals.end()
+        for consumer in list(self._consumers):
+            consumer.arrivals.end()
         try:
             await self._pool.run(self._inner.close)
         finally:

@@ -12,7 +12,7 @@ import pulsar
 import pulsar.asyncio
 
 from pulsar_retry.asyncio.arrivals import Arrivals
-from pulsar_retry.asyncio.bridge import Pool
+from pulsar_retry.asyncio.bridge import Bridge, Pool
 from pulsar_retry.asyncio.failing import failure, translating_errors
 from pulsar_retry.consumer import consumer as threaded
 from pulsar_retry.consumer.handoff.lists import raise_failures
@@ -36,6 +36,9 @@ class Consumer(pulsar.asyncio.Consumer):
     ``async for message in consumer`` receives until the consumer is closed. ``async with consumer``
     closes it.
 
+    Attributes:
+        arrivals: Receives. For the client; applications have no use for it.
+
     Each method works as the method of `pulsar_retry.Consumer` with the same name. A task that is
     cancelled while it awaits one of them loses no message.
     """
@@ -43,21 +46,15 @@ class Consumer(pulsar.asyncio.Consumer):
     _consumer: Any
     _schema: Any
 
-    def __init__(
-        self,
-        consumer: threaded.Consumer,
-        arrivals: Arrivals,
-        pool: Pool,
-        batch_limits: tuple[int, int, int],
-    ) -> None:
+    def __init__(self, consumer: threaded.Consumer, pool: Pool) -> None:
         handle = consumer.handle
         super().__init__(handle.in_hand.main.raw, handle.schema)  # both use one raw consumer
         self._inner, self._handle = consumer, handle
         self._receiving, self._outbox = handle.receiving, handle.outbox
         self._took = handle.in_hand.took  # bound once, because it is called for each message
         self._pool = pool
-        self._batch_limits = batch_limits
-        self._arrivals, self._bridge = arrivals, arrivals.bridge
+        self._bridge = Bridge()
+        self.arrivals = Arrivals(self._receiving, self._bridge)
         # Waiting for a permit of the hand-off would block. This semaphore is acquired before, so
         # that a permit is free.
         self._room = asyncio.Semaphore(handle.plan.max_pending_letters)
@@ -83,7 +80,7 @@ class Consumer(pulsar.asyncio.Consumer):
         """
         self._bridge.check()
         receiving = self._receiving
-        fast_receive = self._arrivals.fast_receive
+        fast_receive = self.arrivals.fast_receive
         if fast_receive is not None:
             try:
                 raw = fast_receive(0)
@@ -96,7 +93,7 @@ class Consumer(pulsar.asyncio.Consumer):
         timeout = seconds_of(timeout_millis)
         loop = self._bridge.loop
         deadline = None if timeout is None else loop.time() + timeout
-        while receiving.is_surplus(raw := await self._arrivals.receive(timeout)):
+        while receiving.is_surplus(raw := await self.arrivals.receive(timeout)):
             timeout = None if deadline is None else max(0.0, deadline - loop.time())
         return receiving.wrap(raw)
 
@@ -110,7 +107,7 @@ class Consumer(pulsar.asyncio.Consumer):
         """
         self._bridge.check()
         receiving = self._receiving
-        batch = await self._arrivals.receive_batch(self._batch_limits)
+        batch = await self.arrivals.receive_batch(receiving.batch_limits)
         return [receiving.wrap(raw) for raw in batch if not receiving.is_surplus(raw)]
 
     def __aiter__(self) -> Self:
@@ -339,7 +336,7 @@ class Consumer(pulsar.asyncio.Consumer):
         Only the topic is moved. The retry letters stay as they are.
         """
         self._bridge.check()
-        async with self._arrivals.paused():  # else a message of before could come after it
+        async with self.arrivals.paused():  # else a message of before could come after it
             await self._pool.run(self._inner.seek, messageid)
 
     async def get_last_message_id(self) -> _pulsar.MessageId:
@@ -377,7 +374,7 @@ class Consumer(pulsar.asyncio.Consumer):
                 are released nevertheless.
         """
         self._bridge.check()
-        self._arrivals.close()
+        self.arrivals.close()
         with contextlib.suppress(ConsumerClosedError):  # the client is closed, with its consumers
             await self._pool.run(self._inner.close)
 

@@ -36,6 +36,7 @@ class Receiving:
         is_plain: Whether there is no dead-letter policy, so that no message is ever surplus.
         stream: Receives from the topic and the retry topic. It exists when they are open.
         limit: A message with a higher redelivery count must be checked with `is_surplus`.
+        batch_limits: The limits of a batch: messages, bytes, milliseconds.
         now: Returns the seconds of the monotonic clock.
     """
 
@@ -58,7 +59,7 @@ class Receiving:
         self._schema = schema
         self._clock = clock
         self.is_plain = plan.policy is None
-        self._batch_limits = DEFAULT_BATCH_LIMITS
+        self.batch_limits = DEFAULT_BATCH_LIMITS
         self._fetchers: list[Fetcher] = []
         self._most = sys.maxsize if plan.limit is None else plan.limit
         self.limit = -1 if plan.ack_timeout else self._most
@@ -72,7 +73,7 @@ class Receiving:
             polls: Whether the consumer has a receiver queue.
         """
         in_hand = self._in_hand
-        self._batch_limits = batch_limits
+        self.batch_limits = batch_limits
         self.stream = Stream(
             in_hand.main.raw,
             None if in_hand.retry is None else in_hand.retry.raw,
@@ -143,18 +144,18 @@ class Receiving:
         if self._in_hand.retry is None:
             return True
         is_flowing = stream.fast_receive is not None and self.now() < stream.turn_ends
-        return is_flowing and 0 < self._batch_limits[2] <= _MOST_BATCH_WAIT_MS
+        return is_flowing and 0 < self.batch_limits[2] <= _MOST_BATCH_WAIT_MS
 
     def batch(self) -> list[pulsar.Message]:
         """Return a batch of messages and letters."""
-        return self._batch(self._batch_limits)
+        return self._batch(self.batch_limits)
 
     def batch_after_empty(self) -> list[pulsar.Message]:
         """Return a batch of what is available, after a batch of the topic alone was empty."""
         if self._in_hand.retry is None:
             self._in_hand.ran_dry()
             return []
-        count, size, _ = self._batch_limits
+        count, size, _ = self.batch_limits
         return self._batch((count, size, 1))
 
     def _batch(self, limits: tuple[int, int, int]) -> list[pulsar.Message]:
