@@ -10,7 +10,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from threading import get_ident
 from typing import Any, Never, ParamSpec, Self, TypeVar, cast
 
@@ -329,20 +329,24 @@ class Client(pulsar.Client):
         check_newer(newer)
         if crypto_failure_action == pulsar.ConsumerCryptoFailureAction.CONSUME:
             _log.warning(_CRASHES, subscription_name)
-        limits = batch_limits(batch_receive_policy)
         of_both = {**arguments.passed("both"), **newer}
         of_both["negative_ack_redelivery_delay_ms"] = CLIENT_DELAY_MS  # `Nacks` has the delays
+        limits = batch_limits(batch_receive_policy)
         plan = with_old_names(plan, self)
         checked_sources(plan)  # the look-up may have changed the names
-        handle = Handle(self, arguments.schema, plan, hooks)
-        consumer: Consumer  # exists when the first message is delivered
+        handle = Handle(
+            self, arguments.schema, plan, hooks, batch_limits=limits, polls=receiver_queue_size != 0
+        )
+        of_topic, of_retry_topic = None, None
+        if message_listener is not None:
+            consumer: Consumer  # exists when the first message is delivered
 
-        def deliver(message: pulsar.Message) -> None:
-            if message_listener is not None:
+            def deliver(message: pulsar.Message) -> None:
                 message_listener(consumer, message)
 
-        def listener(*, letters: bool) -> Any:
-            return None if message_listener is None else handle.listener(deliver, letters=letters)
+            of_topic, of_retry_topic = (
+                handle.listener(deliver, letters=letters) for letters in (False, True)
+            )
 
         def subscribe() -> tuple[Any, Any]:
             with contextlib.ExitStack() as on_failure:
@@ -355,7 +359,7 @@ class Client(pulsar.Client):
                         plan.topics.retry,
                         subscription_name,
                         consumer_type=pulsar.ConsumerType.Shared,
-                        message_listener=listener(letters=True),
+                        message_listener=of_retry_topic,
                         initial_position=pulsar.InitialPosition.Earliest,
                         **of_both,
                     )
@@ -363,23 +367,15 @@ class Client(pulsar.Client):
                 main = self._subscribe_raw(
                     without_letters(plan),
                     subscription_name,
-                    message_listener=listener(letters=False),
+                    message_listener=of_topic,
                     **arguments.passed("topic"),
                     **of_both,
                 )
                 on_failure.pop_all()
             return main, retry
 
-        opened = partial(handle.open, batch_limits=limits, polls=receiver_queue_size != 0)
-
-        def opened_again(main: Any, retry: Any) -> None:
-            opened(main, retry)
-            consumer._consumer = main  # noqa: SLF001 - pulsar-client's
-
-        with handle.opening():
-            opened(*subscribe())
+        with handle.opened_by(subscribe):
             consumer = Consumer(self, handle)
-            handle.suspends_with(subscribe, opened_again)
         self._consumers.append(consumer)
         return consumer
 

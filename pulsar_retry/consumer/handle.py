@@ -44,7 +44,17 @@ class Handle:
         closed_by: The thread that has begun to close the consumer; 0: none.
     """
 
-    def __init__(self, client: Any, schema: Any, plan: Plan, hooks: Hooks | None) -> None:
+    def __init__(
+        self,
+        client: Any,
+        schema: Any,
+        plan: Plan,
+        hooks: Hooks | None,
+        *,
+        batch_limits: tuple[int, int, int],
+        polls: bool,
+    ) -> None:
+        """Make them; see `Receiving` for *batch_limits* and *polls*."""
         parts: ClientParts = client.parts
         clock, timer = parts.clock, parts.timer
         self.plan, self.schema, self.timer = plan, letters_schema(schema), timer
@@ -67,7 +77,14 @@ class Handle:
             settling=settling,
         )
         self.receiving = Receiving(
-            in_hand, settling, outbox, plan=plan, schema=self.schema, clock=clock
+            in_hand,
+            settling,
+            outbox,
+            plan=plan,
+            schema=self.schema,
+            clock=clock,
+            batch_limits=batch_limits,
+            polls=polls,
         )
         self._lost_chunks = LostChunks(in_hand, outbox, timer)
         self.closing = threading.RLock()
@@ -79,21 +96,21 @@ class Handle:
     # -- opening and closing ----------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def opening(self) -> Iterator[None]:
-        """Make listeners wait until the consumer is complete, or has failed to open."""
+    def opened_by(self, subscribe: Callable[[], tuple[Any, Any]]) -> Iterator[None]:
+        """Open the raw consumers of the topic and the retry topic; `resume` does it again.
+
+        Listeners wait until the block has ended: the consumer is complete, or has failed to open.
+        """
+        self._subscribe = subscribe
         try:
+            self._open(*subscribe())
             yield
         finally:
             self._opened.set()
 
-    def open(
-        self, main: Any, retry: Any = None, *, batch_limits: tuple[int, int, int], polls: bool
-    ) -> None:
-        """Store the raw consumers once they are open; see `Receiving.open`."""
-        self.in_hand.main.open(main)
-        if self.in_hand.retry is not None:
-            self.in_hand.retry.open(retry)
-        self.receiving.open(batch_limits, polls=polls)
+    def _open(self, main: Any, retry: Any) -> None:
+        self.in_hand.open(main, retry)
+        self.receiving.open()
 
     def listener(self, deliver: Callable[[Any], Any], *, letters: bool = False) -> Any:
         """Wrap *deliver* in the form that pulsar-client calls for the topic or the retry topic."""
@@ -107,12 +124,6 @@ class Handle:
         return waited_for(came)
 
     # -- a long pause -----------------------------------------------------------------------------
-
-    def suspends_with(
-        self, subscribe: Callable[[], tuple[Any, Any]], store: Callable[[Any, Any], None]
-    ) -> None:
-        """Set how `resume` opens raw consumers, of the topic and the retry topic."""
-        self._subscribe, self._store = subscribe, store
 
     def suspend(self) -> None:
         """Close the raw consumers, so that the broker delivers what is unacknowledged to others.
@@ -143,7 +154,7 @@ class Handle:
                     with contextlib.suppress(pulsar.PulsarException):
                         raw.close()
                 raise pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
-            self._store(main, retry)
+            self._open(main, retry)
 
     def close(self, raws: list[Callable[[], None]]) -> None:
         """Wait for letters in flight, then close what they needed, and call *raws*."""

@@ -47,10 +47,6 @@ class TopicSource:
         self._rounds = Rounds(self.nacks, timer) if redelivers_all else None
         fork.guard(self, "raw", "nacks")
 
-    def open(self, raw: Any) -> None:
-        """Store the raw consumer."""
-        self.raw = self.nacks.raw = raw
-
     def come_back(self, message_id: Any, failures: int, chunks: Sequence[Any]) -> None:
         """Have a message redelivered whose hand-off has failed *failures* times."""
         if self._rounds is None:
@@ -99,6 +95,11 @@ class InHand:
         self._now = timer.now
         self._has_chunked = False
         self._looked, self._step, self._samples_at = float("-inf"), 1, 0
+
+    def open(self, main: Any, retry: Any) -> None:
+        """Store the raw consumers of the topic and of the retry topic."""
+        for source, raw in zip(self.sources, (main, retry), strict=False):
+            source.raw = source.nacks.raw = raw
 
     def is_letter(self, message: Any) -> bool:
         """Tell whether *message*, or the message of an id, came from the retry topic."""

@@ -51,7 +51,21 @@ class Receiving:
         plan: Plan,
         schema: Any,
         clock: Clock,
+        batch_limits: tuple[int, int, int],
+        polls: bool,
     ) -> None:
+        """Make it.
+
+        Args:
+            in_hand: What was received.
+            settling: Settles what the application need not handle.
+            outbox: Dead-letters what was delivered too often.
+            plan: The settings.
+            schema: The schema that decodes values.
+            clock: The clock.
+            batch_limits: The limits of a batch: messages, bytes, milliseconds.
+            polls: Whether the consumer has a receiver queue.
+        """
         self._in_hand = in_hand
         self._settling = settling
         self._outbox = outbox
@@ -59,28 +73,22 @@ class Receiving:
         self._schema = schema
         self._clock = clock
         self.is_plain = plan.policy is None
-        self.batch_limits = DEFAULT_BATCH_LIMITS
+        self.batch_limits, self._polls = batch_limits, polls
         self._fetchers: list[Fetcher] = []
         self._most = sys.maxsize if plan.limit is None else plan.limit
         self.limit = -1 if plan.ack_timeout else self._most
         self.now = clock.monotonic
 
-    def open(self, batch_limits: tuple[int, int, int], *, polls: bool) -> None:
-        """Begin to receive from the sources, which are open now.
-
-        Args:
-            batch_limits: The limits of a batch: messages, bytes, milliseconds.
-            polls: Whether the consumer has a receiver queue.
-        """
+    def open(self) -> None:
+        """Begin to receive from the sources, which are open now."""
         in_hand = self._in_hand
-        self.batch_limits = batch_limits
         self.stream = Stream(
             in_hand.main.raw,
             None if in_hand.retry is None else in_hand.retry.raw,
             in_hand.letter_came,
             in_hand.ran_dry,
             clock=self._clock,
-            polls=polls,
+            polls=self._polls,
         )
 
     def fetcher(self, is_wanted: Callable[[], bool], ended: Callable[[], None]) -> Fetcher:

@@ -552,5 +552,6 @@ class Receiver:
             return False
         self.is_resting, self._cut = False, frozenset()
         self._refusal, self._denials = None, 0
-        self._renewal = Renewal(self._handle.in_hand.main.raw, self._now, self._hand.notify)
+        raw = self._consumer._consumer = self._handle.in_hand.main.raw  # noqa: SLF001 - pulsar-client's
+        self._renewal = Renewal(raw, self._now, self._hand.notify)
         return True
