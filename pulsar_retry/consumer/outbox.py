@@ -166,20 +166,13 @@ class Outbox:
 
         If the letter cannot be published, the message is redelivered. With *keeps* the letter is
         published again instead, after longer and longer delays, until publishing succeeds or the
-        consumer is closed. The call can block; see `HandOff.hand_on`. If a signal handler raises
-        while it waits for its turn, the message is redelivered.
+        consumer is closed. The call can block; see `HandOff.hand_on`.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        hand_off = self._open()
-        flight = self._flight(hand_off, message, letter, keeps=keeps)
-        try:
-            return hand_off.hand_on(flight)
-        except BaseException:
-            if flight.is_over and not flight.future.done():  # it did not begin
-                self._come_back(flight.raw, flight.was_letter)
-            raise
+        flight = self._flight(message, letter, keeps=keeps)
+        return flight.hand_off.hand_on(flight)
 
     def hand_on_elsewhere(
         self, message: Any, letter: Letter, *, keeps: bool = False
@@ -189,8 +182,8 @@ class Outbox:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        hand_off = self._open()
-        flight = self._flight(hand_off, message, letter, keeps=keeps)
+        flight = self._flight(message, letter, keeps=keeps)
+        hand_off = flight.hand_off
 
         def hand_on() -> None:
             try:
@@ -198,14 +191,16 @@ class Outbox:
             except Exception as error:  # noqa: BLE001 - the caller gets it
                 flight.future.set_exception(error)
 
-        if hand_off.hand_on_now(flight) is None and not self.submit(hand_on):
+        if not hand_off.hand_on_now(flight) and not self.submit(hand_on):
             raise ConsumerClosedError("the consumer is closed")
         return flight.future
 
-    def _flight(self, hand_off: HandOff, message: Any, letter: Letter, *, keeps: bool) -> Flight:
+    def _flight(self, message: Any, letter: Letter, *, keeps: bool) -> Flight:
+        if self.closed or self._hand_off is None:
+            raise ConsumerClosedError("the consumer is closed")
         source, was_letter, when_done = self._in_hand.leaves(message)
         return Flight(
-            hand_off,
+            self._hand_off,
             raw_of(message),
             source,
             traced(letter, message),
@@ -213,11 +208,6 @@ class Outbox:
             when_done=when_done,
             keeps=keeps,
         )
-
-    def _open(self) -> HandOff:
-        if self.closed or self._hand_off is None:
-            raise ConsumerClosedError("the consumer is closed")
-        return self._hand_off
 
     def dead_letter_redelivered(self, raw: Any) -> Future[None] | None:
         """Dead-letter a message whose redeliveries are used up, without blocking the caller.

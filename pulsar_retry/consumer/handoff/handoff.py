@@ -176,31 +176,36 @@ class HandOff:
         producer is opened.
 
         Returns:
-            A future that resolves when the message is acknowledged. If the hand-off fails, the
-            message is redelivered. Callbacks must not block: they run on pulsar-client's thread,
-            the thread that takes outcomes, the timer's, or the caller's.
+            A future that resolves when the message is acknowledged. If the hand-off fails, also
+            because a signal handler raises during the wait, the message is redelivered. Callbacks
+            must not block: they run on pulsar-client's thread, the thread that takes outcomes, the
+            timer's, or the caller's.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        self.permits.acquire(flight.size)
+        try:
+            self.permits.acquire(flight.size)
+        except BaseException:
+            self._come_back(flight.raw, flight.was_letter)
+            raise
         self._start(flight)
         return flight.future
 
-    def hand_on_now(self, flight: Flight) -> Future[None] | None:
-        """Do what `hand_on` does if that does not block; otherwise do nothing and return None.
+    def hand_on_now(self, flight: Flight) -> bool:
+        """Do what `hand_on` does if that does not block; otherwise do nothing and return False.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
         if self._writer_schemas is not None and not self._writer_schemas.knows(flight.raw):
-            return None
+            return False
         if self._outlet_of(flight.raw, flight.letter).ready() is None:
-            return None
+            return False
         if not self.permits.take(flight.size):
-            return None
+            return False
         self._start(flight)
-        return flight.future
+        return True
 
     def again(self, failed: Flight) -> None:
         """Publish the letter of a kept flight again. Blocks as `hand_on` does.

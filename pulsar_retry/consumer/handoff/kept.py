@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from functools import partial
 
 from pulsar_retry.consumer.handoff.flight import Flight
-from pulsar_retry.consumer.handoff.permits import Permits
+from pulsar_retry.consumer.handoff.permits import MOST_BYTES
 from pulsar_retry.consumer.returns import COME_BACK
 from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
 from pulsar_retry.runtime.results import level_of
@@ -28,13 +29,8 @@ class KeptLetters:
 
     These are letters that no caller waits for. What happens to the message is already decided, so
     its handler must not run again, and a redelivery would disturb the rest of its batch. Meanwhile
-    the message is not acknowledged.
-
-    A letter that a caller waits for is not kept: its message is redelivered, with the same delays
-    (`InHand.come_back`). Both are asked by `HandOff` alone, and called by one timer, but their due
-    times cannot be in one place: a redelivery is due for its whole entry, together with its nacks
-    and time-outs, and is cancelled when the message comes early. A letter is due alone, and
-    publishing it can block.
+    the message is not acknowledged. (If a caller waits for the letter, its message is redelivered,
+    with the same delays: `InHand.come_back`.)
     """
 
     def __init__(self, timer: Timer, worker: Worker, most: int) -> None:
@@ -44,95 +40,81 @@ class KeptLetters:
         """
         self._timer = timer
         self._worker = worker
-        self._room = Permits(most)
+        self._most = most
         self._lock = threading.Lock()
-        self._waiting: dict[Flight, float] = {}
-        self._quiet_until = float("-inf")
+        self._due: dict[Flight, float] = {}  # inf: the worker has it
+        self._quiet_until = -math.inf
         self._closed = False
 
     def __len__(self) -> int:
         """Return how many letters wait."""
-        return len(self._waiting)
+        return len(self._due)
 
     @property
     def stuck(self) -> int:
         """How many waiting letters have failed repeatedly."""
         with self._lock:
-            return sum(flight.failures >= _STUCK for flight in self._waiting)
+            return sum(flight.failures >= _STUCK for flight in self._due)
 
     def keep(self, flight: Flight, error: LetterPublishError) -> bool:
-        """Publish the letter of *flight* again later; tell whether there is room for it."""
-        now = self._timer.now()
+        """Publish the letter of *flight* again later; tell whether there is room for it.
+
+        Raises:
+            RuntimeError: no thread can be started, and the letter is not kept.
+        """
+        now, delay = self._timer.now(), COME_BACK.delay(flight.failures + 1)
         with self._lock:
-            if self._closed or not self._room.take(flight.size):
+            is_full = len(self._due) >= self._most or sum(f.size for f in self._due) >= MOST_BYTES
+            if self._closed or is_full:
                 return False
+            self._timer.check_later(self, delay)
             flight.failures += 1
-            delay = COME_BACK.delay(flight.failures)
-            self._waiting[flight] = now + delay
+            self._due[flight] = now + delay
             is_quiet = now < self._quiet_until
             if not is_quiet:
                 self._quiet_until = now + _QUIET
-        try:
-            self._timer.check_later(self, delay)
-        except RuntimeError:  # no thread can be started
-            with self._lock:
-                if self._waiting.pop(flight, None) is None:
-                    return True  # it was published, or given up, in this moment
-            self._room.release(1, flight.size)
-            raise
         if not is_quiet:
             text = (
                 "a letter was not published; publishing is repeated until it succeeds (%d letters "
                 "are waiting): %s"
             )
-            _log.log(level_of(error), text, len(self._waiting), error)
+            _log.log(level_of(error), text, len(self._due), error)
         return True
 
     def check(self) -> None:
         """Publish the letters that are due; the timer calls it."""
         now = self._timer.now()
         with self._lock:
-            due = [flight for flight, when in self._waiting.items() if when <= now]
+            due = [flight for flight, when in self._due.items() if when <= now]
             for flight in due:
-                del self._waiting[flight]
-        for flight in due:
-            try:
-                if not self._worker.submit(partial(self._publish, flight)):
-                    self._end(flight)
-            except RuntimeError:  # no thread can be started
-                self._wait_again(flight, now)
-        with self._lock:
-            after = min(self._waiting.values(), default=None)
-        if after is not None:
+                try:  # a closed worker refuses it; `close` ends it then
+                    self._worker.submit(partial(self._publish, flight))
+                    self._due[flight] = math.inf
+                except RuntimeError:  # no thread can be started
+                    self._due[flight] = now + COME_BACK.delay(flight.failures)
+            after = min(self._due.values(), default=math.inf)
+        if after < math.inf:
             self._timer.check_later(self, after - now)
 
-    def _wait_again(self, flight: Flight, now: float) -> None:
-        with self._lock:
-            if not self._closed:
-                self._waiting[flight] = now + COME_BACK.delay(flight.failures)
-                return
-        self._end(flight)
-
     def _publish(self, flight: Flight) -> None:
-        self._room.release(1, flight.size)  # first, because the letter can fail and be kept again
+        with self._lock:
+            if self._due.pop(flight, None) is None:
+                return  # it was given up
         try:
             flight.hand_off.again(flight)
         except ConsumerClosedError:
-            flight.hand_off.report(flight, _closed())
+            _give_up(flight)
 
     def close(self) -> None:
         """Give up the waiting letters: their messages are redelivered when the consumer closes."""
         with self._lock:
             self._closed = True
-            waiting, self._waiting = self._waiting, {}
+            waiting, self._due = self._due, {}
         self._timer.discard(self)
         for flight in waiting:
-            self._end(flight)
-
-    def _end(self, flight: Flight) -> None:
-        self._room.release(1, flight.size)
-        flight.hand_off.report(flight, _closed())
+            _give_up(flight)
 
 
-def _closed() -> ConsumerClosedError:
-    return ConsumerClosedError("the consumer was closed before the letter could be published")
+def _give_up(flight: Flight) -> None:
+    error = ConsumerClosedError("the consumer was closed before the letter could be published")
+    flight.hand_off.report(flight, error)
