@@ -11,7 +11,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.letters.plan import DEFAULT_MOST, Plan, topic_list
+from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.backoff import Backoff, Fixed
 from pulsar_retry.policy.checks import flag, not_blank, positive, whole
@@ -99,7 +99,6 @@ class SubscribeArguments:
     negative_ack_backoff: Backoff | None = attrs.field(default=None, kw_only=True)
     max_pending_letters: int = attrs.field(default=1000, kw_only=True, validator=_by(whole))
     letter_send_timeout: Duration = attrs.field(default=30.0, kw_only=True, validator=_by(positive))
-    dedupe_letters: int = attrs.field(default=DEFAULT_MOST, kw_only=True, validator=_by(whole, 0))
     hooks: Hooks | None = attrs.field(default=None, kw_only=True)
     letter_encryption_key: str | None = attrs.field(default=None, kw_only=True)
     plain_letters: bool = attrs.field(default=False, kw_only=True)
@@ -159,7 +158,6 @@ class SubscribeArguments:
             max_pending_letters=self.max_pending_letters,
             letter_send_timeout=seconds("letter_send_timeout", self.letter_send_timeout),
             ack_timeout=_ack_timeout(self.unacked_messages_timeout_ms),
-            dedupe_letters=self.dedupe_letters,
             letter_producers=letter_producers(
                 policy,
                 self.crypto_key_reader,

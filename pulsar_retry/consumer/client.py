@@ -27,7 +27,6 @@ from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.consumer.parts import ClientParts
 from pulsar_retry.errors import ForkedError, about
-from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.letters.sources import checked_sources, without_letters
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.observe.instruments import Instrument
@@ -215,7 +214,6 @@ class Client(pulsar.Client):
         negative_ack_backoff: Backoff | None = None,
         max_pending_letters: int = 1000,
         letter_send_timeout: Duration = 30.0,
-        dedupe_letters: int = DEFAULT_MOST,
         hooks: Hooks | None = None,
         letter_encryption_key: str | None = None,
         plain_letters: bool = False,
@@ -301,9 +299,6 @@ class Client(pulsar.Client):
                 this limit. They also block while the letters in flight hold 64 MiB of payload.
             letter_send_timeout: Seconds, or a timedelta. A letter without a receipt after this time
                 has failed.
-            dedupe_letters: How many letters of the retry topic are remembered, each for ten minutes
-                and in about 500 bytes. A killed process can leave two letters of one delivery. The
-                second one is recognized, acknowledged and not delivered. 0: off.
             hooks: Functions that are called when something happens to a message. None: the
                 client's `hooks`.
             letter_encryption_key: The name of the key that encrypts letters. The

@@ -206,7 +206,7 @@ class Consumer(pulsar.Consumer):
     def dropped_duplicates(self) -> int:
         """The number of duplicate letters that were acknowledged and not delivered."""
         letters = self._in_hand.letters
-        return 0 if letters is None else letters.dropped
+        return 0 if letters is None else letters.window.dropped
 
     @property
     def pending_nacks(self) -> int:

@@ -20,9 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pulsar_retry.letters.identity import identity_of
-from pulsar_retry.letters.plan import DEFAULT_MOST, Plan
 from pulsar_retry.letters.stamps import made_at
-from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.wire.properties import reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
@@ -41,6 +39,9 @@ _SKEW = 0.5
 
 #: Seconds after a message was settled in which a copy of it can be recognized.
 _COPY_SECONDS = 60.0
+
+#: How many letters, and how many settled messages, are remembered; the oldest are forgotten.
+_MOST = 10_000
 
 #: How many letter ids are remembered for each fingerprint; the oldest are forgotten.
 _MOST_IDS = 4
@@ -75,7 +76,7 @@ class LetterWindow:
 
     def __init__(
         self,
-        most: int = DEFAULT_MOST,
+        most: int = _MOST,
         *,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
@@ -96,6 +97,24 @@ class LetterWindow:
         self._known: OrderedDict[Fingerprint, _Known] = OrderedDict()
         self._in_hand: dict[LetterId, tuple[Fingerprint, float]] = {}
         self._lock = threading.Lock()
+
+    def came(self, raw: Any, letter: LetterId, properties: Mapping[str, str]) -> bool:
+        """Record a raw letter by its *properties*; tell whether it must only be acknowledged.
+
+        Other clients' letters, and those of copied properties, cannot be recognized.
+        """
+        identity, count = identity_of(raw, properties), reconsume_times(properties)
+        if identity is None or not count:
+            return False
+        made = made_at(properties, raw.publish_timestamp() / 1000)
+        if not self.delivered(letter, (identity, count), made):
+            return False
+        _log.info(
+            "letter %s of %s is dropped: its message was handled after the letter was published",
+            raw.message_id(),
+            raw.topic_name(),
+        )
+        return True
 
     def delivered(self, letter: LetterId, print_: Fingerprint, published: float) -> bool:
         """Record a letter that is about to be delivered; tell whether it is superfluous.
@@ -124,22 +143,18 @@ class LetterWindow:
                 self._in_hand.setdefault(letter, (print_, now))
             return is_superfluous
 
-    def settled(self, letter: LetterId) -> None:
-        """Record a letter that was acknowledged or handed on."""
+    def settled(self, letter: LetterId, *, handled: bool = True) -> None:
+        """Record a letter that was acknowledged or handed on.
+
+        If it was not *handled*, there is a newer letter. That one can be its duplicate, and must
+        then not be dropped because of this one.
+        """
         with self._lock:
             found = self._in_hand.pop(letter, None)
-            if found is not None:
+            if found is not None and handled:
                 print_, delivered = found
                 known = self._known[print_]
                 known.handled = max(known.handled, delivered)
-
-    def passed_over(self, letter: LetterId) -> None:
-        """Record a letter that is acknowledged, unhandled, because there is a newer one.
-
-        The newer one can be its duplicate, and must then not be dropped because of this one.
-        """
-        with self._lock:
-            self._in_hand.pop(letter, None)
 
     def clear(self) -> None:
         """Forget everything, because handled messages will be handled again."""
@@ -183,7 +198,7 @@ class Copies:
     only if the broker counts a redelivery. After a seek it begins at 0.
     """
 
-    def __init__(self, now: Callable[[], float], most: int = DEFAULT_MOST) -> None:
+    def __init__(self, now: Callable[[], float], most: int = _MOST) -> None:
         """Make it; *most* messages are remembered, and the oldest are forgotten."""
         self._now = now
         self._most = most
@@ -225,45 +240,3 @@ class Copies:
             is_acknowledged, since = self._settled.pop(place, (None, 0.0))
             is_copy = redeliveries and self._now() < since + _COPY_SECONDS
             return is_acknowledged if is_copy else None
-
-
-class Deduper:
-    """The letters that a consumer remembers. Thread-safe."""
-
-    def __init__(self, plan: Plan, clock: Clock) -> None:
-        """Start with the plan of a subscription with retries."""
-        self._window = LetterWindow(plan.dedupe_letters, clock=clock.time, steady=clock.monotonic)
-        self.clear = self._window.clear
-        self.settled = self._window.settled
-        self.passed_over = self._window.passed_over
-
-    def delivered(self, raw: Any, letter: LetterId, properties: Mapping[str, str]) -> bool:
-        """Record a raw letter; tell whether it is superfluous and must only be acknowledged."""
-        found = _read(raw, properties)
-        if found is None:
-            return False
-        print_, made = found
-        if not self._window.delivered(letter, print_, made):
-            return False
-        _log.info(
-            "letter %s of %s is dropped: its message was handled after the letter was published",
-            raw.message_id(),
-            raw.topic_name(),
-        )
-        return True
-
-    @property
-    def dropped(self) -> int:
-        """How many letters were superfluous."""
-        return self._window.dropped
-
-
-def _read(raw: Any, properties: Mapping[str, str]) -> tuple[Fingerprint, float] | None:
-    """Return the fingerprint of a raw letter, and when it was made, in seconds since 1970.
-
-    None if it cannot be recognized: other clients' letters, and those of copied properties.
-    """
-    identity, count = identity_of(raw, properties), reconsume_times(properties)
-    if identity is None or not count:
-        return None
-    return (identity, count), made_at(properties, raw.publish_timestamp() / 1000)

@@ -152,14 +152,14 @@ class InHand:
             if nacks.saw(message_id):
                 self._has_chunks()
             if self.letters is not None and not letter:
-                self.letters.ledgers.saw_other(message_id.ledger_id())
+                self.letters.saw_other(message_id.ledger_id())
         now, interval = self._now(), _LOOK_INTERVAL * len(messages)
         if self._has_chunked or now - self._looked > 10 * interval:
             self._step = 1
         elif now - self._looked < interval:
             self._step = min(2 * self._step, _MOST_UNSEEN)
             if self.letters is not None:
-                self.letters.ledgers.knows_all = False
+                self.letters.knows_all = False
         self._looked = now
         self._samples_at = self.received + self._step
 
@@ -214,19 +214,18 @@ class InHand:
         self.settled += 1  # undone if the hand-off fails
         if not was_requested and not letter:
             return source.raw, False, None
-        message_id = id_of(message)
-        place = position_of(message_id)
+        place = position_of(id_of(message))
         if was_requested and self._copies is not None:
             self._copies.settled(place, is_acknowledged=False)
         if letter and self.letters is not None:
-            self.letters.comes_again(message_id)
+            self.letters.leaves(place)
         return source.raw, letter, partial(self._has_left, place, letter=letter)
 
     def _has_left(self, place: LetterId, *, letter: bool) -> None:
         if self._copies is not None:
             self._copies.left(place)
         if letter and self.letters is not None:
-            self.letters.settled(place)
+            self.letters.window.settled(place)
 
     def stays(self, message: Any) -> None:
         """Record that a message, or that of an id, is delivered again, and needed then."""
@@ -240,7 +239,7 @@ class InHand:
         if self._copies is not None:
             self._copies.clear()
         if self.letters is not None:
-            self.letters.moved()
+            self.letters.window.clear()
 
     # -- redeliveries ---------------------------------------------------------------------------
 

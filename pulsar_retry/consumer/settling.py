@@ -42,18 +42,16 @@ class MessageSettler:
 
     def settle_as(self, message: Any, outcome: str) -> None:
         """Acknowledge a message that was not handled successfully, and count it as *outcome*."""
-        letters, letter = self._in_hand.letters, self._in_hand.is_letter(message)
-        if outcome == SUPERSEDED and letter and letters is not None:
-            letters.passed_over(message)
-        self._acknowledge(message, letter=letter)
+        letter = self._in_hand.is_letter(message)
+        self._acknowledge(message, letter=letter, handled=outcome != SUPERSEDED)
         self._watch.settled(raw_of(message), outcome)
 
-    def _acknowledge(self, message: Any, *, letter: bool) -> None:
+    def _acknowledge(self, message: Any, *, letter: bool, handled: bool = True) -> None:
         in_hand, letters = self._in_hand, self._in_hand.letters
         source = in_hand.source(letter=letter)
         if letter and letters is not None:
             source.raw.acknowledge(letters.located(message))
-            letters.acknowledged(message)
+            letters.acknowledged(message, handled=handled)
         else:
             source.raw.acknowledge(raw_of(message))
         in_hand.acknowledged(message, source)
@@ -61,8 +59,8 @@ class MessageSettler:
     def up_to(self, message: Any) -> Callable[[], None]:
         """Return a function that acknowledges everything up to *message*, as of now."""
         _check_id(message)
-        in_hand, letters = self._in_hand, self._in_hand.letters
-        if letters is None or not letters.have_order or not in_hand.is_letter(message):
+        letters = self._in_hand.letters
+        if letters is None or self._plan.shared or not letters.includes(message):
             return partial(self._acknowledge_up_to, message)
         earlier = letters.up_to(message)
 

@@ -14,9 +14,6 @@ from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming
 from pulsar_retry.wire.owner import Recipient
 
-#: The default number of letters that are remembered.
-DEFAULT_MOST = 10_000
-
 
 @attrs.frozen
 class Plan:
@@ -34,7 +31,6 @@ class Plan:
         max_pending_letters: The maximum number of letters in flight.
         letter_send_timeout: Seconds after which a letter without a receipt has failed.
         ack_timeout: Seconds after which messages in hand are redelivered; 0: never.
-        dedupe_letters: How many letters are remembered to recognize duplicates; 0: none.
         letter_producers: How retry letters and dead letters are published.
         ordered: Whether the messages of the topic, or of a key, are delivered in order.
     """
@@ -50,7 +46,6 @@ class Plan:
     max_pending_letters: int
     letter_send_timeout: float
     ack_timeout: float = 0.0
-    dedupe_letters: int = DEFAULT_MOST
     letter_producers: LetterProducerOptions = attrs.field(factory=LetterProducerOptions)
     ordered: bool = True
 

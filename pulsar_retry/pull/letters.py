@@ -1,11 +1,10 @@
-"""How the letters of a subscription are named, written and recognized."""
+"""How the letters of a subscription are named and written."""
 
 from __future__ import annotations
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.wire.envelope import Redact
@@ -22,7 +21,7 @@ def _levels(value: str | DelayLevels) -> DelayLevels:
 
 @attrs.frozen(kw_only=True)
 class Letters:
-    """How the letters of a subscription are named, written and recognized.
+    """How the letters of a subscription are named and written.
 
     Attributes:
         naming: The rules for the names of letters' topics that no policy names.
@@ -33,8 +32,6 @@ class Letters:
             publish, or None.
         letter_send_timeout: Seconds, or a timedelta. A letter without a receipt after this time has
             failed.
-        dedupe_letters: How many letters are remembered to recognize duplicates
-            (`Client.subscribe`).
         delay_levels: The table of the consumer's delay levels, such as ``"1s 10s 1m"``.
         letter_encryption_key: The name of the key that encrypts letters. With a key reader, either
             this or *plain_letters* is required (`Client.subscribe`).
@@ -49,7 +46,6 @@ class Letters:
     pubsub_attributes: bool = False
     redact: Redact | None = attrs.field(default=None)
     letter_send_timeout: Duration = 30.0
-    dedupe_letters: int = DEFAULT_MOST
     delay_levels: DelayLevels = attrs.field(
         default=DelayLevels.parse(DEFAULT_DELAY_LEVELS), converter=_levels
     )

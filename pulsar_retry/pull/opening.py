@@ -105,7 +105,6 @@ def _subscribe(
         naming=options.letters.naming,
         delay_levels=options.letters.delay_levels,
         letter_send_timeout=options.letters.letter_send_timeout,
-        dedupe_letters=options.letters.dedupe_letters,
         crypto_key_reader=options.crypto_key_reader,
         letter_encryption_key=options.letters.letter_encryption_key,
         plain_letters=options.letters.plain_letters,

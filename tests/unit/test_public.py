@@ -156,7 +156,6 @@ def test_what_subscribe_adds_is_keyword_only_with_a_default() -> None:
         "negative_ack_backoff",
         "max_pending_letters",
         "letter_send_timeout",
-        "dedupe_letters",
         "hooks",
         "letter_encryption_key",
         "plain_letters",

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.consumer import duplicates
-from pulsar_retry.consumer.duplicates import Copies, Deduper, Fingerprint, LetterId, LetterWindow
+from pulsar_retry.consumer.duplicates import Copies, Fingerprint, LetterId, LetterWindow
 from pulsar_retry.letters.identity import gives_identity, identity_of, of_message
 from pulsar_retry.wire.properties import message_id_text
 
@@ -117,8 +117,7 @@ def test_one_that_was_passed_over_was_not_handled(clock: Clock) -> None:
     """It made way for a newer letter, which may be the second."""
     window = window_of(clock)
     window.delivered(FIRST, PRINT, 990.0)
-    window.passed_over(FIRST)
-    window.settled(FIRST)
+    window.settled(FIRST, handled=False)
     assert not window.delivered(SECOND, PRINT, 999.0)
 
 
@@ -260,9 +259,10 @@ def arrived(
 
 
 def print_of(raw: Any) -> Fingerprint | None:
-    """Return the fingerprint of a raw letter."""
-    found = duplicates._read(raw, raw.properties())
-    return None if found is None else found[0]
+    """Return the fingerprint of a raw letter; None if it is not remembered."""
+    window = LetterWindow()
+    window.came(raw, FIRST, raw.properties())
+    return next(iter(window._known), None)
 
 
 @pytest.mark.parametrize(
@@ -348,15 +348,13 @@ def test_a_deferred_letter_is_news(clock: Clock, stamp: str, is_superfluous: boo
 
     The stamp tells that it was made of a letter that this process made at 1000.5.
     """
-    plan: Any = SimpleNamespace(dedupe_letters=100)
-    clocks: Any = SimpleNamespace(time=clock.wall, monotonic=clock.steady)
-    deduper = Deduper(plan, clocks)
+    window = window_of(clock)
 
     def is_dropped(raw: Any, place: LetterId) -> bool:
-        return deduper.delivered(raw, place, raw.properties())
+        return window.came(raw, place, raw.properties())
 
     assert not is_dropped(arrived(980.0, FAILURE_STAMP="980000000"), FIRST)
-    deduper.settled(FIRST)
+    window.settled(FIRST)
     clock.now = 1010.0
     assert is_superfluous == is_dropped(arrived(990.0, FAILURE_STAMP=stamp), SECOND)
 

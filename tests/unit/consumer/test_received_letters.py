@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pulsar
 import pytest
 
-from pulsar_retry.consumer.received_letters import DeliveredLetters, ReceivedLetters
+from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.runtime.clock import SYSTEM
+from pulsar_retry.runtime.raw import position_of
 
 
 def message_id(entry: int, *, ledger: int = 1, batch: int = -1) -> pulsar.MessageId:
@@ -16,12 +17,19 @@ def message_id(entry: int, *, ledger: int = 1, batch: int = -1) -> pulsar.Messag
     return pulsar.MessageId(-1, ledger, entry, batch)
 
 
+def come(letters: ReceivedLetters, entry: int) -> None:
+    """Let a letter be delivered."""
+    topic = "persistent://public/default/orders-billing-RETRY"
+    letters.came(SimpleNamespace(message_id=lambda: message_id(entry), topic_name=lambda: topic))
+
+
 @pytest.fixture
-def letters() -> DeliveredLetters:
-    """Return four letters, delivered in this order."""
-    letters = DeliveredLetters()
+def letters(plan_of) -> ReceivedLetters:
+    """Return four letters, delivered in this order, of an Exclusive subscription."""
+    plan = plan_of(consumer_type=pulsar.ConsumerType.Exclusive)
+    letters = ReceivedLetters(plan, SYSTEM)
     for entry in (7, 3, 9, 5):
-        letters.add(message_id(entry))
+        come(letters, entry)
     return letters
 
 
@@ -30,39 +38,37 @@ def entries(ids: list[pulsar.MessageId]) -> list[int]:
     return [each.entry_id() for each in ids]
 
 
-def test_up_to_goes_by_delivery_not_by_number(letters: DeliveredLetters) -> None:
+def test_up_to_goes_by_delivery_not_by_number(letters: ReceivedLetters) -> None:
     """Letters come when they are due, in no order of their ids."""
     assert [7, 3, 9] == entries(letters.up_to(message_id(9)))
 
 
-def test_what_is_settled_is_left_out(letters: DeliveredLetters) -> None:
+def test_what_is_settled_is_left_out(letters: ReceivedLetters) -> None:
     """A letter that was acknowledged by itself is not acknowledged again."""
-    letters.remove(message_id(3))
-    letters.remove(message_id(3))
+    letters.leaves(position_of(message_id(3)))
+    letters.leaves(position_of(message_id(3)))
     assert [7, 9] == entries(letters.up_to(message_id(9)))
 
 
-def test_a_redelivered_letter_moves_to_the_end(letters: DeliveredLetters) -> None:
+def test_a_redelivered_letter_moves_to_the_end(letters: ReceivedLetters) -> None:
     """Its latest delivery counts."""
-    letters.add(message_id(7))
+    come(letters, 7)
     assert [3, 9, 5, 7] == entries(letters.up_to(message_id(7)))
 
 
-def test_an_unknown_letter_is_all_there_is(letters: DeliveredLetters) -> None:
+def test_an_unknown_letter_is_all_there_is(letters: ReceivedLetters) -> None:
     """It is acknowledged alone; nothing is guessed about the others."""
     assert [8] == entries(letters.up_to(message_id(8)))
 
 
-def test_after_clearing_nothing_is_in_hand(letters: DeliveredLetters) -> None:
+def test_after_clearing_nothing_is_in_hand(letters: ReceivedLetters) -> None:
     """Everything will be delivered again."""
-    letters.clear()
+    letters.all_come_again()
     assert [5] == entries(letters.up_to(message_id(5)))
 
 
 @pytest.mark.parametrize("other", [{"ledger": 2}, {"batch": 0}])
-def test_ids_differ_in_each_of_their_parts(
-    letters: DeliveredLetters, other: dict[str, int]
-) -> None:
+def test_ids_differ_in_each_of_their_parts(letters: ReceivedLetters, other: dict[str, int]) -> None:
     """The same entry of another ledger, or a place in a batch, is another letter."""
     assert 1 == len(letters.up_to(message_id(5, **other)))
 

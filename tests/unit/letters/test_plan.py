@@ -110,9 +110,6 @@ def policy(**names: str) -> pr.DeadLetterPolicy:
             {"max_pending_letters": True},
             "max_pending_letters=True: expected a whole number, 1 or more",
         ),
-        ({"dedupe_letters": -1}, "dedupe_letters=-1: expected a whole number, 0 or more"),
-        ({"dedupe_letters": True}, "dedupe_letters=True: expected a whole number, 0 or more"),
-        ({"dedupe_letters": None}, "dedupe_letters=None: expected a whole number, 0 or more"),
         (
             {"crypto_key_reader": READER},
             (

@@ -97,8 +97,7 @@ class Process:
             return True
         stamp = int(copy.properties["FAILURE_STAMP"])
         if self.own.supersede("a", copy.failures, stamp):
-            self.window.passed_over(copy.id)
-            self.window.settled(copy.id)  # it is acknowledged
+            self.window.settled(copy.id, handled=False)
             return True
         return False
 
