@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.consumer import duplicates
 from pulsar_retry.consumer.duplicates import Copies, Fingerprint, LetterId, LetterWindow
 from pulsar_retry.letters.identity import gives_identity, identity_of, of_message
 from pulsar_retry.wire.properties import message_id_text
