@@ -18,8 +18,9 @@ import heapq
 import logging
 import math
 import re
+import sys
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -163,7 +164,7 @@ class Nacks:
         self.not_retried: Callable[[Iterable[Entry]], None] = lambda _: None
         self._heap: list[int] = []  # the ticks at which something is due
         #: The entries and indexes that are due at a tick; those of cancelled nacks are ignored.
-        self._ticks: dict[int, deque[tuple[Entry, int]]] = {}
+        self._ticks: dict[int, list[tuple[Entry, int]]] = {}
         self._scheduled = 0  # how many of them there are
         self._time_outs: set[tuple[Entry, int]] = set()
         self._count = 0
@@ -214,7 +215,7 @@ class Nacks:
         """Have the message at *place* redelivered at *tick*. Call it with the lock held."""
         places = self._ticks.get(tick)
         if places is None:
-            places = self._ticks[tick] = deque()
+            places = self._ticks[tick] = []
             heapq.heappush(self._heap, tick)
         places.append(place)
         self._scheduled += 1
@@ -339,8 +340,8 @@ class Nacks:
         with self._lock:
             if handed:
                 self._quiet_until = now() + PAUSE
-            if (due := self._head()) is not None:
-                self._check_at(due - LEAD)
+            if self._heap:
+                self._check_at(self._heap[0] * _TICK - LEAD)
             if self._all_due < float("inf"):
                 self._check_at(self._all_due)
 
@@ -351,33 +352,6 @@ class Nacks:
             self._timer.check_later(self, when - self._timer.now())
             self._next_check = when
 
-    def _head(self) -> float | None:
-        """Return when the first nack is due; None if there is none. Call it with the lock held."""
-        while self._heap:
-            tick = self._heap[0]
-            places = self._ticks[tick]
-            while places and not self._is_due(tick, *places[0]):
-                places.popleft()
-                self._scheduled -= 1
-            if places:
-                return tick * _TICK
-            self._end_first_tick(tick, places)
-        return None
-
-    def _is_due(self, tick: int, entry: Entry, index: int) -> bool:
-        """Tell whether the nack of a message is still due at *tick*: it was not cancelled."""
-        known = self.pending.get(entry)
-        return known is not None and known.dues.get(index) == tick
-
-    def _end_first_tick(self, tick: int, places: deque[tuple[Entry, int]]) -> None:
-        """Forget *tick* if it has no more places, and is still the first one.
-
-        A garbage collection may just have called this object, which then has scheduled anew.
-        """
-        if not places and self._heap[:1] == [tick] and self._ticks.get(tick) is places:
-            del self._ticks[tick]
-            heapq.heappop(self._heap)
-
     def _take(self, until: float) -> list[_Pending]:
         """Remove entries that are due by *until*, and return them; not too many at a time.
 
@@ -386,21 +360,25 @@ class Nacks:
         """
         taken: list[_Pending] = []
         last = math.floor((until + _ERROR) / _TICK)
-        most = math.inf if self.redelivers_all else _PART
+        most = sys.maxsize if self.redelivers_all else _PART
         with self._lock:
             while self._heap and self._heap[0] <= last and len(taken) < most:
-                tick = self._heap[0]
-                places = self._ticks[tick]
-                while places and len(taken) < most:
-                    entry, index = place = places.popleft()
-                    self._scheduled -= 1
-                    if not self._is_due(tick, entry, index):
-                        continue
+                tick = heapq.heappop(self._heap)
+                # A garbage collection can settle messages here, so that nothing is due any more.
+                places = self._ticks.pop(tick, [])
+                if len(places) > most:
+                    self._ticks[tick] = places[most:] + self._ticks.get(tick, [])
+                    heapq.heappush(self._heap, tick)
+                    del places[most:]
+                self._scheduled -= len(places)
+                for place in places:
+                    known = self.pending.get(place[0])
+                    if known is None or known.dues.get(place[1]) != tick:
+                        continue  # it was cancelled, or is due earlier
                     if self.redelivers_all and place in self._time_outs:
                         taken += map(self._pop, {each for each, _ in self._time_outs})
                     else:
-                        taken.append(self._pop(entry))
-                self._end_first_tick(tick, places)
+                        taken.append(self._pop(place[0]))
         return taken
 
     def _pop(self, entry: Entry) -> _Pending:
