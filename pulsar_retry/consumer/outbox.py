@@ -171,8 +171,8 @@ class Outbox:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        flight = self._flight(message, letter, keeps=keeps)
-        return flight.hand_off.hand_on(flight)
+        hand_off = self._open()
+        return hand_off.hand_on(self._flight(hand_off, message, letter, keeps=keeps))
 
     def hand_on_elsewhere(
         self, message: Any, letter: Letter, *, keeps: bool = False
@@ -182,8 +182,8 @@ class Outbox:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        flight = self._flight(message, letter, keeps=keeps)
-        hand_off = flight.hand_off
+        hand_off = self._open()
+        flight = self._flight(hand_off, message, letter, keeps=keeps)
 
         def hand_on() -> None:
             try:
@@ -195,12 +195,15 @@ class Outbox:
             raise ConsumerClosedError("the consumer is closed")
         return flight.future
 
-    def _flight(self, message: Any, letter: Letter, *, keeps: bool) -> Flight:
+    def _open(self) -> HandOff:
         if self.closed or self._hand_off is None:
             raise ConsumerClosedError("the consumer is closed")
+        return self._hand_off
+
+    def _flight(self, hand_off: HandOff, message: Any, letter: Letter, *, keeps: bool) -> Flight:
         source, was_letter, when_done = self._in_hand.leaves(message)
         return Flight(
-            self._hand_off,
+            hand_off,
             raw_of(message),
             source,
             traced(letter, message),

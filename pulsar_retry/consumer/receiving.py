@@ -63,7 +63,7 @@ class Receiving:
             plan: The settings.
             schema: The schema that decodes values.
             clock: The clock.
-            batch_limits: The limits of a batch: messages, bytes, milliseconds.
+            batch_limits: See the class.
             polls: Whether the consumer has a receiver queue.
         """
         self._in_hand = in_hand

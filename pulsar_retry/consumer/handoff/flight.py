@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import _pulsar
 
 from pulsar_retry.letters.letter import Letter
+from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.results import error_of
-
-if TYPE_CHECKING:
-    from pulsar_retry.consumer.handoff.handoff import HandOff
 
 _OK = _pulsar.Result.Ok
 
@@ -21,6 +19,25 @@ _OK = _pulsar.Result.Ok
 #: waits for the receipt. OUT: the letter is published, and its message is being acknowledged. DONE:
 #: the caller knows the result.
 MADE, SENT, OUT, DONE = range(4)
+
+
+class FlightOwner(Protocol):
+    """The parts of a hand-off that a flight uses."""
+
+    clock: Clock
+    flights: dict[Flight, bool]
+
+    def finish(self, flights: list[Flight], cause: BaseException | None = None) -> None:
+        """End flights: without a cause their messages are acknowledged."""
+
+    def not_published(self, flight: Flight, result: _pulsar.Result) -> None:
+        """End a flight whose letter was refused or lost."""
+
+    def again(self, failed: Flight) -> None:
+        """Publish the letter of a flight again that has failed."""
+
+    def report(self, flight: Flight, error: Exception) -> None:
+        """Tell the caller that a flight has failed."""
 
 
 class Flight:
@@ -68,7 +85,7 @@ class Flight:
 
     def __init__(
         self,
-        hand_off: HandOff,
+        hand_off: FlightOwner,
         raw: Any,
         source: Any,
         letter: Letter,
