@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
@@ -207,7 +207,7 @@ class RetryPolicy:
 
     # -- for `decide` -------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def limit(self) -> int:
         """The number of retries: N, as in the dead-letter policy and on the wire."""
         return int(min(self.setting("max_attempts") - 1, _NO_LIMIT))
@@ -217,7 +217,7 @@ class RetryPolicy:
         """Whether a message that always fails is dead-lettered at some time."""
         return self.limit < _NO_LIMIT or self.age_limit < math.inf
 
-    @property
+    @cached_property
     def age_limit(self) -> float:
         """The age limit: no retry takes place later than this many seconds after publication."""
         return float(self.setting("max_age"))
@@ -230,18 +230,25 @@ class RetryPolicy:
         """Tell whether a list of errors that are not retried names *error*."""
         return self._named(error, frozenset()) not in {None, "retry"}
 
-    @property
+    @cached_property
     def _unnamed(self) -> Verdict:
         return "retry" if self.retry_on is None else "dead_letter"
 
+    @cached_property
+    def _lists(self) -> tuple[tuple[type[Exception], ...] | None, ...]:
+        return tuple(getattr(self, name) for name, _ in _LISTS)
+
+    @cached_property
+    def _delays(self) -> tuple[Backoff, Jitter]:
+        return self.setting("backoff"), self.setting("jitter")
+
     def _named(self, error: BaseException, seen: frozenset[int]) -> Verdict | None:
         """Return the lists' verdict on the error, its causes or members; None if there is none."""
-        lists = tuple([getattr(self, name) for name, _ in _LISTS])
         kind: Any = type(error)  # mypy does not know that classes have hashes
         try:
-            verdict = _of_class(kind, lists)
+            verdict = _of_class(kind, self._lists)
         except TypeError:  # classes of an unusual metaclass may have none
-            verdict = _of_class.__wrapped__(kind, lists)
+            verdict = _of_class.__wrapped__(kind, self._lists)
         if verdict is not None:
             return verdict
         seen |= {id(error)}  # the chain of causes can lead back to an error
@@ -266,7 +273,7 @@ class RetryPolicy:
         If a user's own backoff fails, this is logged and the default backoff is used instead.
         Otherwise the message would return without a delay, or be lost.
         """
-        backoff, jitter = self.setting("backoff"), self.setting("jitter")
+        backoff, jitter = self._delays
         try:
             delay = _seconds(spread(jitter, backoff, attempt, key))
         except Exception:  # noqa: BLE001 - it is the user's own code that fails
@@ -280,8 +287,8 @@ class RetryPolicy:
         Raises:
             Exception: any exception of a user's own backoff.
         """
-        backoff = self.setting("backoff")
-        soonest, latest = map(_seconds, span(self.setting("jitter"), backoff, attempt))
+        backoff, jitter = self._delays
+        soonest, latest = map(_seconds, span(jitter, backoff, attempt))
         return _retry(backoff, attempt, soonest), _retry(backoff, attempt, latest)
 
 
