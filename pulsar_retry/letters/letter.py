@@ -16,7 +16,7 @@ from pulsar_retry.policy.actions import (
     exhausted,
 )
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
-from pulsar_retry.wire.envelope import Redact, read_envelope, without_envelope
+from pulsar_retry.wire.envelope import Redact, read_envelope, read_lasting, without_envelope
 from pulsar_retry.wire.properties import (
     FAILURE_CRASHES,
     FAILURE_STAGE,
@@ -129,11 +129,12 @@ class FailureDetails:
             origin: Where the message was delivered from.
             reason: Why the message is dead; None if it is retried.
         """
-        envelope = read_envelope(carried).after(
+        read = read_envelope if self.pubsub_attributes else read_lasting  # letters have the origin
+        envelope = read(carried).after(
             self.error,
             attempt=self.attempt,
             when=self.when,
-            origin=origin if self.pubsub_attributes else None,  # letters have it anyway
+            origin=origin if self.pubsub_attributes else None,
             published=self.published,
             stage=self.stage,
             reason=reason,

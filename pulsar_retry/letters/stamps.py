@@ -18,7 +18,7 @@ _STAMP = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 def next_stamp(now: float, *earlier: int) -> int:
     """Return a stamp that is greater than the *earlier* ones; *now* is in seconds since 1970."""
-    return max((round(now * 1e6), *(each + 1 for each in earlier)))
+    return max(round(now * 1e6), max(earlier, default=-1) + 1)
 
 
 def stamp_of(properties: Mapping[str, str]) -> int | None:

@@ -27,8 +27,9 @@ MAX_FRAMES = 30
 #: The maximum characters of a traceback, before it is redacted and shortened.
 _MAX_TRACEBACK = 65_536
 
-#: The package that calls handlers.
-_WORKERS = "pulsar_retry.pull.workers."
+#: This package, and the part of it that calls handlers.
+_OURS = __name__.partition(".")[0]
+_WORKERS = f"{_OURS}.pull.workers."
 
 #: The name that a program's main module has in processes that it has spawned, and at home.
 _SPAWNED, _MAIN = "__mp_main__", "__main__"
@@ -145,10 +146,10 @@ def of_handler(trace: TracebackType | None) -> TracebackType | None:
     """
     inner = each = trace
     while each is not None:
-        if _module(each.tb_frame).startswith(_WORKERS):
+        if str(each.tb_frame.f_globals.get("__name__")).startswith(_WORKERS):
             inner = each.tb_next
         each = each.tb_next
-    while inner is not None and _is_of(inner.tb_frame, __name__):  # around all handlers, as spans
+    while inner is not None and _is_of(inner.tb_frame, _OURS):  # around all handlers, as spans
         inner = inner.tb_next
     return inner
 
@@ -181,12 +182,12 @@ def own_frame(trace: TracebackType | None) -> tuple[FrameType, int] | None:
     application that is itself installed as a package is told by the outermost frame. If there are
     only frames of libraries, it is the innermost one.
     """
-    frames = [each for each in traceback.walk_tb(trace) if not _is_of(each[0], __name__)]
+    frames = [each for each in traceback.walk_tb(trace) if not _is_of(each[0], _OURS)]
     outside = [each for each in frames if _is_installed(each[0]) or not _is_standard(each[0])]
     own = [each for each in outside if not _is_installed(each[0])]
     if not own and outside:
         name = _module(outside[0][0])
-        own = [each for each in outside if _is_of(each[0], name)]
+        own = [each for each in outside if _is_of(each[0], name.partition(".")[0])]
     return next(reversed(own or frames), None)
 
 
@@ -199,9 +200,9 @@ def _at_home(module: str) -> str:
     return _MAIN if module == _SPAWNED else module
 
 
-def _is_of(frame: FrameType, module: str) -> bool:
-    """Tell whether a frame is in the package of *module*."""
-    return _module(frame).partition(".")[0] == module.partition(".")[0]
+def _is_of(frame: FrameType, package: str) -> bool:
+    """Tell whether a frame is in a package."""
+    return _module(frame).partition(".")[0] == package
 
 
 def _is_installed(frame: FrameType) -> bool:
@@ -239,7 +240,10 @@ def _status(error: BaseException) -> str:
         known = (getattr(error, "status", None), getattr(response, "status_code", None))
     except Exception:  # noqa: BLE001 - it is the error's own code that fails
         return ""
-    return next((str(each) for each in known if isinstance(each, int) and each in _STATUSES), "")
+    for each in known:
+        if isinstance(each, int) and each in _STATUSES:
+            return str(each)
+    return ""
 
 
 def _kind(error: BaseException) -> str | None:
