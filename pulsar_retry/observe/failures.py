@@ -92,16 +92,7 @@ class FailureLog:
         """Log the action for a message whose *attempt* has failed. Never raises."""
         cause = failure.cause
         reason = getattr(action, "reason", None)
-        match action:
-            case DeadLetter():
-                level, what = logging.ERROR, f"is dead-lettered ({reason})"
-            case RetryLater(delay=delay) if cause is not None:
-                level, what = logging.WARNING, f"is retried in {delay:g} s"
-            case RetryLater():
-                level, what = logging.DEBUG, f"is retried in {action.delay:g} s"
-            case _:
-                level = logging.DEBUG if cause is None else logging.INFO
-                what = f"is settled by {action!r}"
+        level = _level(action, cause)
         error = failure.error if cause is None else cause
         turn = self._limiter.turn((level, reason, fingerprint_of(error)))
         if turn is None:
@@ -113,7 +104,7 @@ class FailureLog:
         _log.log(
             level,
             "a message failed and %s (%s, subscription %r, attempt %d): %s%s%s",
-            what,
+            _what(action),
             events.topic,
             events.subscription,
             attempt,
@@ -131,6 +122,23 @@ class FailureLog:
         text = "a message was not settled and will be %s: %s%s"
         values = self._events.log_values(message)
         _log.log(level, text, then, shown(error), turn or "", extra=values)
+
+
+def _level(action: Action, cause: BaseException | None) -> int:
+    if isinstance(action, DeadLetter):
+        return logging.ERROR
+    if cause is None:
+        return logging.DEBUG
+    return logging.WARNING if isinstance(action, RetryLater) else logging.INFO
+
+
+def _what(action: Action) -> str:
+    match action:
+        case DeadLetter(reason=reason):
+            return f"is dead-lettered ({reason})"
+        case RetryLater(delay=delay):
+            return f"is retried in {delay:g} s"
+    return f"is settled by {action!r}"
 
 
 def _text(error: BaseException) -> str:
