@@ -42,7 +42,8 @@ class Facts:
         self.message_id = message_id_text(message.message_id())
         origin = origin_message_id(self.properties) or self.message_id
         self.key = f"{self.properties.get(REAL_TOPIC) or logical(self.topic)} {origin}"
-        self.chain = of_message(message, self.properties, self.message_id) or self.key
+        identity = of_message(message, self.properties, self.message_id, self.topic)
+        self.chain = identity or self.key
         self.crashes = 0
         self.sent = datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)
 

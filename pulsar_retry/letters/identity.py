@@ -41,17 +41,19 @@ def identity_of(raw: Any, properties: Mapping[str, str]) -> str | None:
     return properties.get(ORIGIN_MESSAGE_ID) or None  # empty, it would be that of many messages
 
 
-def of_message(raw: Any, properties: Mapping[str, str], message_id: str) -> str | None:
+def of_message(raw: Any, properties: Mapping[str, str], message_id: str, topic: str) -> str | None:
     """Return the identity of a message and of the letters made from it; None if it has none.
 
     Args:
         raw: The message, raw or not.
         properties: See `identity_of`.
         message_id: Its id, as letters write it.
+        topic: Its topic.
     """
-    if (identity := identity_of(raw, properties)) is not None:
-        return identity
-    return None if _is_non_persistent(raw.topic_name()) else message_id
+    if _is_non_persistent(topic):
+        return None
+    written = properties.get(ORIGIN_MESSAGE_ID)  # empty, it would be that of many messages
+    return written if written and is_published_here(raw) else message_id
 
 
 def gives_identity(raw: Any, properties: Mapping[str, str], origin: Origin | None = None) -> bool:

@@ -276,7 +276,7 @@ class Puller:
                 Hand(),
                 consumer,
                 RetryPolicy(),
-                FailureLetters(consumer.handle, self._options.letters.redact),
+                FailureLetters(consumer.handle.plan, self._options.letters.redact),
                 redelivery=self._options.redelivery,
                 lanes=None,
                 breaker=None,

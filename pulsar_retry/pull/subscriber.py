@@ -323,9 +323,7 @@ class Subscriber:
         consumer, kind, keeps = opened
         options, hand, clock = self._options, self._hand, self._clock
         letters = FailureLetters(
-            consumer.handle,
-            options.letters.redact,
-            pubsub_attributes=options.letters.pubsub_attributes,
+            consumer.handle.plan, options.letters.redact, options.letters.pubsub_attributes
         )
         lanes = None
         if is_ordered(kind):

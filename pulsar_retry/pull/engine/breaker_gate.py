@@ -38,7 +38,11 @@ _CLOSED = "the breaker of %r has closed after %d s: messages succeed again"
 
 
 class BreakerGate:
-    """Lets messages begin as the breaker allows. Thread-safe; one thread calls `let_in`."""
+    """Lets messages begin as the breaker allows. Thread-safe; one thread calls `let_in`.
+
+    Attributes:
+        is_open: Whether the breaker is not closed: not all messages may begin.
+    """
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class BreakerGate:
             about: What the log says of the subscription.
             clock: The clock.
         """
+        self.is_open = False
         self._circuit = Circuit(breaker)
         self._hand = hand
         self._facts = facts
@@ -68,10 +73,6 @@ class BreakerGate:
         self._says_at = 0.0
         self._takes_newest = True
 
-    def is_closed(self) -> bool:
-        """Tell whether the breaker is closed: all messages may begin."""
-        return self._circuit.state is BreakerState.CLOSED
-
     # -- outcomes -----------------------------------------------------------------------------
 
     def failed(self, held: Held, error: BaseException) -> bool:
@@ -79,12 +80,12 @@ class BreakerGate:
         key, now = self._key(held), self._now()
         self.acknowledged(self._hand.done())
         with self._lock:
-            was_closed = self.is_closed()
+            was_open = self.is_open
             spends = self._circuit.failed(key, now)
             self._takes_newest = not self._takes_newest
-            if not self.is_closed():
+            if is_open := self._looked():
                 self._error = f"{type(error).__name__}: {noted(error)}"[:_MOST_TEXT]
-            if opens := was_closed and not self.is_closed():
+            if opens := is_open and not was_open:
                 self._hand.close_gate(_REASON)
                 self._says_at = now + _EVERY
         if opens:
@@ -93,14 +94,14 @@ class BreakerGate:
 
     def succeeded(self, held: Held) -> None:
         """Record a success that `acknowledged` does not count."""
-        key = "" if self.is_closed() else self._key(held)
+        key = self._key(held) if self.is_open else ""
         with self._lock:
             began = self._circuit.opened_at
-            if self.is_closed():
+            if not self.is_open:
                 self._circuit.succeeded(1)
                 return
             self._circuit.probe_succeeded(key)
-            if closes := self.is_closed():
+            if closes := not self._looked():
                 self._hand.open_gate(_REASON)
         self._hand.notify()  # perhaps more may begin now
         if closes:
@@ -108,7 +109,7 @@ class BreakerGate:
 
     def ended(self, held: Held) -> None:
         """Record that a message has ended, and that this says nothing about an outage."""
-        if not self.is_closed():
+        if self.is_open:
             key = self._key(held)
             with self._lock:
                 self._circuit.ended(key)
@@ -132,7 +133,7 @@ class BreakerGate:
         now = self._now()
         with self._lock:
             wait = self._circuit.wait(now)
-            if says := not self.is_closed() and now >= self._says_at:
+            if says := self.is_open and now >= self._says_at:
                 self._says_at = now + _EVERY
             seconds = now - self._circuit.opened_at
         if says:
@@ -141,8 +142,6 @@ class BreakerGate:
 
     def is_pausing(self) -> bool:
         """Tell whether nothing may begin for a while, whatever ends."""
-        if self.is_closed():
-            return False
         with self._lock:
             return self._circuit.is_pausing(self._now())
 
@@ -165,15 +164,20 @@ class BreakerGate:
         best = min(reversed(gated) if self._takes_newest else gated, key=self._rank)
         key = self._key(best)
         with self._lock:
-            if not self.is_closed() and self._hand.let_in(best):
+            if self.is_open and self._hand.let_in(best):
                 self._circuit.begin(key, self._now())
         return True
 
     def problem(self) -> str:
         """Return what is wrong, in words; empty if the breaker is closed."""
-        if self.is_closed():
+        if not self.is_open:
             return ""
         return f"the breaker is open: {self._state()}"
+
+    def _looked(self) -> bool:
+        """Set `is_open`, and return it."""
+        self.is_open = self._circuit.state is not BreakerState.CLOSED
+        return self.is_open
 
     def _state(self) -> str:
         if self._circuit.state is BreakerState.HALF_OPEN:

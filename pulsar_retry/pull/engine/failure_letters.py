@@ -1,107 +1,104 @@
-"""Hands failed messages on, as the policy of a subscriber has decided."""
+"""Makes the letters of failed messages, as the policy of a subscriber has decided."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import Future
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from pulsar_retry.consumer.handle import Handle
+import attrs
+
 from pulsar_retry.consumer.handoff.making import text_properties
-from pulsar_retry.letters.letter import FailureDetails, dead_lettered, retried, used_up
+from pulsar_retry.errors import WorkerCrashedError
+from pulsar_retry.letters.facts import Facts
+from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
+from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
+from pulsar_retry.pull.rules.crashes import CrashLoop, crashes_of
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.wire.envelope import Redact
-from pulsar_retry.wire.properties import Origin
+from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_STAMP
 
-_NONE: Mapping[str, str] = MappingProxyType({})
+#: The shortest delay of a letter, in seconds. The original is acknowledged up to a tenth of a
+#: second after the letter is published, or later on a busy machine. If the letter were handled
+#: before that, a process that is killed in this moment would leave several retries of one message.
+LEAST_DELAY = 0.5
 
 
-class FailureLetters:
-    """Makes the letters of failed messages, and hands the messages on. Thread-safe.
+class Record(NamedTuple):
+    """What was recorded of a failed attempt.
 
-    The letters are those of `Consumer.reconsume_later` and `Consumer.dead_letter`.
+    Attributes:
+        attempt: Its number.
+        failures: How many attempts have failed. This is the new count.
+        stamp: The stamp of the letter.
     """
 
-    def __init__(
-        self, handle: Handle, redact: Redact | None = None, *, pubsub_attributes: bool = False
-    ) -> None:
-        self._handle = handle
-        self._redact = redact
-        self._pubsub_attributes = pubsub_attributes
+    attempt: int
+    failures: int = 0
+    stamp: int = 0
 
-    def retry(
+
+@attrs.frozen
+class FailureLetters:
+    """Makes the same letters as `Consumer.reconsume_later` and `Consumer.dead_letter`.
+
+    Attributes:
+        plan: The subscription's plan.
+        redact: Removes text that must not leave the process; None: nothing is removed.
+        pubsub_attributes: Whether letters have the attributes of Pub/Sub's dead letters, too.
+    """
+
+    plan: Plan
+    redact: Redact | None = None
+    pubsub_attributes: bool = False
+
+    def of(
         self,
         message: Any,
-        action: RetryLater,
+        facts: Facts,
+        action: RetryLater | DeadLetter,
+        record: Record,
         failure: Failure,
-        *,
-        failures: int,
-        least_delay: float,
-        custom: Mapping[str, str],
-        keep: bool = False,
-    ) -> Future[None]:
-        """Publish a retry letter, then acknowledge the message.
+    ) -> Letter:
+        """Return the letter for a message.
 
         Args:
             message: The message.
-            action: The retry.
+            facts: What it says about its origin.
+            action: What the policy has decided.
+            record: What was recorded of the failed attempt.
             failure: The failure.
-            failures: How many attempts have failed. This is the new count.
-            least_delay: The minimum delay in seconds at the broker, whatever the letter says.
-            custom: Additional properties.
-            keep: If publishing fails, publish the letter again after longer and longer delays,
-                instead of having the message redelivered.
         """
-        carried, origin, details = self._inputs(message, failure, failures)
-        letter = retried(
-            self._handle.plan,
-            action,
-            carried,
-            origin,
-            failures=failures,
-            details=details,
-            custom=custom,
-            least_delay=least_delay,
-        )
-        return self._handle.outbox.hand_on(message, letter, keeps=keep)
-
-    def dead(
-        self,
-        message: Any,
-        action: DeadLetter,
-        failure: Failure,
-        *,
-        failures: int,
-        custom: Mapping[str, str] = _NONE,
-        keep: bool = False,
-    ) -> Future[None]:
-        """Publish a dead letter, then acknowledge the message; the arguments are as in `retry`."""
-        carried, origin, details = self._inputs(message, failure, failures)
-        plan = self._handle.plan
-        if action.reason == RETRIES_EXHAUSTED:
-            letter = used_up(plan, carried, origin, failures=failures, details=details)
-        else:
-            letter = dead_lettered(plan, carried, origin, reason=action.reason, details=details)
-        letter.properties.update(custom)
-        return self._handle.outbox.hand_on(message, letter, keeps=keep)
-
-    def _inputs(
-        self, message: Any, failure: Failure, failures: int
-    ) -> tuple[Mapping[str, str], Origin, FailureDetails]:
-        """Return the message's properties, its origin, and the details of the failure."""
-        facts = self._handle.facts(message)
-        origin = facts.origin(self._handle.plan.subscription)
+        plan, cause = self.plan, failure.cause
+        origin = facts.origin(plan.subscription)
         carried = facts.properties if facts.is_text else text_properties(raw_of(message))
         details = FailureDetails(
-            failure.cause,
-            failures,
+            cause,
+            record.failures,
             failure.when,
             facts.sent,
             stage=failure.stage,
-            pubsub_attributes=self._pubsub_attributes,
-            redact=self._redact,
+            pubsub_attributes=self.pubsub_attributes,
+            redact=self.redact,
         )
-        return carried, origin, details
+        if isinstance(action, RetryLater):
+            custom = {FAILURE_STAMP: str(record.stamp)}
+            if isinstance(cause, WorkerCrashedError):
+                custom[FAILURE_CRASHES] = str(crashes_of(facts.properties) + 1)
+            return retried(
+                plan,
+                action,
+                carried,
+                origin,
+                failures=record.failures,
+                details=details,
+                custom=custom,
+                least_delay=LEAST_DELAY,
+            )
+        if action.reason == RETRIES_EXHAUSTED:
+            letter = used_up(plan, carried, origin, failures=record.failures, details=details)
+        else:
+            letter = dead_lettered(plan, carried, origin, reason=action.reason, details=details)
+        if isinstance(failure.error, CrashLoop):
+            letter.properties[FAILURE_CRASHES] = str(failure.error.crashes)
+        return letter

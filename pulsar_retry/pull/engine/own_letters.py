@@ -67,7 +67,7 @@ class OwnLetters:
     """The last letters that this process has published. Thread-safe.
 
     Attributes:
-        changes: How often what is known of attempts has changed.
+        changes: How often what is known of attempts has changed; 0: nothing was recorded yet.
     """
 
     def __init__(
@@ -91,11 +91,6 @@ class OwnLetters:
         self._steady = steady
         # Reentrant, because a garbage collection can settle messages at any moment.
         self._lock = threading.RLock()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was recorded yet."""
-        return not self.changes
 
     def stamp(self, key: str, properties: Mapping[str, str]) -> int:
         """Return the stamp of a new letter.

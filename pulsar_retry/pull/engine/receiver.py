@@ -163,19 +163,20 @@ class Receiver:
             if self._settler.fatal is not None:
                 raise self._settler.fatal
             wait = self.look()
-            self._let_out()
+            if self._admission is not None:
+                self._let_out(self._admission)
             is_asleep = self.is_resting and not self._wakes_up()
             if is_asleep or self.paused is not None:
                 if self._handle.outbox.closed:  # no receive would say so
                     raise pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
                 self._wait(wait)
-            elif self._breaker is not None and not self._breaker.is_closed():
+            elif self._breaker is not None and self._breaker.is_open:
                 self._try_messages(self._breaker, wait)
             elif not self._may_receive():
                 self._wait(wait)
             elif self._is_wanted():
                 self._adapt()
-                is_paced = self._is_paced()
+                is_paced = self._admission is not None and self._is_paced(self._admission)
                 if not self._fill(None if is_paced else wait) and is_paced:
                     self._await_workers(wait)
             else:
@@ -218,22 +219,18 @@ class Receiver:
         ready = len(self._hand.ready) if self._admission is None else self._unsent()
         return ready < self._hand.low or bool(self._hand.idle and not ready)
 
-    def _is_paced(self) -> bool:
+    def _is_paced(self, admission: AdmissionControl) -> bool:
         """Tell whether messages are ready that the admission control lets out at its own pace.
 
         If so, this thread waits on the queue, which wakes it when the time comes. A receive would
         not.
         """
-        return (
-            self._admission is not None
-            and bool(self._hand.ready)
-            and self._admission.outlook().is_paced
-        )
+        return bool(self._hand.ready) and admission.outlook().is_paced
 
-    def _let_out(self) -> None:
+    def _let_out(self, admission: AdmissionControl) -> None:
         """Wake workers for messages that became ready while none could be let out."""
-        if self._admission is not None and self._hand.ready and self._hand.idle:
-            self._hand.wake(min(self._admission.may_begin(), len(self._hand.ready)))
+        if self._hand.ready and self._hand.idle:
+            self._hand.wake(min(admission.may_begin(), len(self._hand.ready)))
 
     # -- receiving ------------------------------------------------------------------------------
 
@@ -295,7 +292,7 @@ class Receiver:
             flowing = self._flowing()
             put_up = hand.queue.append  # the gate may have been closed during the wait
             while True:
-                if own_letters.is_empty or not settler.is_superfluous(message):
+                if not own_letters.changes or not settler.is_superfluous(message):
                     length = message._message.length()  # noqa: SLF001 - data() would copy it
                     if lanes is None:
                         put_up((message, length, None))
@@ -400,8 +397,9 @@ class Receiver:
         wait = self._next_look - now
         if self._look_at_connection():
             wait = min(wait, self._glance)
-        self._hand.let_go()
-        if self._breaker is not None and not self._breaker.is_closed():
+        if self._hand.gated:
+            self._hand.let_go()
+        if self._breaker is not None and self._breaker.is_open:
             wait = min(wait, self._breaker.wait())
         if self._admission is not None:
             wait = min(wait, self._admission.outlook().wait)
@@ -500,7 +498,7 @@ class Receiver:
         breaker, admission = self._breaker, self._admission
         return (
             self.paused is not None
-            or (breaker is not None and breaker.is_pausing())
+            or (breaker is not None and breaker.is_open and breaker.is_pausing())
             or (admission is not None and admission.outlook().wait < math.inf)
         )
 

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 
@@ -15,10 +15,20 @@ from pulsar_retry.errors import (
     AcknowledgeError,
     LeaseExpired,
     UnfinishedError,
+    WorkerCrashedError,
 )
+from pulsar_retry.letters.facts import Facts
+from pulsar_retry.letters.letter import Letter
 from pulsar_retry.letters.stamps import stamp_of
 from pulsar_retry.observe.failures import FailureLog
-from pulsar_retry.observe.instruments import ACKNOWLEDGED, DEFERRED, DROPPED, RETRIED, SUPERSEDED
+from pulsar_retry.observe.instruments import (
+    ACKNOWLEDGED,
+    DEAD_LETTERED,
+    DEFERRED,
+    DROPPED,
+    RETRIED,
+    SUPERSEDED,
+)
 from pulsar_retry.policy.actions import (
     UNREADABLE_PROPERTIES,
     Action,
@@ -31,14 +41,13 @@ from pulsar_retry.policy.outcomes import Failure
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.breaker_gate import BreakerGate
 from pulsar_retry.pull.engine.ending import ending, failure_of
-from pulsar_retry.pull.engine.failure_letters import FailureLetters
+from pulsar_retry.pull.engine.failure_letters import LEAST_DELAY, FailureLetters, Record
 from pulsar_retry.pull.engine.hand import Hand, Held, Item, Slot
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.own_letters import OwnLetters
-from pulsar_retry.pull.rules.crashes import CrashLoop, note_crash, one_more_crash
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.raw import raw_of
-from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_STAMP, reconsume_times
+from pulsar_retry.wire.properties import reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -47,11 +56,6 @@ LETTERS, NACK = "letters", "nack"
 
 #: Seconds after which a message of a lane is handled again that could not be settled.
 _AGAIN = 60.0
-
-#: The shortest delay of a letter, in seconds. The original is acknowledged up to a tenth of a
-#: second after the letter is published, or later on a busy machine. If the letter were handled
-#: before that, a process that is killed in this moment would leave several retries of one message.
-LEAST_DELAY = 0.5
 
 
 @attrs.define
@@ -77,22 +81,6 @@ class Counts:
     expired: int = 0
     superseded: int = 0
     unsettled: int = 0
-
-
-class FailureVerdict(NamedTuple):
-    """What is done about a failed message.
-
-    Attributes:
-        action: What the policy has decided.
-        attempt: The number of the failed attempt.
-        failures: How many attempts have failed.
-        stamp: The stamp of the letter.
-    """
-
-    action: Action
-    attempt: int
-    failures: int = 0
-    stamp: int = 0
 
 
 class Settler:
@@ -200,22 +188,25 @@ class Settler:
         Returns:
             The future of the hand-off; None if there is no hand-off.
         """
-        failure = failure_of(self.handle.facts(held.message), error, self._clock.now())
+        facts = self.handle.facts(held.message)
+        failure = failure_of(facts, error, self._clock.now())
         if not self._uses_attempt(held, failure, policy):
             self._hand.put(held.again())  # it waits with the others
             return None
-        verdict = None
-        while verdict is None:
+        record = None
+        while record is None:
             changes = self.own_letters.changes
-            attempt = self.attempt(held)
+            attempt = 1 + self._failures(held, facts)
             action = decide(policy, attempt, failure)  # it may call the user's functions
-            if isinstance(action, RetryLater) and not self._can_retry(held):
-                action = DeadLetter(UNREADABLE_PROPERTIES)
+            is_by_letter = held.lane is None and not self._nacks
+            if isinstance(action, RetryLater) and is_by_letter and not facts.is_text:
+                action = DeadLetter(UNREADABLE_PROPERTIES)  # a letter would lack properties
             with self._recording:
                 # Two copies of a message can fail at the same moment. One must count the other.
-                if changes == self.own_letters.changes or attempt == self.attempt(held):
-                    verdict = self._recorded(held, action, attempt)
-        return self._carry_out(held, verdict, failure, keep=keep)
+                is_same = changes == self.own_letters.changes
+                if is_same or attempt == 1 + self._failures(held, facts):
+                    record = self._recorded(held, facts, action, attempt)
+        return self._carry_out(held, facts, action, record, failure, keep=keep)
 
     def _uses_attempt(self, held: Held, failure: Failure, policy: RetryPolicy) -> bool:
         """Tell the breaker of a failure; return whether the policy decides about the message."""
@@ -236,23 +227,18 @@ class Settler:
         messages only the memory of this process counts, so that no message is dead-lettered too
         early.
         """
-        return 1 + self._failures(held)
+        return 1 + self._failures(held, self.handle.facts(held.message))
 
-    def _can_retry(self, held: Held) -> bool:
-        """Tell whether a message can be retried: a letter could not have all of its properties."""
-        return held.lane is not None or self._nacks or self.handle.facts(held.message).is_text
-
-    def _failures(self, held: Held) -> int:
+    def _failures(self, held: Held, facts: Facts) -> int:
         """Return how many earlier attempts have failed."""
-        facts = self.handle.facts(held.message)
         count = reconsume_times(facts.properties)
         if self._nacks and held.message.message_id().batch_index() < 0:
             count += self.handle.in_hand.returns.attempts_before(raw_of(held.message))
-        if not self.own_letters.is_empty:
+        if self.own_letters.changes:
             count = max(count, self.own_letters.failures(facts.chain))
         return count + (held.place.retries if held.place is not None else 0)
 
-    def _recorded(self, held: Held, action: Action, attempt: int) -> FailureVerdict:
+    def _recorded(self, held: Held, facts: Facts, action: Action, attempt: int) -> Record:
         """Record failure number *attempt* of a message, and return what to do. Call it locked."""
         if isinstance(action, RetryLater) and held.lane is None:
             failures, delay = attempt - (not action.counted), action.delay
@@ -261,75 +247,55 @@ class Settler:
         elif isinstance(action, DeadLetter):
             failures, delay = attempt, 0.0
         else:
-            return FailureVerdict(action, attempt)
-        facts = self.handle.facts(held.message)
+            return Record(attempt)
         self.own_letters.failed(facts.chain, failures, delay)
         stamp = self.own_letters.stamp(facts.chain, facts.properties)
-        return FailureVerdict(action, attempt, failures=failures, stamp=stamp)
+        return Record(attempt, failures, stamp)
 
     def _carry_out(
-        self, held: Held, verdict: FailureVerdict, failure: Failure, *, keep: bool
+        self,
+        held: Held,
+        facts: Facts,
+        action: Action,
+        record: Record,
+        failure: Failure,
+        *,
+        keep: bool,
     ) -> Future[None] | None:
         """Act on the decision about a failed message; *keep*: see `act_on_failure`."""
-        action, attempt = verdict.action, verdict.attempt
-        self._log.failed(held.message, action, failure, attempt)
+        self._log.failed(held.message, action, failure, record.attempt)
         match action:
-            case DeadLetter():
-                custom = {}
-                if isinstance(failure.error, CrashLoop):
-                    custom[FAILURE_CRASHES] = str(failure.error.crashes)
-                future = self._letters.dead(
-                    held.message,
-                    action,
-                    failure,
-                    failures=verdict.failures,
-                    custom=custom,
-                    keep=keep,
-                )
-                return self._follow(held, "dead_lettered", future, verdict)
             case RetryLater() if held.lane is not None:
-                self._retry_in_lane(held, action, failure, attempt)
+                self._retry_in_lane(held, facts, action, failure, record.attempt)
             case RetryLater() if self._nacks:
                 self._retry_by_nack(held, action)
-            case RetryLater():
-                future = self._letters.retry(
-                    held.message,
-                    action,
-                    failure,
-                    failures=verdict.failures,
-                    least_delay=LEAST_DELAY,
-                    custom={
-                        **one_more_crash(self.handle.facts(held.message).properties, failure.cause),
-                        FAILURE_STAMP: str(verdict.stamp),
-                    },
-                    keep=keep,
-                )
-                return self._follow(held, _kind(action), future, verdict)
+            case RetryLater() | DeadLetter():
+                letter = self._letters.of(held.message, facts, action, record, failure)
+                return self._hand_on(held, facts, letter, record, keep=keep)
             case Stop():
                 self._end_subscription(held, failure.error)
             case _:  # Discard
                 self._acknowledge(held, DROPPED)
         return None
 
-    def _follow(
-        self, held: Held, kind: str, future: Future[None], verdict: FailureVerdict
+    def _hand_on(
+        self, held: Held, facts: Facts, letter: Letter, record: Record, *, keep: bool
     ) -> Future[None]:
-        """Return *future*, the result of a hand-off, and note its letter when that is published."""
-        key = self.handle.facts(held.message).chain
+        """Publish the letter of a failed message, then acknowledge the message."""
 
         def ended(future: Future[None]) -> None:
             error = future.exception()
             if error is None or isinstance(error, AcknowledgeError):
                 # the letter exists, even if its original was not acknowledged
-                is_dead = isinstance(verdict.action, DeadLetter)
-                self.own_letters.published(key, verdict.stamp, dead=is_dead)
+                self.own_letters.published(facts.chain, record.stamp, dead=letter.dead)
             else:
-                self.own_letters.forget(key, verdict.failures)
+                self.own_letters.forget(facts.chain, record.failures)
             if error is not None:
                 self.not_settled(held, error)  # the consumer has requested the redelivery
             else:
-                self._settled(held, kind)
+                self._settled(held, DEAD_LETTERED if letter.dead else _kind(letter))
 
+        future = self.handle.outbox.hand_on(held.message, letter, keeps=keep)
         future.add_done_callback(ended)
         return future
 
@@ -355,7 +321,7 @@ class Settler:
 
     def _is_outdated(self, message: Any) -> bool:
         own = self.own_letters
-        if own.is_empty:
+        if not own.changes:
             return False
         if self._nacks:  # after a seek the count begins at 0, and the message must be handled
             return message.redelivery_count() > 0 and own.is_dead(self.handle.facts(message).chain)
@@ -366,14 +332,14 @@ class Settler:
         return own.supersede(facts.chain, count, stamp)
 
     def _retry_in_lane(
-        self, held: Held, action: RetryLater, failure: Failure, attempt: int
+        self, held: Held, facts: Facts, action: RetryLater, failure: Failure, attempt: int
     ) -> None:
         """Have a message handled again in its lane, before any other of its key."""
         lanes, place = self._lanes, held.place
         assert lanes is not None and place is not None and place.lane is not None  # noqa: S101, PT018 - it is in a lane
         self._count(_kind(action))
         place.retries += action.counted
-        note_crash(self.handle.facts(held.message), failure.cause)
+        facts.crashes += isinstance(failure.cause, WorkerCrashedError)
         if lanes.is_of_before(place):
             self.let_go(held, frozenset())
             self._next(held)
@@ -413,8 +379,8 @@ class Settler:
     def remember(self, held: Held, seconds: float = 0.0) -> None:
         """Remember for a while, and for *seconds* more, how often a lane has retried a message."""
         if held.place is not None and held.place.retries > 0:
-            chain = self.handle.facts(held.message).chain
-            self.own_letters.failed(chain, self._failures(held), seconds)
+            facts = self.handle.facts(held.message)
+            self.own_letters.failed(facts.chain, self._failures(held, facts), seconds)
 
     def _acknowledge(self, held: Held, kind: str) -> None:
         """Acknowledge a message and count it as *kind*."""
@@ -466,6 +432,6 @@ class Settler:
             setattr(self.counts, name, getattr(self.counts, name) + 1)
 
 
-def _kind(action: RetryLater) -> str:
+def _kind(retry: RetryLater | Letter) -> str:
     """Return what a retry counts as."""
-    return RETRIED if action.counted else DEFERRED
+    return RETRIED if retry.counted else DEFERRED

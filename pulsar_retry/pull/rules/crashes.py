@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pulsar_retry.errors import WorkerCrashedError
 from pulsar_retry.letters.facts import Facts
 from pulsar_retry.policy.outcomes import Reject
 from pulsar_retry.wire.properties import FAILURE_CRASHES, count_of
@@ -42,15 +41,3 @@ def check_crashes(facts: Facts) -> None:
 def crashes_of(properties: Mapping[str, str]) -> int:
     """Return how many worker processes a message has killed, as its letter says."""
     return count_of(properties.get(FAILURE_CRASHES)) or 0
-
-
-def note_crash(facts: Facts, cause: BaseException | None) -> None:
-    """Note that a message that stays in its lane has killed a worker process, if it has."""
-    facts.crashes += isinstance(cause, WorkerCrashedError)
-
-
-def one_more_crash(properties: Mapping[str, str], cause: BaseException | None) -> dict[str, str]:
-    """Return what a letter records about a worker process that its message has killed, if any."""
-    if not isinstance(cause, WorkerCrashedError):
-        return {}
-    return {FAILURE_CRASHES: str(crashes_of(properties) + 1)}

@@ -30,7 +30,7 @@ from pulsar_retry.testing.memory.recorder import RetryRecorder, origin_of
 from pulsar_retry.testing.memory.topic import MemorySubscription
 from pulsar_retry.testing.memory.world import World
 from pulsar_retry.testing.payloads import payload_of
-from pulsar_retry.wire.names import Naming, TopicName
+from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.properties import RetryProperties
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class MemoryBroker:
     def _found(self, topic: str, subscription: str) -> Sequence[MemorySubscription]:
         return [
             found.subscriptions[subscription]
-            for name in self._world.partition_names(str(TopicName.parse(topic)))
+            for name in self._world.partition_names(topic)
             if (found := self._world.topics.get(name)) is not None
             and subscription in found.subscriptions
         ]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import _pulsar
+import pulsar
 
 from pulsar_retry.runtime.results import error_of
 from pulsar_retry.testing.clock import VirtualClock
@@ -130,7 +131,7 @@ class RawConsumer:
                 left = None if end is None else end - self._clock.monotonic()
                 if left is not None and (left <= 0 or self._is_woken):
                     self._is_woken = False
-                    raise error_of(_Result.Timeout)
+                    raise pulsar.Timeout("Pulsar error: Timeout")
                 self._arrived.wait(left)
             item = self._queue.popleft()
         return self._taken(item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -13,6 +14,12 @@ from pulsar_retry.testing.memory.reader import RawReader
 from pulsar_retry.testing.memory.recorder import RecordedRetry
 from pulsar_retry.testing.memory.topic import MemorySubscription, Topic
 from pulsar_retry.wire.names import TopicName
+
+
+@functools.lru_cache(1024)
+def _full(topic: str) -> str:
+    """Return the full name of *topic*."""
+    return str(TopicName.parse(topic))
 
 
 class World:
@@ -50,12 +57,12 @@ class World:
         """Create a topic; with 0 *partitions* it is not partitioned."""
         with self.guard:
             if partitions:
-                self._partitioned[str(TopicName.parse(topic))] = partitions
+                self._partitioned[_full(topic)] = partitions
             self.partitions(topic)
 
     def partition_names(self, topic: str) -> list[str]:
         """Return the names of a topic's partitions, or its own name."""
-        name = str(TopicName.parse(topic))
+        name = _full(topic)
         count = self._partitioned.get(name, 0)
         return [f"{name}-partition-{each}" for each in range(count)] or [name]
 

@@ -307,7 +307,11 @@ def test_letters_made_of_one_delivery_have_one_identity() -> None:
     next_one, named = letter_of(Raw(OURS, place=(20, 1, -1)), first)
     assert named
     identities = [identity_of(Raw(OURS), each) for each in (first, next_one)]
-    assert ["12:34:-1"] * 2 == identities == [of_message(Raw("application-1"), {}, "12:34:-1")] * 2
+    assert (
+        ["12:34:-1"] * 2
+        == identities
+        == [of_message(Raw("application-1"), {}, "12:34:-1", "orders")] * 2
+    )
 
 
 @pytest.mark.parametrize("place", [(12, 35, -1), (12, 34, 1)])

@@ -185,10 +185,10 @@ def test_a_dead_message_is_known_for_a_while(own: OwnLetters, clock: Clock) -> N
 def test_memory_is_bounded(clock: Clock) -> None:
     """The oldest are forgotten: then both letters are handled."""
     own = of_clock(clock, most=2)
-    assert own.is_empty
+    assert not own.changes
     for key in ("a", "b", "a", "c"):
         publish(own, key, 1)
-    assert not own.is_empty
+    assert own.changes
     assert [True, False, True] == [own.supersede(key, 1, at(0.0)) for key in "abc"]
 
 
@@ -204,7 +204,7 @@ def test_copies_that_fail_at_the_same_moment() -> None:
         Hand(),
         consumer,
         pr.RetryPolicy(),
-        FailureLetters(consumer.handle),
+        FailureLetters(consumer.handle.plan),
         redelivery="letters",
         lanes=None,
         breaker=None,

@@ -49,7 +49,7 @@ def receiver(
             receiving=SimpleNamespace(flowing=lambda: None),
             whole=None,
         ),
-        own_letters=SimpleNamespace(is_empty=True),
+        own_letters=SimpleNamespace(changes=0),
         fatal=None,
     )
     made = Receiver(
