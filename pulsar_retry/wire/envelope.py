@@ -355,10 +355,8 @@ def read_envelope(properties: Mapping[str, str]) -> Envelope:
 
 def read_lasting(properties: Mapping[str, str]) -> Envelope:
     """Return what another failure does not replace, without the origin; faster."""
-    if READ.isdisjoint(properties):
-        return _EMPTY
-    history = tuple(_read_history(properties.get(wire.FAILURE_HISTORY)))
-    return Envelope(published=read_published(properties), history=history)
+    published = read_published(properties)
+    return _EMPTY if published is None else Envelope(published=published)
 
 
 def read_published(properties: Mapping[str, str]) -> datetime | None:
