@@ -22,10 +22,11 @@ from pulsar_retry.letters.letter import Letter
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.raw import message_of, raw_of, whole_of
-from pulsar_retry.runtime.upstream import MessageOrId
+from pulsar_retry.runtime.upstream import OF_ASYNCIO, RAW_OF_ASYNCIO, MessageOrId, check
 
-if not hasattr(_pulsar.Client, "subscribe_async_v2"):
-    raise ImportError("pulsar_retry.asyncio needs pulsar-client 3.13 or later")
+_NEEDS = "pulsar_retry.asyncio needs (pulsar-client 3.13 has it)"
+check(pulsar.asyncio, OF_ASYNCIO, _NEEDS)
+check(_pulsar, RAW_OF_ASYNCIO, _NEEDS)
 
 
 class Consumer(pulsar.asyncio.Consumer):

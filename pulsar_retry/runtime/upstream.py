@@ -1,20 +1,38 @@
-"""pulsar-client's messages with the marks of this package, and what older versions lack.
+"""What this package uses of pulsar-client beyond its public names, and what older versions lack.
 
 It works with pulsar-client 3.9 and later, except `pulsar_retry.asyncio`, which needs 3.13.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import methodcaller
+from types import ModuleType
 from typing import Any
 
 import _pulsar
 import pulsar
 
 from pulsar_retry.runtime import decoding
+
+__all__ = [
+    "BLOCKING",
+    "OF_ASYNCIO",
+    "OF_SCHEMAS",
+    "RAW",
+    "RAW_OF_ASYNCIO",
+    "Message",
+    "MessageOrId",
+    "Schema",
+    "ask_partitions",
+    "check",
+    "has_null_value",
+    "is_whole_batch",
+    "missing",
+]
 
 #: What a consumer accepts where it acknowledges: its messages, and their ids.
 MessageOrId = pulsar.Message | pulsar.MessageId | _pulsar.Message | _pulsar.MessageId
@@ -66,6 +84,85 @@ def is_whole_batch(message_id: Any) -> bool:
     place = message_id.partition(), message_id.ledger_id(), message_id.entry_id()
     without_size = _pulsar.MessageId(*place, message_id.batch_index())
     return bool(message_id.serialize() != without_size.serialize())
+
+
+#: Names by class. What is no function is an attribute that the methods of the class use.
+Names = Mapping[str, tuple[str, ...]]
+
+#: Of `pulsar`.
+BLOCKING: Names = {
+    "Client": ("_client", "_consumers"),
+    "Consumer": ("_client", "_consumer", "_schema"),
+    "Message": ("_message", "_schema"),
+    "MessageId": ("_msg_id",),
+    "Producer": ("_build_msg", "_producer", "_schema"),
+    "Reader": ("_reader",),
+    "TableView": ("_table_view",),
+}
+
+#: Of `pulsar.schema`.
+OF_SCHEMAS: Names = {"Schema": ("_record_cls", "_schema_info")}
+
+#: Of the C++ binding, `_pulsar`: functions that `pulsar` has not, or not in this form.
+RAW: Names = {
+    "Client": ("get_schema_info", "get_topic_partitions", "subscribe_async_pattern"),
+    "ClientConfiguration": ("set_file_logger",),
+    "Consumer": ("acknowledge_async", "batch_receive", "receive"),
+    "Message": ("encryption_context", "int_schema_version", "length"),
+    "MessageBuilder": ("build", "content", "deliver_at", "properties"),
+    "Producer": ("send_async",),
+    "Reader": ("has_message_available", "read_next"),
+    "SchemaInfo": ("name", "schema", "schema_type"),
+}
+
+#: Of `pulsar.asyncio`.
+OF_ASYNCIO: Names = {
+    "Client": ("_client",),
+    "Consumer": ("_consumer", "_schema"),
+    "Producer": ("_producer", "_schema"),
+    "Reader": ("_reader", "_schema"),
+}
+
+#: Of the C++ binding, for `pulsar_retry.asyncio` only.
+RAW_OF_ASYNCIO: Names = {
+    "Client": ("create_producer_async_v2", "create_reader_async_v2", "subscribe_async_v2"),
+}
+
+
+def missing(module: ModuleType, names: Names) -> list[str]:
+    """Return those of *names* that *module* of pulsar-client lacks, as ``module.Class.name``."""
+    absent = []
+    for kind, wanted in names.items():
+        has = _names_of(getattr(module, kind, None))
+        absent += [f"{module.__name__}.{kind}.{name}" for name in wanted if name not in has]
+    return absent
+
+
+def _names_of(kind: Any) -> set[str]:
+    """Return what a class has, and what its methods use: `dir` shows no attributes of instances."""
+    methods = [each for each in vars(kind).values() if inspect.isfunction(each)] if kind else []
+    return {*dir(kind), *(name for each in methods for name in each.__code__.co_names)}
+
+
+def check(module: ModuleType, names: Names, needs: str = "pulsar-retry needs") -> None:
+    """Check that *module* of the installed pulsar-client has *names*.
+
+    Raises:
+        ImportError: it has not; the message names everything that is missing.
+    """
+    if absent := missing(module, names):
+        raise ImportError(
+            f"pulsar-client {pulsar.__version__} lacks {', '.join(absent)}, which {needs}: install "
+            "a version of pulsar-client that this version of pulsar-retry supports"
+        )
+
+
+check(pulsar, BLOCKING)
+check(pulsar.schema, OF_SCHEMAS)
+check(_pulsar, RAW)
+
+#: The class of schemas. Who makes one of it imports it from here, after the checks.
+Schema = pulsar.schema.Schema
 
 
 # -- what older versions lack -------------------------------------------------------------------

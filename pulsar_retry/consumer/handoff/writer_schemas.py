@@ -7,10 +7,11 @@ from typing import Any
 
 import pulsar
 
+from pulsar_retry.runtime.upstream import Schema
 from pulsar_retry.wire.properties import WRITER_SCHEMA
 
 
-class WireSchema(pulsar.schema.Schema):
+class WireSchema(Schema):
     """A schema known only by its definition. Letters contain bytes that are already encoded."""
 
     def __init__(self, info: Any) -> None:
@@ -71,7 +72,7 @@ def has_named_schema(properties: Mapping[str, str], raw: Any) -> bool:
     return WRITER_SCHEMA in properties and raw.int_schema_version() < 0
 
 
-class LettersSchema(pulsar.schema.Schema):
+class LettersSchema(Schema):
     """A consumer's Avro schema, which also decodes letters whose schema is only named."""
 
     def __init__(self, schema: Any) -> None:

@@ -1,16 +1,53 @@
-"""Other versions of pulsar-client."""
+"""pulsar-client's private names."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from concurrent.futures import Future
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import _pulsar
 import pulsar
+import pulsar.asyncio
 import pytest
 
+import pulsar_retry
 from pulsar_retry.runtime import upstream
+from support.versions import SINCE_3_13
+
+PACKAGE = Path(pulsar_retry.__file__).parent
+TEXT = "\n".join(each.read_text(encoding="utf-8") for each in PACKAGE.rglob("*.py"))
+
+#: All places where the names are listed, and the modules that they are listed for.
+LISTS = (
+    (pulsar, upstream.BLOCKING),
+    (pulsar.schema, upstream.OF_SCHEMAS),
+    (_pulsar, upstream.RAW),
+    pytest.param(pulsar.asyncio, upstream.OF_ASYNCIO, marks=SINCE_3_13),
+    pytest.param(_pulsar, upstream.RAW_OF_ASYNCIO, marks=SINCE_3_13),
+)
+
+
+@pytest.mark.parametrize(("module", "names"), LISTS)
+def test_the_installed_pulsar_client_has_all_names(
+    module: ModuleType, names: upstream.Names
+) -> None:
+    """Otherwise the package would not be importable."""
+    assert upstream.missing(module, names) == []
+
+
+def test_the_error_names_all_that_is_missing() -> None:
+    """With the version, for whoever upgraded pulsar-client."""
+    names = {"Consumer": ("_consumer", "_gone"), "Message": ("data",), "Lost": ("_one",)}
+    with pytest.raises(ImportError) as caught:
+        upstream.check(pulsar, names)
+    lacks = f"pulsar-client {pulsar.__version__} lacks pulsar.Consumer._gone, pulsar.Lost._one,"
+    assert lacks in str(caught.value)
+
 
 #: Makes the installed pulsar-client a later one.
 _LATER = """
@@ -39,11 +76,47 @@ memory.close()
 """
 
 
+def run_later(program: str) -> tuple[int, str]:
+    """Run *program* with a later pulsar-client; return its exit code and its errors."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LATER + program], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stderr
+
+
 def test_a_later_pulsar_client_is_used() -> None:
     """A new argument does no harm, and is passed on."""
-    program = [sys.executable, "-c", _LATER + _USE]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (0, "") == run_later(_USE)
+
+
+@pytest.mark.parametrize("name", ["_pulsar.Consumer.batch_receive", "pulsar.schema.Schema"])
+def test_what_a_later_pulsar_client_lacks_is_told_at_once(name: str) -> None:
+    """At the import, rather than in the middle of the work."""
+    code, errors = run_later(f"del {name}\nimport pulsar_retry\npulsar_retry.Client")
+    assert (1, True) == (code, f"ImportError: pulsar-client 3.14.0 lacks {name}" in errors)
+
+
+def test_every_private_name_of_pulsar_client_is_listed() -> None:
+    """What the package uses outside of its own classes is its own, or is listed."""
+    used = {
+        name
+        for line in TEXT.splitlines()
+        if "noqa: SLF001" in line
+        for name in re.findall(r"\w\.(_[a-z]\w*)", line.partition("#")[0])
+    }
+    own = set(re.findall(r"(?:self|cls)\.(_[a-z]\w*)(?::[^=]+)? = |def (_[a-z]\w*)\(", TEXT))
+    own = {name for both in own for name in both} | set(
+        re.findall(r"^    (_\w+): ", TEXT, re.MULTILINE)
+    )
+    listed = {
+        name
+        for names in (upstream.BLOCKING, upstream.OF_SCHEMAS, upstream.OF_ASYNCIO)
+        for each in names.values()
+        for name in each
+    }
+    of_python = {"_at_fork_reinit"}  # the standard library itself uses it
+    assert used - own - listed - of_python == set()
+    assert {"_consumer", "_message", "_msg_id", "_producer"} <= listed
 
 
 class OldClient:
