@@ -18,59 +18,28 @@ from pulsar_retry import RetryProperties
 
 __all__ = ["Account", "DeadRecord", "reckon"]
 
-#: The reason of a dead letter without a reason property: its retries are used up.
-RETRIES_EXHAUSTED = "retries-exhausted"
-
 
 class Message(Protocol):
     """The part of a `pulsar.Message` that is read."""
 
-    def partition_key(self) -> str:
-        """Return the key."""
-        ...
-
-    def data(self) -> bytes:
-        """Return the payload."""
-        ...
-
-    def properties(self) -> dict[str, str]:
-        """Return the properties."""
-        ...
-
-    def redelivery_count(self) -> int:
-        """Return how often the broker has redelivered it."""
-        ...
+    def partition_key(self) -> str: ...
+    def data(self) -> bytes: ...
+    def properties(self) -> dict[str, str]: ...
+    def redelivery_count(self) -> int: ...
 
 
 @attrs.frozen
 class DeadRecord:
-    """A dead letter as it was read.
-
-    Attributes:
-        key: The record's key.
-        payload: Its payload as text.
-        properties: All of its properties.
-    """
+    """A dead letter as it was read: the record's key, its payload as text, and all properties."""
 
     key: str
     payload: str
     properties: dict[str, str]
 
-    @classmethod
-    def of(cls, message: Message) -> DeadRecord:
-        """Read the relevant parts of a message."""
-        properties = dict(message.properties())
-        return cls(message.partition_key(), message.data().decode(errors="replace"), properties)
-
     @property
     def reason(self) -> str:
         """Why it is dead."""
-        return self.properties.get("FAILURE_REASON", RETRIES_EXHAUSTED)
-
-    @property
-    def reconsume_times(self) -> int:
-        """Its count; if the retries are used up, it is one more than the number of retries."""
-        return RetryProperties.read(self.properties).reconsume_times
+        return self.properties["FAILURE_REASON"]
 
 
 @attrs.frozen
@@ -92,24 +61,19 @@ class Account:
     retries: int
 
     @property
-    def missing(self) -> list[str]:
-        """The records that ended nowhere."""
-        return sorted(self.published - self.processed.keys() - self.dead.keys())
-
-    @property
-    def in_both(self) -> list[str]:
-        """The records that have both a result and a dead letter."""
-        return sorted(self.processed.keys() & self.dead.keys())
-
-    @property
-    def unknown(self) -> list[str]:
-        """The records that were never published."""
-        return sorted((self.processed.keys() | self.dead.keys()) - self.published)
+    def faults(self) -> dict[str, list[str]]:
+        """The keys of records that did not end in exactly one place, by what is wrong."""
+        processed, dead = self.processed.keys(), self.dead.keys()
+        return {
+            "missing": sorted(self.published - processed - dead),
+            "in_both": sorted(processed & dead),
+            "unknown": sorted((processed | dead) - self.published),
+        }
 
     @property
     def is_balanced(self) -> bool:
         """Whether each published record ended in exactly one place, and no other record exists."""
-        return not (self.missing or self.in_both or self.unknown)
+        return not any(self.faults.values())
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -119,21 +83,35 @@ class Account:
     @property
     def retried(self) -> dict[int, int]:
         """How many records reached each attempt, from the second attempt on."""
-        made = [*self.processed.values()]
-        made += [min(letter.reconsume_times, self.retries) for letter in self.dead.values()]
+        dead = [
+            RetryProperties.read(each.properties).reconsume_times for each in self.dead.values()
+        ]
+        made = [*self.processed.values(), *(min(each, self.retries) for each in dead)]
         return {
             attempt: sum(retries + 1 >= attempt for retries in made)
             for attempt in range(2, self.retries + 2)
         }
 
     def samples(self, count: int) -> list[DeadRecord]:
-        """Return up to *count* dead letters, of as many different reasons as possible."""
-        by_reason: dict[str, list[DeadRecord]] = {}
+        """Return a dead letter of each reason, the most frequent reasons first, at most *count*."""
+        first: dict[str, DeadRecord] = {}
         for key in sorted(self.dead):
-            by_reason.setdefault(self.dead[key].reason, []).append(self.dead[key])
-        rounds = range(max(map(len, by_reason.values()), default=0))
-        turns = (by_reason[reason][turn : turn + 1] for turn in rounds for reason in self.reasons)
-        return [letter for turn in turns for letter in turn][:count]
+            first.setdefault(self.dead[key].reason, self.dead[key])
+        return [first[reason] for reason in self.reasons][:count]
+
+    def as_json(self, samples: int) -> dict[str, Any]:
+        """Return the account in the form that `--json` prints."""
+        return {
+            "ok": self.is_balanced,
+            "published": len(self.published),
+            "processed": len(self.processed),
+            "dead_lettered": len(self.dead),
+            "retried": {str(attempt): count for attempt, count in self.retried.items()},
+            "reasons": self.reasons,
+            "copies": self.copies,
+            **self.faults,
+            "samples": [attrs.asdict(letter) for letter in self.samples(samples)],
+        }
 
 
 def reckon(
@@ -146,29 +124,14 @@ def reckon(
     """Return the account of the published keys and of the broker's messages."""
     processed: dict[str, int] = {}
     dead: dict[str, DeadRecord] = {}
-    read = 0
+    copies = 0
     for result in results:
-        read += 1
-        processed.setdefault(result.partition_key(), int(result.properties()["retries"]))
-    for message in dead_letters:
-        read += 1
-        dead.setdefault(message.partition_key(), DeadRecord.of(message))
-    copies = read - len(processed) - len(dead)
+        key = result.partition_key()
+        copies += key in processed
+        processed.setdefault(key, int(result.properties()["retries"]))
+    for letter in dead_letters:
+        key = letter.partition_key()
+        copies += key in dead
+        payload = letter.data().decode(errors="replace")
+        dead.setdefault(key, DeadRecord(key, payload, dict(letter.properties())))
     return Account(frozenset(published), processed, dead, copies, retries)
-
-
-def account_as_json(account: Account, samples: int) -> dict[str, Any]:
-    """Return the account in the form that `--json` prints."""
-    return {
-        "ok": account.is_balanced,
-        "published": len(account.published),
-        "processed": len(account.processed),
-        "dead_lettered": len(account.dead),
-        "retried": {str(attempt): count for attempt, count in account.retried.items()},
-        "reasons": account.reasons,
-        "copies": account.copies,
-        "missing": account.missing,
-        "in_both": account.in_both,
-        "unknown": account.unknown,
-        "samples": [attrs.asdict(letter) for letter in account.samples(samples)],
-    }
