@@ -22,6 +22,9 @@ __all__ = ["BookieMember", "BrokerMember", "Member", "Runtime", "run_jvm"]
 #: Seconds that the ports of a killed process may stay in use, until the system has removed it.
 _RELEASE_PATIENCE = 10.0
 
+#: Seconds that a start may take.
+STARTUP_TIMEOUT = 180.0
+
 
 @attrs.frozen
 class Runtime:
@@ -31,13 +34,11 @@ class Runtime:
         java: The Java runtime.
         jars: The class path.
         root: The folder with a folder for each member. It is removed if this process dies.
-        startup_timeout: Seconds that a start may take.
     """
 
     java: Java
     jars: Sequence[Path]
     root: Path
-    startup_timeout: float
 
 
 @attrs.define(eq=False)
@@ -62,11 +63,6 @@ class Member:
     def is_running(self) -> bool:
         """Whether the process exists; it may not be ready yet."""
         return self._process is not None and self._process.exit_code() is None
-
-    @property
-    def log_path(self) -> Path:
-        """The path of its log."""
-        return self._folder().log
 
     def start(self) -> None:
         """Start the process and return when it is ready. Nothing is done if it runs.
@@ -117,25 +113,21 @@ class Member:
         Raises:
             StandaloneError: The process has ended, or is not ready in time.
         """
-        process, timeout = self._started(), self._runtime.startup_timeout
+        process = self._process
+        assert process is not None, f"{self.name} was not started"
         ready = health.wait_until(
-            lambda: process.exit_code() is not None or self._is_ready(), timeout
+            lambda: process.exit_code() is not None or self._is_ready(), STARTUP_TIMEOUT
         )
         code = process.exit_code()
         if ready and code is None:
             return
-        what = f"was not ready after {timeout:g} s"
+        what = f"was not ready after {STARTUP_TIMEOUT:g} s"
         if code is not None:
             what = f"ended with exit code {code} while it started"
         raise StandaloneError(f"{self.name} {what}\n{self._folder().tail()}")
 
     def _is_ready(self) -> bool:
         return _accepts(self.port)
-
-    def _started(self) -> jvm.GuardedProcess:
-        if self._process is None:
-            raise StandaloneError(f"{self.name} was not started")
-        return self._process
 
     def _folder(self) -> Folder:
         return Folder.open(self._runtime.root / self.name)
@@ -147,14 +139,14 @@ class BrokerMember(Member):
 
     Attributes:
         web_port: The port of its REST API.
-        tls_port: The port for clients with TLS; None without TLS.
-        web_tls_port: The port of its REST API with TLS; None without TLS.
+        tls_port: The port for clients with TLS.
+        web_tls_port: The port of its REST API with TLS.
     """
 
     web_port: int = attrs.field(kw_only=True)
-    tls_port: int | None = attrs.field(default=None, kw_only=True)
-    web_tls_port: int | None = attrs.field(default=None, kw_only=True)
-    _token: str | None = attrs.field(default=None, kw_only=True, repr=False)
+    tls_port: int = attrs.field(kw_only=True)
+    web_tls_port: int = attrs.field(kw_only=True)
+    _token: str = attrs.field(kw_only=True, repr=False)
 
     @property
     def service_url(self) -> str:
@@ -176,15 +168,13 @@ class BrokerMember(Member):
 class BookieMember(Member):
     """A bookie. At its start, an entry that a kill left incomplete is cut from its journal."""
 
-    _mends: bool = attrs.field(default=True, kw_only=True)
-
     def launch(self) -> None:
         """Start the process without waiting until it is ready.
 
         Raises:
             StandaloneError: See `Member.launch`; also if the journal cannot be read.
         """
-        if self._mends and not self.is_running:
+        if not self.is_running:
             data = self._folder().path / "data"
             journal.mend(data / "journal", data / "ledgers", name=self.name)
         super().launch()

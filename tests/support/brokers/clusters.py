@@ -17,7 +17,6 @@ import trustme
 from cryptography.hazmat.primitives import serialization as pem
 
 import pulsar_retry as pr
-from pulsar_retry.admin.transport import topic_path
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.replay import Cluster as Connection
 from support.brokers.admin import Admin
@@ -111,22 +110,17 @@ class RunningCluster:
         Raises:
             OSError: The broker refuses, or no broker runs.
         """
-        return Admin(self._running().admin_url).call(HTTPMethod(method), path, body)
+        return self._admin().call(HTTPMethod(method), path, body)
 
     def topics(self, namespace: str) -> list[str]:
         """Return the names of the namespace's topics; each partition is a name."""
-        return sorted(self.call("GET", f"persistent/{namespace}"))
+        return self._admin().topics(namespace)
 
     def backlog(self, topic: str, subscription: str) -> int:
         """Return how many messages a subscription has to deliver, over all partitions."""
-        path = topic_path(topic)
-        parts = self.call("GET", f"{path}/partitions")["partitions"]
-        names = [f"{path}-partition-{n}" for n in range(parts)] or [path]
-        return sum(self._backlog(name, subscription) for name in names)
-
-    def _backlog(self, path: str, subscription: str) -> int:
-        stats = self.call("GET", f"{path}/stats?getPreciseBacklog=true")
-        return int(stats["subscriptions"][subscription]["msgBacklog"])
+        admin = self._admin()
+        names = [f"{topic}-partition-{n}" for n in range(admin.partitions(topic))] or [topic]
+        return sum(admin.backlog(name, subscription) for name in names)
 
     def owner(self, topic: str) -> BrokerMember:
         """Return the broker that serves a topic, or a partition."""
@@ -170,6 +164,9 @@ class RunningCluster:
         with opener.open(f"{self._running().admin_url}/{path}", timeout=30) as answer:
             return str(answer.read().decode())
 
+    def _admin(self) -> Admin:
+        return Admin(self._running().admin_url)
+
     def _running(self) -> BrokerMember:
         return next((each for each in self.it.brokers if each.is_running), self.it.brokers[0])
 
@@ -193,7 +190,7 @@ def running_cluster(folder: Path) -> Iterator[RunningCluster]:
     if available is not None and available < _NEEDED_MIB:
         raise StandaloneError(f"{_NEEDED_MIB} MiB of memory are needed, {available} are available")
     certificates = Certificates.make(folder)
-    with LocalCluster(tls=certificates.broker, settings=_SETTINGS) as it:
+    with LocalCluster(certificates.broker, _SETTINGS) as it:
         yield RunningCluster(it, certificates)
 
 

@@ -13,7 +13,6 @@ from typing import Self
 
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import config, ports, tokens
-from pulsar_retry.standalone.data import journal
 from pulsar_retry.standalone.data.folder import Folder
 from pulsar_retry.standalone.jars.lock import jars_for
 from pulsar_retry.standalone.jars.progress import progress_on
@@ -21,14 +20,20 @@ from pulsar_retry.standalone.jars.releases import find_release
 from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm.java import find_java
 from support.brokers import cluster_config as conf
-from support.brokers.cluster_member import BookieMember, BrokerMember, Member, Runtime, run_jvm
+from support.brokers.cluster_member import (
+    STARTUP_TIMEOUT,
+    BookieMember,
+    BrokerMember,
+    Member,
+    Runtime,
+    run_jvm,
+)
 
 __all__ = ["LocalCluster"]
 
 _BROKERS = _BOOKIES = 2
 _PORTS_OF_A_BROKER = 4
 _SETUP = conf.Program("org.apache.pulsar.PulsarClusterMetadataSetup", (), "96m", "64m")
-_STARTUP_TIMEOUT = 180.0
 
 
 class LocalCluster:
@@ -43,10 +48,10 @@ class LocalCluster:
     bookie is missing, open ledgers continue. New ledgers wait until it is back, and so do new
     topics and topics that move.
 
-    Clients need a token (see `token`), or with *tls* a certificate. It is a context manager.
+    Clients need a token (see `token`) or a certificate. It is a context manager.
 
     Args:
-        tls: The files with which the brokers serve TLS, on additional ports. None switches TLS off.
+        tls: The files with which the brokers serve TLS, on additional ports.
         settings: Lines of `broker.conf` to add or to replace.
 
     Raises:
@@ -54,22 +59,16 @@ class LocalCluster:
             become ready. In the last case the message ends with the last lines of its log.
     """
 
-    def __init__(
-        self,
-        *,
-        tls: conf.TlsFiles | None = None,
-        settings: Mapping[str, config.Setting] | None = None,
-    ) -> None:
+    def __init__(self, tls: conf.TlsFiles, settings: Mapping[str, config.Setting]) -> None:
         self._secret = secrets.token_bytes(tokens.SECRET_BYTES)
-        self._tls = tls
-        self._settings = dict(settings or {})
+        self._tls, self._settings = tls, settings
 
     def __enter__(self) -> Self:
         release = find_release(None)
         java = find_java(None, release.minimum_java)
         jars = JarStore(progress=progress_on()).ensure(jars_for(release))
         self._root = Path(tempfile.mkdtemp(prefix="pulsar-cluster-"))
-        runtime = Runtime(java, jars, self._root, _STARTUP_TIMEOUT)
+        runtime = Runtime(java, jars, self._root)
         self._make(runtime)
         try:
             self.metadata.start()
@@ -97,11 +96,6 @@ class LocalCluster:
         return "pulsar://" + ",".join(f"{ports.LOOPBACK}:{each.port}" for each in self.brokers)
 
     @property
-    def admin_url(self) -> str:
-        """The root of the first broker's REST API, without a slash at the end."""
-        return self.brokers[0].admin_url
-
-    @property
     def service_url_tls(self) -> str:
         """The URL for clients with TLS."""
         hosts = [f"{ports.LOOPBACK}:{each.tls_port}" for each in self.brokers]
@@ -111,11 +105,6 @@ class LocalCluster:
     def admin_url_tls(self) -> str:
         """The root of the first broker's REST API with TLS."""
         return f"https://{ports.LOOPBACK}:{self.brokers[0].web_tls_port}"
-
-    @property
-    def admin_token(self) -> str:
-        """A token with all rights."""
-        return self.token(config.ADMIN_ROLE)
 
     def token(self, role: str) -> str:
         """Return a token for *role*. A role has no rights until they are granted."""
@@ -140,7 +129,6 @@ class LocalCluster:
                 runtime,
                 conf.BOOKIE,
                 conf.bookie_settings(port, store, data / name / "data"),
-                mends=journal.can_judge(self._settings),
             )
             for name, port in ((f"bookie-{n + 1}", found.pop()) for n in range(_BOOKIES))
         )
@@ -154,22 +142,21 @@ class LocalCluster:
     def _broker(self, runtime: Runtime, name: str, chosen: list[int], store: int) -> BrokerMember:
         port, web_port, tls_port, web_tls_port = chosen
         settings = conf.broker_settings(port, web_port, store)
-        settings |= config.auth_settings(self._secret, self.admin_token)
-        if self._tls:
-            settings |= conf.tls_settings(self._tls, tls_port, web_tls_port)
-            settings["authenticationProviders"] = ",".join(
-                (str(settings["authenticationProviders"]), conf.TLS_PROVIDER)
-            )
+        token = self.token(config.ADMIN_ROLE)
+        settings |= config.auth_settings(self._secret, token)
+        settings |= conf.tls_settings(self._tls, tls_port, web_tls_port)
+        providers = (str(settings["authenticationProviders"]), conf.TLS_PROVIDER)
+        settings["authenticationProviders"] = ",".join(providers)
         return BrokerMember(
             name,
             port,
             runtime,
             conf.BROKER,
-            settings | self._settings,
+            settings | dict(self._settings),
             web_port=web_port,
-            tls_port=tls_port if self._tls else None,
-            web_tls_port=web_tls_port if self._tls else None,
-            token=self.admin_token,
+            tls_port=tls_port,
+            web_tls_port=web_tls_port,
+            token=token,
         )
 
     def _set_up(self, runtime: Runtime) -> None:
@@ -179,7 +166,7 @@ class LocalCluster:
         arguments = conf.setup_arguments(self.metadata.port, brokers)
         process = run_jvm(runtime, folder, _SETUP, *arguments)
         try:
-            code = process.wait(_STARTUP_TIMEOUT)
+            code = process.wait(STARTUP_TIMEOUT)
         finally:
             process.kill()
         if code != 0:
