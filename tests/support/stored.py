@@ -13,7 +13,7 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 def stored(url: str, *topics: str) -> list[pulsar.Message]:
     """Return all messages of *topics* (unpartitioned ones), topic by topic, oldest first."""
     messages = []
-    client = pulsar.Client(url, logger=QUIET)
+    client = pulsar.Client(url, operation_timeout_seconds=90, logger=QUIET)
     for topic in topics:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         while reader.has_message_available():

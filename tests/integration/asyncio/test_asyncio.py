@@ -244,7 +244,8 @@ def test_a_forked_child_is_told(broker, topic):
         import pulsar, pulsar_retry as pr
 
         url, topic = sys.argv[1:]
-        client = pr.asyncio.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        client = pr.asyncio.Client(url, operation_timeout_seconds=90, logger=quiet)
 
         async def make():
             return await client.subscribe(topic, "billing"), await client.create_producer(topic)
@@ -287,7 +288,7 @@ def test_a_loop_that_closes_under_everything(broker, topic):
         quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         shared, earliest = pulsar.ConsumerType.Shared, pulsar.InitialPosition.Earliest
         options = dict(consumer_type=shared, initial_position=earliest, enable_retry=True)
-        client = pr.asyncio.Client(url, logger=quiet)
+        client = pr.asyncio.Client(url, operation_timeout_seconds=90, logger=quiet)
 
         async def begin():
             consumer = await client.subscribe(topic, "billing", **options)
@@ -309,7 +310,7 @@ def test_a_loop_that_closes_under_everything(broker, topic):
         time.sleep(1)
 
         async def rest():
-            other = pr.asyncio.Client(url, logger=quiet)
+            other = pr.asyncio.Client(url, operation_timeout_seconds=90, logger=quiet)
             await client.close()
             consumer = await other.subscribe(topic, "billing", **options)
             left = {b"%d" % number for number in range(50)}
@@ -636,7 +637,7 @@ def test_a_signal_ends_run(broker, topic):
 
         async def main():
             quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-            async with pr.asyncio.Client(url, logger=quiet) as client:
+            async with pr.asyncio.Client(url, operation_timeout_seconds=90, logger=quiet) as client:
                 producer = await client.create_producer(topic)
                 await producer.send(b"x")
                 subscribers = [client.subscriber(topic, name, handle) for name in ("a", "b")]

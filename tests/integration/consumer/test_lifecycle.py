@@ -317,7 +317,7 @@ def test_a_producer_keeps_its_client(broker, topic):
     """A function may return a producer or a table view and drop the client."""
 
     def make(kind):
-        return getattr(pr.Client(broker.service_url), kind)(topic)
+        return getattr(pr.Client(broker.service_url, operation_timeout_seconds=90), kind)(topic)
 
     producer, view = make("create_producer"), make("create_table_view")
     gc.collect()

@@ -120,7 +120,7 @@ def retried_by_asyncio(url, subscribe, handled):
     """The same on an event loop."""
 
     async def work():
-        async with pr.asyncio.Client(url) as client:
+        async with pr.asyncio.Client(url, operation_timeout_seconds=90) as client:
             consumer = await client.subscribe(
                 subscribe.topic, "billing", **FROM_START, schema=SHORT, enable_retry=True,
                 dead_letter_policy=pr.DeadLetterPolicy(2), delay_levels="1s",
@@ -141,7 +141,7 @@ def retried_by_a_subscriber(url, subscribe, handled):
         raise ValueError("no")
 
     policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(1))
-    with pr.Client(url) as client:
+    with pr.Client(url, operation_timeout_seconds=90) as client:
         options = {"retry_policy": policy, "schema": SHORT}
         with client.subscriber(subscribe.topic, "billing", handle, **options):
             eventually(lambda: len(handled) == 3)

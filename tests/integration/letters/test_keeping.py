@@ -63,7 +63,7 @@ def by_asyncio(client: pr.Client, topic: str, url: str) -> None:
     """On an event loop."""
 
     async def run() -> None:
-        async with pr.asyncio.Client(url) as own:
+        async with pr.asyncio.Client(url, operation_timeout_seconds=90) as own:
             consumer = await own.subscribe(topic, SUBSCRIPTION, **RETRYING)
             await consumer.dead_letter(await consumer.receive())
 
@@ -89,7 +89,7 @@ def test_every_shell_keeps_its_first_dead_letter(broker, admin, topic, swept):
     ]
     topics = [f"{topic}-{number}" for number in range(len(ways))]
     dead = [f"{each}-{SUBSCRIPTION}-DLQ" for each in topics]
-    with pr.Client(broker.service_url) as own:
+    with pr.Client(broker.service_url, operation_timeout_seconds=90) as own:
         for way, each in zip(ways, topics, strict=True):
             own.create_producer(each).send(b"order")
             way(own, each)
@@ -148,7 +148,7 @@ def test_the_first_dead_letter_after_a_deletion(
     monkeypatch.setattr(KEPT, 600 if ends == "closed" else 0)
     dead = f"{topic}-{SUBSCRIPTION}-DLQ"
     publish(b"first")
-    with pr.Client(broker.service_url) as own:
+    with pr.Client(broker.service_url, operation_timeout_seconds=90) as own:
         if shell == "subscriber":
             own.subscriber(topic, SUBSCRIPTION, reject).start()
         else:

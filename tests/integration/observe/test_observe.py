@@ -215,7 +215,7 @@ def test_log_records_are_structured(start, publish, topic, caplog):
 @pytest.mark.parametrize("end", ["consumer", "client", "shutdown"])
 def test_what_is_closed_shows_no_gauges(broker, topic, publish, metrics, end):
     """Its counters stay, for they never go back."""
-    client = pr.Client(broker.service_url)
+    client = pr.Client(broker.service_url, operation_timeout_seconds=90)
     consumer = client.subscribe(topic, SUBSCRIPTION, pulsar.ConsumerType.Shared, enable_retry=True)
     publish()
     consumer.reconsume_later(consumer.receive(SOON), delay=3600)

@@ -150,9 +150,9 @@ def modified(pull: Pull) -> pr.Delivery:
 def test_what_is_out_comes_back_when_the_client_closes(broker, topic, publish):
     """Nothing is lost with the process that had pulled it."""
     publish(b"order")
-    with pr.Client(broker.service_url) as first:
+    with pr.Client(broker.service_url, operation_timeout_seconds=90) as first:
         assert 1 == len(first.pull(topic, SUBSCRIPTION, timeout=60))
-    with pr.Client(broker.service_url) as second:
+    with pr.Client(broker.service_url, operation_timeout_seconds=90) as second:
         (delivery,) = second.pull(topic, SUBSCRIPTION, timeout=60)
         assert (b"order", 1) == (delivery.message.data(), delivery.attempt)
         delivery.ack()
@@ -237,7 +237,7 @@ def test_nobody_holds_what_it_does_not_work_on(
     for number in range(12):
         publish(b"%d" % number)
     (own,) = client.pull(topic, SUBSCRIPTION, max_messages=1, ack_deadline=600, **options)
-    with pr.Client(broker.service_url) as other:
+    with pr.Client(broker.service_url, operation_timeout_seconds=90) as other:
         others: list[pr.Delivery] = []
         while len(others) < 11 - partitions:
             others += other.pull(topic, SUBSCRIPTION, max_messages=5, **options)
@@ -251,7 +251,7 @@ def test_an_empty_pull_leaves_nothing_behind(broker, client, topic, publish):
     policy = pr.RetryPolicy(backoff=pr.Fixed(1))
     assert [] == client.pull(topic, SUBSCRIPTION, timeout=0.1, retry_policy=policy)
     publish(b"order")
-    with pr.Client(broker.service_url) as other:
+    with pr.Client(broker.service_url, operation_timeout_seconds=90) as other:
         (delivery,) = other.pull(topic, SUBSCRIPTION, timeout=60)
         delivery.nack(delay=1)
         (delivery,) = other.pull(topic, SUBSCRIPTION, timeout=60)

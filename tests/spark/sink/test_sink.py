@@ -61,7 +61,7 @@ def test_rows_go_where_they_should(spark, broker, write, retry, dead):
 
 def test_a_consumer_takes_a_retried_row_up(broker, write, topic, rows):
     """When it is due, as its next attempt, and in the end it dead-letters it as its own."""
-    with pr.Client(broker.service_url, logger=QUIET) as client:
+    with pr.Client(broker.service_url, operation_timeout_seconds=90, logger=QUIET) as client:
         consumer = client.subscribe(
             topic,
             SUBSCRIPTION,

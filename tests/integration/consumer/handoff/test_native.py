@@ -88,7 +88,7 @@ def test_every_form_of_message(client, topic):
 def test_shut_down_with_letters_in_flight(broker, client, topic):
     """After `Client.shutdown` each future is resolved, and each message is there."""
     fill(client, topic)
-    own = pr.Client(broker.service_url, logger=QUIET)
+    own = pr.Client(broker.service_url, operation_timeout_seconds=90, logger=QUIET)
     futures = handed_on(own.subscribe(topic, SUBSCRIPTION, **RETRYING), delay=0)
     own.shutdown()
     eventually(lambda: all(each.done() for each in futures))

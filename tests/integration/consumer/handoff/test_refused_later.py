@@ -48,7 +48,7 @@ class Properties(Sizes):
 def is_refused(url, topic, delay):
     """Tell whether *topic* refuses a large message of *delay* by now."""
     answered = threading.Event()
-    client = pulsar.Client(url)
+    client = pulsar.Client(url, operation_timeout_seconds=90)
     try:
         producer = client.create_producer(topic)
         producer.send_async(

@@ -165,7 +165,9 @@ def test_what_lies_between_chunks_is_not_retried(broker, client, topic):
     big = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
     sent = threading.Event()
     count = 0
-    with pr.Client(broker.service_url, logger=QUIET) as other:  # by a connection of its own
+    with pr.Client(
+        broker.service_url, operation_timeout_seconds=90, logger=QUIET
+    ) as other:  # by a connection of its own
         small = other.create_producer(topic, batching_enabled=False)
         big.send_async(4 * BIG, lambda *_: sent.set())
         while not sent.is_set():
