@@ -47,11 +47,6 @@ class Namespaces:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def names(self, tenant: str) -> list[str]:
-        """Return the namespaces of a tenant, ``tenant/namespace``, sorted."""
-        names: list[str] = self._transport.json("GET", f"namespaces/{quoted(tenant)}")
-        return sorted(names)
-
     def topics(self, namespace: str) -> list[str]:
         """Return the full names of the topics, sorted; a partitioned topic is one name.
 

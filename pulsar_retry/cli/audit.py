@@ -7,7 +7,6 @@ import json
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.completing import complete_namespace
 from pulsar_retry.cli._common.output import busy, show_json, table
 from pulsar_retry.ops.audit import AuditEntry, read_audit
 from pulsar_retry.ops.formatting import short
@@ -42,7 +41,7 @@ Examples:
   pulsar-retry audit ls
   pulsar-retry audit ls shop/orders --limit 100 --json"""
 )
-@click.argument("namespace", default="public/default", shell_complete=complete_namespace)
+@click.argument("namespace", default="public/default")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),

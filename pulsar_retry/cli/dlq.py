@@ -11,11 +11,6 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.completing import (
-    complete_namespace,
-    complete_subscription,
-    complete_topic,
-)
 from pulsar_retry.cli._common.export import Export
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.letters import full, line, show_groups
@@ -35,7 +30,6 @@ __all__ = ["command"]
 _through = click.option(
     "--dlq-subscription",
     metavar="NAME",
-    shell_complete=complete_subscription,
     help="Leave out letters that this subscription of the DLQ has acknowledged.  "
     "[default: pulsar-retry, or the only one]",
 )
@@ -68,7 +62,7 @@ Examples:
   pulsar-retry dlq ls
   pulsar-retry dlq ls shop/orders --all --json"""
 )
-@click.argument("namespace", default="public/default", shell_complete=complete_namespace)
+@click.argument("namespace", default="public/default")
 @click.option("--all", "everything", is_flag=True, help="Show topics without letters too.")
 @json_option
 @cluster_options
@@ -108,7 +102,7 @@ Examples:
   pulsar-retry dlq show orders-billing-DLQ --reason invalid --since 2h
   pulsar-retry dlq show orders-billing-DLQ 12:7"""
 )
-@click.argument("dlq", shell_complete=complete_topic("dead_letter"))
+@click.argument("dlq")
 @click.argument("message_id", required=False)
 @filter_options
 @click.option(
@@ -193,7 +187,7 @@ Examples:
   pulsar-retry dlq tail orders-billing-DLQ
   pulsar-retry dlq tail orders-billing-DLQ --reason timeout --json | jq .payload"""
 )
-@click.argument("dlq", shell_complete=complete_topic("dead_letter"))
+@click.argument("dlq")
 @filter_options
 @click.option(
     "--count", type=click.IntRange(min=1), metavar="N", help="End after this number of letters."
@@ -223,7 +217,7 @@ Examples:
   pulsar-retry dlq export orders-billing-DLQ > dead.jsonl
   pulsar-retry dlq export orders-billing-DLQ --output dead.parquet --reason invalid""",
 )
-@click.argument("dlq", shell_complete=complete_topic("dead_letter"))
+@click.argument("dlq")
 @filter_options
 @click.option(
     "--output",

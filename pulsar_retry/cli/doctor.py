@@ -6,7 +6,6 @@ import attrs
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.options import naming_option
 from pulsar_retry.cli._common.output import clean, show_json
 from pulsar_retry.ops.doctor import check_up
@@ -33,8 +32,8 @@ Examples:
   pulsar-retry doctor orders billing
   pulsar-retry doctor shop/orders/orders billing --naming tdmq-2.7.2 --json""",
 )
-@click.argument("topic", shell_complete=complete_topic(None))
-@click.argument("subscription", shell_complete=complete_subscription)
+@click.argument("topic")
+@click.argument("subscription")
 @naming_option("retry and dead-letter topics")
 @click.option(
     "--retry-letter-topic", metavar="TOPIC", help="The retry topic.  [default: by --naming]"

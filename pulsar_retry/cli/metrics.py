@@ -11,7 +11,6 @@ import click
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.completing import complete_namespace
 from pulsar_retry.cli._common.options import address
 from pulsar_retry.cli._common.output import show_json
 from pulsar_retry.observe.serving import serve_registry
@@ -33,7 +32,7 @@ Examples:
   pulsar-retry metrics shop/orders shop/returns --listen 0.0.0.0:9469
   pulsar-retry metrics --once""",
 )
-@click.argument("namespaces", nargs=-1, metavar="[NAMESPACE]...", shell_complete=complete_namespace)
+@click.argument("namespaces", nargs=-1, metavar="[NAMESPACE]...")
 @click.option(
     "--listen",
     default="127.0.0.1:9469",

@@ -13,7 +13,6 @@ import pulsar
 from click.core import ParameterSource
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.options import (
     FILE,
     address,
@@ -59,9 +58,8 @@ _serve_options = with_options(
         multiple=True,
         required=True,
         help="Repeatable.",
-        shell_complete=complete_topic(None),
     ),
-    click.option("--subscription", required=True, shell_complete=complete_subscription),
+    click.option("--subscription", required=True),
     click.option(
         "--endpoint",
         envvar="PULSAR_PUSH_ENDPOINT",

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.operator import operator_options
 from pulsar_retry.cli._common.options import dry_run_option, yes_option
 from pulsar_retry.cli._common.seek import carry_out, grace_option, letter_options, subscription_of
@@ -34,8 +33,8 @@ Examples:
   pulsar-retry seek orders billing --to 12:7:0             this message and what came after it
   pulsar-retry seek orders billing --to snapshot:before-deploy""",
 )
-@click.argument("topic", shell_complete=complete_topic(None))
-@click.argument("subscription", shell_complete=complete_subscription)
+@click.argument("topic")
+@click.argument("subscription")
 @click.option(
     "--to",
     required=True,

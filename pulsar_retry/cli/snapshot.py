@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.operator import Operator, operator_options
 from pulsar_retry.cli._common.options import dry_run_option, yes_option
 from pulsar_retry.cli._common.output import ask, busy, check_can_ask, clean, show_json, table
@@ -64,8 +63,8 @@ Examples:
   pulsar-retry snapshot create orders billing
   pulsar-retry snapshot create orders billing --name before-deploy --label release=41 --json"""
 )
-@click.argument("topic", shell_complete=complete_topic(None))
-@click.argument("subscription", shell_complete=complete_subscription)
+@click.argument("topic")
+@click.argument("subscription")
 @click.option(
     "--name", metavar="NAME", help="The name of the snapshot.  [default: made from the time]"
 )
@@ -105,7 +104,7 @@ Examples:
   pulsar-retry snapshot ls orders
   pulsar-retry snapshot ls --namespace shop/orders --json"""
 )
-@click.argument("topic", required=False, shell_complete=complete_topic(None))
+@click.argument("topic", required=False)
 @click.option(
     "--namespace", metavar="NAME", help="All topics of this namespace.  [default: public/default]"
 )
@@ -150,7 +149,7 @@ def ls(
 
 
 @command.command()
-@click.argument("topic", shell_complete=complete_topic(None))
+@click.argument("topic")
 @click.argument("name")
 @json_option
 @cluster_options
@@ -165,8 +164,8 @@ Examples:
   pulsar-retry snapshot restore orders billing before-deploy --dry-run
   pulsar-retry snapshot restore orders billing-test before-deploy --yes"""
 )
-@click.argument("topic", shell_complete=complete_topic(None))
-@click.argument("subscription", shell_complete=complete_subscription)
+@click.argument("topic")
+@click.argument("subscription")
 @click.argument("name")
 @grace_option
 @letter_options
@@ -202,7 +201,7 @@ def restore(
 
 
 @command.command()
-@click.argument("topic", shell_complete=complete_topic(None))
+@click.argument("topic")
 @click.argument("name")
 @_label_option
 @json_option
@@ -215,7 +214,7 @@ def label(
 
 
 @command.command()
-@click.argument("topic", shell_complete=complete_topic(None))
+@click.argument("topic")
 @click.argument("name")
 @yes_option
 @json_option
@@ -234,7 +233,7 @@ def rm(*, cluster: Cluster, who: Operator, topic: str, name: str, yes: bool, as_
 
 
 @command.command()
-@click.argument("topic", required=False, shell_complete=complete_topic(None))
+@click.argument("topic", required=False)
 @click.option(
     "--namespace", metavar="NAME", help="All topics of this namespace.  [default: public/default]"
 )

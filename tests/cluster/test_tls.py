@@ -70,7 +70,7 @@ def test_a_certificate_of_another_authority_is_refused(stranger, topic):
     with pytest.raises(pulsar.ConnectError):
         publish(stranger, topic, REFUSED)
     with pytest.raises(AdminError, match="CERTIFICATE_VERIFY_FAILED"), stranger.admin() as admin:
-        admin.namespaces.names("public")
+        admin.namespaces.topics("public/default")
 
 
 def test_a_certificate_for_another_host_is_refused(cluster, as_localhost, topic):
@@ -79,7 +79,7 @@ def test_a_certificate_for_another_host_is_refused(cluster, as_localhost, topic)
     with pytest.raises(pulsar.ConnectError):
         publish(connection, topic, REFUSED)
     with pytest.raises(AdminError, match="not valid for 'localhost'"), connection.admin() as admin:
-        admin.namespaces.names("public")
+        admin.namespaces.topics("public/default")
 
 
 @pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ from click.core import ParameterSource
 from pulsar_retry.cli._common.options import as_argument
 from pulsar_retry.replay.cluster import Cluster
 
-__all__ = ["CONNECTION", "cluster_of", "cluster_options", "json_option"]
+__all__ = ["CONNECTION", "cluster_options", "json_option"]
 
 #: The parameters that say where the cluster is.
 _KEYS = (
@@ -34,15 +33,6 @@ CONNECTION = (
 
 #: The option of all verbs that print data.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-def cluster_of(params: Mapping[str, Any]) -> Cluster:
-    """Return the cluster of a command that is being completed, from its parameters so far.
-
-    Raises:
-        ConfigError: a setting is invalid.
-    """
-    return _cluster({key: params.get(key) for key in _KEYS})
 
 
 def _cluster_of_options(given: dict[str, Any]) -> Cluster:

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.letters import show_groups
 from pulsar_retry.cli._common.operator import Operator
 from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json
@@ -42,13 +41,10 @@ _WHAT = (
 #: is for people; and for how long it reads at least.
 _PATIENCE, _LEAST = 4.0, 1.0
 
-dlqs_argument = click.argument(
-    "dlqs", metavar="DLQ...", nargs=-1, required=True, shell_complete=complete_topic("dead_letter")
-)
+dlqs_argument = click.argument("dlqs", metavar="DLQ...", nargs=-1, required=True)
 dlq_subscription_option = click.option(
     "--dlq-subscription",
     metavar="NAME",
-    shell_complete=complete_subscription,
     help="The DLQ's subscription through which letters are taken.  [default: pulsar-retry, or the "
     "only one]",
 )

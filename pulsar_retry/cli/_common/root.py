@@ -22,8 +22,6 @@ __all__ = ["run"]
 _VERBS = Path(__file__).parents[1]
 _PACKAGE = "pulsar_retry.cli"
 
-#: A shell that asks for words sets this; click reads it.
-_COMPLETES = "_PULSAR_RETRY_COMPLETE"
 _FAILED = 1
 _WRONG_USAGE = 2
 
@@ -62,10 +60,6 @@ def run(arguments: Sequence[str] | None, began: float) -> int:
         arguments: The arguments; None means those of this process.
         began: When the command began, by the monotonic clock.
     """
-    if _COMPLETES in os.environ:
-        from pulsar_retry.cli._common.completing import register_shells  # noqa: PLC0415 - rare
-
-        register_shells()
     try:
         # Without standalone_mode, click returns its exit code, or the verb's own result.
         code = _root.main(arguments, prog_name="pulsar-retry", standalone_mode=False, obj=began)

@@ -194,7 +194,7 @@ def test_the_url_is_looked_at_once(api) -> None:
     api.answer(200, ["b"])
 
     with Cluster(admin_url=api.url).admin() as admin:
-        assert [["a"], ["b"]] == [admin.namespaces.names("public") for _ in range(2)]
+        assert [["a"], ["b"]] == [admin.namespaces.policy("a/b", "x") for _ in range(2)]
 
 
 def test_a_server_that_never_answers(monkeypatch) -> None:
@@ -206,7 +206,7 @@ def test_a_server_that_never_answers(monkeypatch) -> None:
             Cluster(admin_url=url).admin() as admin,
             pytest.raises(pr.AdminError, match=f"{url} was not reached: ReadTimeoutError"),
         ):
-            admin.namespaces.names("public")
+            admin.namespaces.topics("public/default")
         server.settimeout(30)
         server.accept()[0].close()
         server.settimeout(0.5)
@@ -294,7 +294,7 @@ def test_names_are_quoted(topic, path) -> None:
         lambda admin, name: admin.topics.stats(f"persistent://a/{name}/c"),
         lambda admin, name: admin.topics.stats(f"persistent://{name}/b/c"),
         lambda admin, name: admin.namespaces.topics(f"a/{name}"),
-        lambda admin, name: admin.namespaces.names(name),
+        lambda admin, name: admin.namespaces.topics(f"{name}/b"),
         lambda admin, name: admin.subscriptions.delete("a/b/c", name),
         lambda admin, name: admin.subscriptions.skip_all("a/b/c", name),
     ],
