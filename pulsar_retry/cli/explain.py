@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from pulsar_retry.policy.actions import DeadLetter
+from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT
 from pulsar_retry.policy.durations import text_of
 from pulsar_retry.policy.explain import PRESETS, SCHEDULE_SETTINGS, Schedule, Step, explain
 from pulsar_retry.policy.retry import policy_of_texts
@@ -56,7 +57,8 @@ def command(
     """
     texts = dict(zip(SCHEDULE_SETTINGS, (max_attempts, max_age, backoff, jitter), strict=True))
     policy = policy_of_texts(texts, PRESETS[preset]() if preset else None)
-    settings = {name: policy.setting(name) for name in SCHEDULE_SETTINGS}
+    settings = {name: getattr(policy, name) for name in SCHEDULE_SETTINGS}
+    settings["max_attempts"] = settings["max_attempts"] or DEFAULT_MAX_REDELIVER_COUNT + 1
     schedule = explain(policy, attempts=attempts)
     if as_json:
         click.echo(json.dumps(_facts(settings, schedule)))

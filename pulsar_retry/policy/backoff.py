@@ -1,16 +1,23 @@
-"""Backoffs: how long to wait before a message is delivered again."""
+"""Backoffs: how long to wait before a message is delivered again, and how jitter spreads delays.
+
+Jitter keeps messages that failed together from returning together. Different messages have
+different keys, so no random numbers are needed: the same message and attempt always have the same
+delay. Pure.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import one_of
 from pulsar_retry.policy.durations import Duration, number, seconds, seconds_of_text, text_of
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels, levels_of
 
 
 class Backoff(Protocol):
@@ -111,10 +118,6 @@ class Exponential:
         return min(grown, self.maximum)
 
 
-def _table(value: DelayLevels | str) -> DelayLevels:
-    return DelayLevels.parse(value)
-
-
 @attrs.frozen
 class Levels:
     """The delays of a table, one level after the other, then the last one: as TDMQ retries.
@@ -124,7 +127,7 @@ class Levels:
     """
 
     delay_levels: DelayLevels = attrs.field(
-        default=DelayLevels.parse(DEFAULT_DELAY_LEVELS), converter=_table
+        default=DelayLevels.parse(DEFAULT_DELAY_LEVELS), converter=levels_of
     )
 
     def __str__(self) -> str:
@@ -149,17 +152,16 @@ class _Function:
         return self.function(attempt)
 
 
+#: What is accepted where a backoff is wanted.
+BackoffLike = Backoff | DelayLevels | str | Callable[[int], Duration]
+
 _ACCEPTED = (
     "a backoff such as Exponential(10, 600), a function from attempts to seconds, or text such as "
     '"immediate", "fixed 5s", "exponential 10s 10m" or "levels 1s 5s 10s"'
 )
 
 
-#: What is accepted where a backoff is wanted.
-BackoffLike = Backoff | DelayLevels | str | Callable[[int], Duration]
-
-
-def backoff_of(backoff: Any) -> Backoff:
+def backoff_of(backoff: BackoffLike) -> Backoff:
     """Return a backoff from any of the accepted forms.
 
     Raises:
@@ -172,7 +174,7 @@ def backoff_of(backoff: Any) -> Backoff:
     if isinstance(backoff, type):
         raise ConfigError.bad("backoff", backoff, _ACCEPTED)
     if callable(getattr(backoff, "delay", None)):
-        return backoff  # type: ignore[no-any-return]
+        return backoff  # type: ignore[return-value]
     if callable(backoff):
         return _Function(backoff)
     raise ConfigError.bad("backoff", backoff, _ACCEPTED)
@@ -203,3 +205,42 @@ def _growth(text: str) -> float:
 
 def _durations(texts: list[str]) -> list[float]:
     return [seconds_of_text("backoff", text) for text in texts]
+
+
+# -- jitter ---------------------------------------------------------------------------------------
+
+#: How delays are spread. ``"none"``; ``"upward"``: evenly from the backoff's delay to 1.2 times
+#: this delay; ``"full"``: evenly from 0 to the backoff's delay.
+Jitter = Literal["none", "upward", "full"]
+
+#: How much longer than the backoff's delay one with upward jitter may be, as a part of it.
+_UPWARD = 0.2
+
+
+def checked_jitter(value: Jitter) -> Jitter:
+    """Return *value*.
+
+    Raises:
+        ConfigError: it is no jitter.
+    """
+    one_of("jitter", value, get_args(Jitter))
+    return value
+
+
+def span(jitter: Jitter, backoff: Backoff, attempt: int) -> tuple[float, float]:
+    """Return the shortest and the longest delay after failure number *attempt*, in seconds."""
+    delay = backoff.delay(attempt)
+    if jitter == "upward":
+        return delay, delay * (1 + _UPWARD)
+    return (0.0 if jitter == "full" else delay), delay
+
+
+def spread(jitter: Jitter, backoff: Backoff, attempt: int, key: str) -> float:
+    """Return the delay of the message *key* after failure number *attempt*, in seconds."""
+    shortest, longest = span(jitter, backoff, attempt)
+    if jitter == "none":
+        return shortest
+    text = f"{attempt} {key}".encode(errors="surrogatepass")
+    digest = hashlib.blake2b(text, digest_size=8).digest()
+    fraction = (int.from_bytes(digest) >> 11) / (1 << 53)  # at least 0 and below 1
+    return shortest + (longest - shortest) * fraction

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import wraps
-from typing import Any, TypeVar, cast
-
-import attrs
+from typing import Any
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
@@ -70,24 +67,6 @@ def one_of(argument: str, value: str, accepted: tuple[str, ...]) -> str:
         ConfigError: the value is not accepted.
     """
     if value not in accepted:
-        raise ConfigError.bad(argument, value, " or ".join(f'"{each}"' for each in accepted))
+        *others, last = (f'"{each}"' for each in accepted)
+        raise ConfigError.bad(argument, value, f"{', '.join(others)} or {last}")
     return value
-
-
-Class = TypeVar("Class", bound=type[Any])
-
-
-def keywords_only(cls: Class) -> Class:
-    """Make an attrs class show, in its error for positional arguments, the correct spelling."""
-    made = cls.__init__
-
-    @wraps(made)
-    def init(self: Any, *positional: object, **named: object) -> None:
-        if positional:
-            example = f"{cls.__name__}({attrs.fields(cls)[0].name}={positional[0]!r})"
-            text = f"{cls.__name__} takes keyword arguments only, for example {example}"
-            raise TypeError(text)
-        made(self, **named)
-
-    cls.__init__ = cast("Any", init)
-    return cls

@@ -37,7 +37,7 @@ def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
     use none.
 
     Args:
-        policy: The subscriber's policy. Its open settings have their defaults.
+        policy: The subscriber's policy.
         attempt: The number of the failed attempt; the first delivery is 1.
         failure: The failure.
 
@@ -87,7 +87,7 @@ def retry_or_dead(
     """Return *retry* if the limits of attempts and age allow it, otherwise the dead letter."""
     if retry.counted and exhausted(attempt, policy.limit):
         return DeadLetter(RETRIES_EXHAUSTED)
-    if age + retry.delay > policy.age_limit:
+    if age + retry.delay > policy.max_age:
         return DeadLetter(TOO_OLD)
     return retry
 

@@ -68,7 +68,7 @@ def explain(policy: RetryPolicy, *, attempts: int | None = None) -> Schedule:
     the schedule has the highest possible number.
 
     Args:
-        policy: The policy. Its open settings have their defaults.
+        policy: The policy.
         attempts: The maximum number of steps. None: all steps (10 000 at most), or 20 for a policy
             without an end.
 
@@ -90,5 +90,5 @@ def explain(policy: RetryPolicy, *, attempts: int | None = None) -> Schedule:
             break
         delay = (soonest.delay, latest.delay)
         steps.append(Step(attempt, (shortest, longest), action, delay))
-        shortest, longest = shortest + delay[0], min(longest + delay[1], policy.age_limit)
+        shortest, longest = shortest + delay[0], min(longest + delay[1], policy.max_age)
     return Schedule(tuple(steps))

@@ -85,3 +85,8 @@ class DelayLevels:
         """
         level = self.clamp(level)
         return self.delays[level - 1] if level else 0.0
+
+
+def levels_of(table: DelayLevels | str) -> DelayLevels:
+    """Return what `DelayLevels.parse` returns; attrs converts with functions only."""
+    return DelayLevels.parse(table)

@@ -5,20 +5,27 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, lru_cache
-from types import MappingProxyType
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.actions import RetryLater
-from pulsar_retry.policy.backoff import Backoff, BackoffLike, Exponential, Levels, backoff_of
-from pulsar_retry.policy.checks import keywords_only, whole
+from pulsar_retry.policy.backoff import (
+    Backoff,
+    Exponential,
+    Jitter,
+    Levels,
+    backoff_of,
+    checked_jitter,
+    span,
+    spread,
+)
+from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT, DeadLetterPolicy
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, seconds_of_text
-from pulsar_retry.policy.jitter import NONE, UPWARD, Jitter, checked_jitter, span, spread
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels, levels_of
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -51,59 +58,39 @@ def _max_attempts(value: float | None) -> float | None:
     return whole("max_attempts", value, accepted=accepted)
 
 
-def _max_age(value: Duration | None) -> float | None:
-    if value is None:
-        return None
+def _max_age(value: Duration) -> float:
     return math.inf if value == math.inf else seconds("max_age", value)
 
 
-def _backoff(value: BackoffLike | None) -> Backoff | None:
-    return None if value is None else backoff_of(value)
+_DEFAULT_BACKOFF = Exponential()
 
 
-def _jitter(value: Jitter | None) -> Jitter | None:
-    return None if value is None else checked_jitter(value)
+def _usual_jitter(policy: RetryPolicy) -> Jitter:
+    # Whoever chooses delays gets these delays.
+    return "upward" if policy.backoff is _DEFAULT_BACKOFF else "none"
 
 
-def _levels(value: DelayLevels | str | None) -> DelayLevels | None:
-    return None if value is None else DelayLevels.parse(value)
+def _usual_levels(policy: RetryPolicy) -> DelayLevels:
+    return (policy.backoff if isinstance(policy.backoff, Levels) else Levels()).delay_levels
 
 
-def _kinds(argument: str, value: Kinds | None) -> tuple[type[Exception], ...] | None:
-    if value is None:
-        return None
-    kinds = tuple(value) if isinstance(value, Iterable) else (value,)
-    if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
-        raise ConfigError.bad(argument, value, "a class of Exception, or several")
-    return kinds
+def _listed(value: Kinds) -> tuple[type[Exception], ...]:
+    is_one = isinstance(value, str) or not isinstance(value, Iterable)
+    return (value,) if is_one else tuple(value)  # type: ignore[arg-type,return-value]
 
 
-def _retry_on(value: Kinds | None) -> tuple[type[Exception], ...] | None:
-    return _kinds("retry_on", value)
+def _retried(value: Kinds | None) -> tuple[type[Exception], ...] | None:
+    return None if value is None else _listed(value)
 
 
-def _dead_letter_on(value: Kinds | None) -> tuple[type[Exception], ...] | None:
-    return _kinds("dead_letter_on", value)
-
-
-def _drop_on(value: Kinds | None) -> tuple[type[Exception], ...] | None:
-    return _kinds("drop_on", value)
-
-
-def _stop_on(value: Kinds | None) -> tuple[type[Exception], ...] | None:
-    return _kinds("stop_on", value)
-
-
-@keywords_only
 @attrs.frozen(kw_only=True)
 class RetryPolicy:
     """Which failures are retried, how often and when. Every part is optional.
 
-    A part that is None has its default. To judge an error, the policy looks for the nearest of its
-    classes in the four lists, so a subclass can be treated differently from its base. The same
-    class in two lists is refused. If the lists do not name the error, the policy judges the error
-    that it was raised from (``raise … from``), and so on. Last come the members of an exception
-    group: the most severe verdict counts.
+    To judge an error, the policy looks for the nearest of its classes in the four lists, so a
+    subclass can be treated differently from its base. The same class in two lists is refused. If
+    the lists do not name the error, the policy judges the error that it was raised from (``raise …
+    from``), and so on. Last come the members of an exception group: the most severe verdict counts.
 
     Attributes:
         max_attempts: After this number of attempts, including the first one, a message is dead.
@@ -131,22 +118,26 @@ class RetryPolicy:
     """
 
     max_attempts: float | None = attrs.field(default=None, converter=_max_attempts)
-    max_age: float | None = attrs.field(default=None, converter=_max_age)
-    backoff: Backoff | None = attrs.field(default=None, converter=_backoff)
-    jitter: Jitter | None = attrs.field(default=None, converter=_jitter)
-    delay_levels: DelayLevels | None = attrs.field(default=None, converter=_levels)
-    retry_on: tuple[type[Exception], ...] | None = attrs.field(default=None, converter=_retry_on)
-    dead_letter_on: tuple[type[Exception], ...] | None = attrs.field(
-        default=None, converter=_dead_letter_on
+    max_age: float = attrs.field(default=math.inf, converter=_max_age)
+    backoff: Backoff = attrs.field(default=_DEFAULT_BACKOFF, converter=backoff_of)
+    jitter: Jitter = attrs.field(
+        default=attrs.Factory(_usual_jitter, takes_self=True), converter=checked_jitter
     )
-    drop_on: tuple[type[Exception], ...] | None = attrs.field(default=None, converter=_drop_on)
-    stop_on: tuple[type[Exception], ...] | None = attrs.field(default=None, converter=_stop_on)
+    delay_levels: DelayLevels = attrs.field(
+        default=attrs.Factory(_usual_levels, takes_self=True), converter=levels_of
+    )
+    retry_on: tuple[type[Exception], ...] | None = attrs.field(default=None, converter=_retried)
+    dead_letter_on: tuple[type[Exception], ...] = attrs.field(default=(), converter=_listed)
+    drop_on: tuple[type[Exception], ...] = attrs.field(default=(), converter=_listed)
+    stop_on: tuple[type[Exception], ...] = attrs.field(default=(), converter=_listed)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse values that contradict each other."""
+        """Refuse what is no error in a list, and an error in two of them."""
         seen: dict[type[Exception], str] = {}
         for name, _ in _LISTS:
             for kind in getattr(self, name) or ():
+                if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                    raise ConfigError.bad(name, kind, "a class of Exception, or several")
                 if seen.setdefault(kind, name) != name:
                     raise ConfigError.bad(name, kind, f"classes that are not in {seen[kind]}")
 
@@ -193,79 +184,60 @@ class RetryPolicy:
             return self
         return attrs.evolve(self, max_attempts=dead_letter_policy.max_redeliver_count + 1)
 
-    def setting(self, name: str) -> Any:
-        """Return the value of a part, or its default if it is None."""
-        value = getattr(self, name)
-        if value is not None:
-            return value
-        if name == "delay_levels":
-            backoff = self.setting("backoff")
-            return (backoff if isinstance(backoff, Levels) else Levels()).delay_levels
-        if name == "jitter" and self.backoff is not None:
-            return NONE  # whoever chooses delays gets these delays
-        return _DEFAULTS[name]
-
     # -- for `decide` -------------------------------------------------------------------------
 
     @cached_property
     def limit(self) -> int:
         """The number of retries: N, as in the dead-letter policy and on the wire."""
-        return int(min(self.setting("max_attempts") - 1, _NO_LIMIT))
+        return int(min((self.max_attempts or DEFAULT_MAX_REDELIVER_COUNT + 1) - 1, _NO_LIMIT))
 
     @property
     def has_end(self) -> bool:
         """Whether a message that always fails is dead-lettered at some time."""
-        return self.limit < _NO_LIMIT or self.age_limit < math.inf
-
-    @cached_property
-    def age_limit(self) -> float:
-        """The age limit: no retry takes place later than this many seconds after publication."""
-        return float(self.setting("max_age"))
+        return self.limit < _NO_LIMIT or self.max_age < math.inf
 
     def verdict(self, error: Exception) -> Verdict:
         """Return what happens to a message whose handler raised *error*."""
-        return self._named(error, frozenset()) or self._unnamed
+        return self._named(error) or self._unnamed
 
     def lists(self, error: Exception) -> bool:
         """Tell whether a list of errors that are not retried names *error*."""
-        return self._named(error, frozenset()) not in {None, "retry"}
+        return self._named(error) not in {None, "retry"}
 
     @cached_property
     def _unnamed(self) -> Verdict:
         return "retry" if self.retry_on is None else "dead_letter"
 
     @cached_property
-    def _lists(self) -> tuple[tuple[type[Exception], ...] | None, ...]:
-        return tuple(getattr(self, name) for name, _ in _LISTS)
+    def _verdicts(self) -> list[tuple[type[Exception], Verdict]]:
+        """The classes in the lists; without a dictionary, because some metaclasses have no hash."""
+        return [(kind, verdict) for name, verdict in _LISTS for kind in getattr(self, name) or ()]
 
-    @cached_property
-    def _delays(self) -> tuple[Backoff, Jitter]:
-        return self.setting("backoff"), self.setting("jitter")
+    def _named(self, error: BaseException, *seen: BaseException) -> Verdict | None:
+        """Return the lists' verdict on the error, its causes or members; None if there is none.
 
-    def _named(self, error: BaseException, seen: frozenset[int]) -> Verdict | None:
-        """Return the lists' verdict on the error, its causes or members; None if there is none."""
-        kind: Any = type(error)  # mypy does not know that classes have hashes
-        try:
-            verdict = _of_class(kind, self._lists)
-        except TypeError:  # classes of an unusual metaclass may have none
-            verdict = _of_class.__wrapped__(kind, self._lists)
-        if verdict is not None:
-            return verdict
-        seen |= {id(error)}  # the chain of causes can lead back to an error
+        *seen* are the errors that it has caused: a chain of causes can lead back to one of them.
+        """
+        for each in type(error).__mro__:
+            for kind, verdict in self._verdicts:
+                if each is kind:
+                    return verdict
+        seen = (*seen, error)
         cause = error.__cause__
-        if cause is not None and id(cause) not in seen and (found := self._named(cause, seen)):
-            return found
+        if cause is not None and not any(cause is each for each in seen):
+            found = self._named(cause, *seen)
+            if found is not None:
+                return found
         if isinstance(error, BaseExceptionGroup):
-            found_all = [self._named(each, seen) for each in error.exceptions]
+            found_all = [self._named(each, *seen) for each in error.exceptions]
             if any(found_all):
                 return min((each or self._unnamed for each in found_all), key=_STRONGEST.index)
         return None
 
     def at_level(self, level: int) -> RetryLater:
         """Return the retry for a delay level."""
-        table: DelayLevels = self.setting("delay_levels")
-        level = table.clamp(level)
-        return RetryLater(table.delay(level), level=level)
+        level = self.delay_levels.clamp(level)
+        return RetryLater(self.delay_levels.delay(level), level=level)
 
     def after(self, attempt: int, key: str) -> RetryLater:
         """Return the retry of the message *key* after failure number *attempt*, by the backoff.
@@ -273,13 +245,12 @@ class RetryPolicy:
         If a user's own backoff fails, this is logged and the default backoff is used instead.
         Otherwise the message would return without a delay, or be lost.
         """
-        backoff, jitter = self._delays
         try:
-            delay = _seconds(spread(jitter, backoff, attempt, key))
+            delay = _seconds(spread(self.jitter, self.backoff, attempt, key))
         except Exception:  # noqa: BLE001 - it is the user's own code that fails
-            _log.exception("%r failed; the default backoff is used instead", backoff)
+            _log.exception("%r failed; the default backoff is used instead", self.backoff)
             return RetryLater(_DEFAULT_BACKOFF.delay(attempt))
-        return _retry(backoff, attempt, delay)
+        return _retry(self.backoff, attempt, delay)
 
     def span(self, attempt: int) -> tuple[RetryLater, RetryLater]:
         """Return the earliest and the latest retry that `after` can return.
@@ -287,21 +258,8 @@ class RetryPolicy:
         Raises:
             Exception: any exception of a user's own backoff.
         """
-        backoff, jitter = self._delays
-        soonest, latest = map(_seconds, span(jitter, backoff, attempt))
-        return _retry(backoff, attempt, soonest), _retry(backoff, attempt, latest)
-
-
-@lru_cache(1024)  # a handler raises errors of a few classes
-def _of_class(
-    kind: type[BaseException], lists: tuple[tuple[type[Exception], ...] | None, ...]
-) -> Verdict | None:
-    """Return the verdict of the nearest class in the lists, which are in the order of `_LISTS`."""
-    for each in kind.__mro__:
-        for (_, verdict), kinds in zip(_LISTS, lists, strict=True):
-            if each in (kinds or ()):
-                return verdict
-    return None
+        soonest, latest = map(_seconds, span(self.jitter, self.backoff, attempt))
+        return _retry(self.backoff, attempt, soonest), _retry(self.backoff, attempt, latest)
 
 
 def _retry(backoff: Backoff, attempt: int, delay: float) -> RetryLater:
@@ -315,13 +273,12 @@ def _seconds(delay: Duration) -> float:
     return min(seconds("delay", delay), MAX_DELAY)
 
 
-def _attempts_of_text(text: str) -> float | None:
+def _attempts_of_text(text: str) -> float:
     if text == "inf":
         return math.inf
     if not text.isdecimal() or not text.isascii():
         raise ConfigError.bad("max_attempts", text, "a whole number, 1 or more, or inf")
-    # Python parses at most 4300 digits, and a Java int has ten.
-    return _max_attempts(int(text[:20]))
+    return int(text[:20])  # Python parses at most 4300 digits, and a Java int has ten
 
 
 def _age_of_text(text: str) -> float:
@@ -329,14 +286,12 @@ def _age_of_text(text: str) -> float:
 
 
 #: The function that parses the text of each setting that has a text form.
-_READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
-    {
-        "max_attempts": _attempts_of_text,
-        "max_age": _age_of_text,
-        "backoff": backoff_of,
-        "jitter": cast("Callable[[str], Jitter]", checked_jitter),
-    }
-)
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "max_attempts": _attempts_of_text,
+    "max_age": _age_of_text,
+    "backoff": backoff_of,
+    "jitter": cast("Callable[[str], Jitter]", checked_jitter),
+}
 
 
 def policy_of_texts(
@@ -352,20 +307,4 @@ def policy_of_texts(
         ConfigError: a text is invalid.
     """
     given = {name: _READERS[name](text) for name, text in texts.items() if text is not None}
-    return attrs.evolve(policy or RetryPolicy(), **given)
-
-
-_DEFAULT_BACKOFF = Exponential()
-
-_DEFAULTS = MappingProxyType(
-    {
-        "max_attempts": DEFAULT_MAX_REDELIVER_COUNT + 1,
-        "max_age": math.inf,
-        "backoff": _DEFAULT_BACKOFF,
-        "jitter": UPWARD,
-        "retry_on": None,  # all errors that the other lists do not name
-        "dead_letter_on": (),
-        "drop_on": (),
-        "stop_on": (),
-    }
-)
+    return RetryPolicy(**given) if policy is None else attrs.evolve(policy, **given)

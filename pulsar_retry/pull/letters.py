@@ -6,17 +6,13 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels, levels_of
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
 
 
 def _naming(value: NamingLike) -> Naming:
     return Naming.of(value)
-
-
-def _levels(value: str | DelayLevels) -> DelayLevels:
-    return DelayLevels.parse(value)
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +43,7 @@ class Letters:
     redact: Redact | None = attrs.field(default=None)
     letter_send_timeout: Duration = 30.0
     delay_levels: DelayLevels = attrs.field(
-        default=DelayLevels.parse(DEFAULT_DELAY_LEVELS), converter=_levels
+        default=DelayLevels.parse(DEFAULT_DELAY_LEVELS), converter=levels_of
     )
     letter_encryption_key: str | None = None
     plain_letters: bool = False

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 
 import attrs
 
-from pulsar_retry.policy.checks import keywords_only, positive
+from pulsar_retry.policy.checks import positive
 from pulsar_retry.policy.durations import Duration
 
 #: The breaker opens when this many different messages have failed since the last success, and of
@@ -33,7 +33,6 @@ def _hold(value: Duration) -> float:
     return math.inf if value == math.inf else positive("hold", value)
 
 
-@keywords_only
 @attrs.frozen(kw_only=True)
 class Breaker:
     """Keeps the messages of an outage out of the dead-letter topic. On by default.

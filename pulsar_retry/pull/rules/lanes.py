@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from pulsar_retry.policy.checks import keywords_only, whole
+from pulsar_retry.policy.checks import whole
 
 Item = TypeVar("Item")
 
@@ -20,7 +20,6 @@ def _max_parked(value: int) -> int:
     return whole("max_parked", value)
 
 
-@keywords_only
 @attrs.frozen(kw_only=True)
 class Lanes:
     """How an ordered subscription retries: the key of a failed message is parked, other keys go on.

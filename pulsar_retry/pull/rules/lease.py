@@ -10,7 +10,7 @@ from typing import Literal
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import flag, keywords_only, one_of, positive, whole
+from pulsar_retry.policy.checks import flag, one_of, positive, whole
 from pulsar_retry.policy.durations import Duration, seconds
 
 Late = Literal["refuse", "ignore"]
@@ -44,7 +44,6 @@ def _late(value: Late) -> Late:
     return value
 
 
-@keywords_only
 @attrs.frozen(kw_only=True)
 class Lease:
     """How long a delivery may be in hand. After that it expires, and the message comes back.

@@ -8,11 +8,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import attrs
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.policy.checks import flag, keywords_only, not_blank, one_of, positive, whole
+from pulsar_retry.policy.checks import flag, not_blank, one_of, positive, whole
 
 MODES = partial(one_of, accepted=("drain", "abandon"))
 
@@ -43,18 +42,3 @@ def test_an_argument_is_returned_or_refused(
 def test_a_positive_duration_is_seconds() -> None:
     """Whatever it was given as."""
     assert 90.0 == positive("wait", timedelta(minutes=1.5))
-
-
-def test_a_class_that_takes_keywords_only() -> None:
-    """A value without its name is refused, with the spelling that is right."""
-
-    @keywords_only
-    @attrs.frozen(kw_only=True)
-    class Limits:
-        most: int
-        least: int = 1
-
-    assert (5, 1) == attrs.astuple(Limits(most=5))
-    text = "Limits takes keyword arguments only, for example Limits(most='five')"
-    with pytest.raises(TypeError, match=re.escape(text)):
-        Limits("five", 1)  # type: ignore[misc]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.policy.jitter import Jitter, checked_jitter, span, spread
+from pulsar_retry.policy.backoff import Jitter, checked_jitter, span, spread
 
 ATTEMPTS = st.integers(0, 100)
 JITTERS = st.sampled_from(["none", "upward", "full"])
