@@ -1,7 +1,7 @@
 """How benchmarks report: a table at the end of each, also when output is captured.
 
-`--write-performance` writes the tables into docs/performance.md, too, and draws the plots that it
-shows. A ratio below its floor ends the run with 1.
+`--write-performance` writes the tables into docs/performance.md, too. A ratio below its floor ends
+the run with 1.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import pytest
 
 from pulsar_retry.standalone import Standalone
 from pulsar_retry.testing.broker import RunningBroker, running_broker
-from support.benchmarks.figures import Figures, plot_name, plots, unplaced, written
+from support.benchmarks.figures import Figures, unplaced, written
 
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
-PLOTS = PAGE.parent / "figures"
 MEASURED = pytest.StashKey[dict[str, Figures]]()
 
 
@@ -28,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-performance",
         action="store_true",
-        help="write the tables and the plots of docs/performance.md",
+        help="write the tables of docs/performance.md",
     )
 
 
@@ -72,7 +71,7 @@ def report(benchmark, capsys, request) -> Iterator[None]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the tables and the plots, and fail where a floor is not reached."""
+    """Write the tables, and fail where a floor is not reached."""
     measured = session.config.stash[MEASURED]
     if session.config.getoption("--write-performance"):
         write(measured)
@@ -85,14 +84,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def write(measured: dict[str, Figures]) -> None:
     """Write what was measured to where the page has it."""
-    from support.benchmarks.plotting import drawn  # noqa: PLC0415 - matplotlib is slow to import
-
     page = PAGE.read_text("utf-8")
     PAGE.write_text(written(page, {name: each.table() for name, each in measured.items()}), "utf-8")
     for name in unplaced(page, measured):
         print(f"\n{PAGE.name} has no place for {name}")  # noqa: T201
-    shown = plots(page)
-    for name, each in measured.items():
-        if plot_name(name) in shown:
-            PLOTS.mkdir(exist_ok=True)
-            (PLOTS / plot_name(name)).write_bytes(drawn(each))

@@ -14,7 +14,6 @@ from typing import Any, Self
 import attrs
 
 _PLACE = re.compile(r"(<!-- figures: (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_PLOT = re.compile(r"\]\(figures/(?P<name>[\w-]+\.svg)\)")
 
 
 @attrs.frozen
@@ -171,17 +170,6 @@ def _rows(head: list[str], rows: list[list[str]]) -> list[str]:
 def places(page: str) -> list[str]:
     """Return the names for which *page* has a place."""
     return [match["name"] for match in _PLACE.finditer(page)]
-
-
-def plots(page: str) -> list[str]:
-    """Return the names of the plots that *page* shows."""
-    return [match["name"] for match in _PLOT.finditer(page)]
-
-
-def plot_name(name: str) -> str:
-    """Return the file name of a benchmark's plot, such as ``push-push-8.svg``."""
-    words = re.findall(r"\w+", name.replace("test_", "").replace(".py", "").replace("_", "-"))
-    return f"{'-'.join(words)}.svg"
 
 
 def written(page: str, tables: Mapping[str, str]) -> str:
