@@ -25,6 +25,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
     "command_help",
 ]
 exclude_patterns = ["_build"]
@@ -34,7 +35,10 @@ html_title = f"pulsar-retry {release}"
 html_copy_source = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_js_files = [("copy.js", {"defer": "defer"})]
+
+# Of a block with prompts, the button copies the commands alone.
+copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
 
 # Anchors as GitHub makes them, so that links to headings work there, too.
 myst_heading_anchors = 4
