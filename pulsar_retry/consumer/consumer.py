@@ -44,11 +44,11 @@ class Consumer(pulsar.Consumer):
         #: For the rooms above; applications have no use for it.
         self.handle = handle
         # Bound once, because these are used for each message.
-        self._receiving, self._in_hand, self._settling = handle.receiving, in_hand, handle.settling
-        self._outbox, self._counters = handle.outbox, handle.watch.counters
+        self._receiving, self._in_hand, self._outbox = handle.receiving, in_hand, handle.outbox
+        self._counters = handle.watch.counters
         self._has_one_topic = in_hand.retry is None
         if handle.plan.ack_timeout or handle.watch.examines_all:  # each message is looked at
-            self.acknowledge = handle.settling.acknowledge  # type: ignore[method-assign]
+            self.acknowledge = in_hand.acknowledge  # type: ignore[method-assign]
         # Each acknowledgement checks this dictionary, which costs nothing while it is empty.
         self._nacked = in_hand.main.nacks.pending
         fork.guard(self, "_consumer")
@@ -147,7 +147,7 @@ class Consumer(pulsar.Consumer):
                 self._in_hand.main.nacks.cancel(raw.message_id())
             self._counters.acknowledged += 1
         else:
-            self._settling.acknowledge(message)
+            self._in_hand.acknowledge(message)
 
     def acknowledge_cumulative(self, message: MessageOrId) -> None:
         """Acknowledge everything up to *message*, or its id, on the topic that it came from.
@@ -159,7 +159,7 @@ class Consumer(pulsar.Consumer):
         Raises:
             pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.
         """
-        self._settling.up_to(message)()
+        self._in_hand.up_to(message)()
         if isinstance(message, Message):
             message.settled = True
 
@@ -191,7 +191,7 @@ class Consumer(pulsar.Consumer):
             return
         raw = raw_of(message)
         if not self._receiving.dead_letters_last(message, raw):
-            self._settling.nack(message, raw, wait)
+            self._in_hand.nack(message, raw, wait)
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages of both topics redelivered, also nacked ones.
@@ -200,7 +200,7 @@ class Consumer(pulsar.Consumer):
         pulsar-client sends acknowledgements up to 0.1 s late.
         """
         self._receiving.drop()
-        self._settling.redeliver_everything()
+        self._in_hand.redeliver_everything()
 
     @property
     def dropped_duplicates(self) -> int:

@@ -15,7 +15,6 @@ from pulsar_retry.consumer.lost_chunks import LostChunks
 from pulsar_retry.consumer.outbox import Outbox
 from pulsar_retry.consumer.parts import ClientParts
 from pulsar_retry.consumer.receiving import Receiving
-from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.facts import Facts, facts_of
 from pulsar_retry.letters.plan import Plan
@@ -36,8 +35,7 @@ class Handle:
         schema: The schema that decodes values.
         timer: The timer of the client.
         watch: Is notified of what happens to messages.
-        in_hand: Knows where each received message came from, and counts.
-        settling: Acknowledges and nacks.
+        in_hand: Knows where each received message came from, acknowledges it there, and nacks.
         outbox: Makes letters, and hands messages on.
         receiving: Receives, and sorts out what the application need not handle.
         closing: Held while the consumer is closed, and while raw consumers are opened again in it.
@@ -64,8 +62,7 @@ class Handle:
         )
         if parts.instrument is not None:
             watch.add(parts.instrument(plan.subscription))
-        self.in_hand = in_hand = InHand(plan, timer, clock)
-        self.settling = settling = MessageSettler(in_hand, plan, watch)
+        self.in_hand = in_hand = InHand(plan, timer, clock, watch)
         self.outbox = outbox = Outbox(
             client,
             schema,
@@ -74,11 +71,9 @@ class Handle:
             clock=clock,
             watch=watch,
             in_hand=in_hand,
-            settling=settling,
         )
         self.receiving = Receiving(
             in_hand,
-            settling,
             outbox,
             plan=plan,
             schema=self.schema,
@@ -160,7 +155,7 @@ class Handle:
         """Wait for letters in flight, then close what they needed, and call *raws*."""
         until = self.timer.now() + self._parts.operation_timeout
         self._lost_chunks.close()
-        self.settling.close()
+        self.in_hand.close()
         self.watch.counters.detach(self.in_hand)
         closing = self.outbox.close(until) + raws
         side_by_side(closing, threads=self._parts.letter_client is not None, until=until)
@@ -192,7 +187,7 @@ class Handle:
             raise ConfigError(
                 "reconsume_later_cumulative needs an Exclusive or Failover subscription"
             )
-        return self.settling.up_to(message)
+        return self.in_hand.up_to(message)
 
     @property
     def is_busy(self) -> bool:
@@ -227,5 +222,6 @@ class Handle:
 
     def ask_back(self, message: Any, delay: float = 0.0) -> None:
         """Have *message* redelivered after *delay* seconds, which does not count as a retry."""
-        self.in_hand.returns.given_back(raw_of(message))
-        self.in_hand.nack(message, letter=self.in_hand.is_letter(message))(delay)
+        raw, in_hand = raw_of(message), self.in_hand
+        in_hand.returns.given_back(raw)
+        in_hand.redeliver(raw, delay, letter=in_hand.is_letter(message))

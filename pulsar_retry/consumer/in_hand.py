@@ -1,4 +1,4 @@
-"""The messages that a consumer has received: where each came from, and how many are unsettled."""
+"""The messages that a consumer has received: where each came from, and how it is settled."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ from pulsar_retry.consumer.returns import COME_BACK, Returns, Rounds
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.observe.counting import topic_label
+from pulsar_retry.observe.instruments import ACKNOWLEDGED, SUPERSEDED
+from pulsar_retry.observe.watch import Watch
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import id_of, position_of, raw_of
 from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.upstream import Message, is_whole_batch
 from pulsar_retry.wire.names import logical
+from pulsar_retry.wire.properties import reconsume_times
 
 #: Messages that follow each other faster than this number of seconds are not all looked at, as long
 #: as none of them was chunked: chunked messages are large.
@@ -58,6 +62,8 @@ class TopicSource:
 class InHand:
     """The messages that a consumer has received from its topic and its retry topic. Thread-safe.
 
+    It acknowledges and nacks each of them at the source that the message came from.
+
     Attributes:
         main: The source of the topic.
         retry: The source of the retry topic; None without one.
@@ -73,7 +79,7 @@ class InHand:
         chunks_came: Called with the first chunked message.
     """
 
-    def __init__(self, plan: Plan, timer: Timer, clock: Clock) -> None:
+    def __init__(self, plan: Plan, timer: Timer, clock: Clock, watch: Watch) -> None:
         self.returns = Returns()
         self.main = TopicSource(timer, self.returns, redelivers_all=not plan.shared)
         self.retry: TopicSource | None = None
@@ -92,7 +98,9 @@ class InHand:
         self.found_nothing = self.listens = False
         self.chunks_came: Callable[[], None] = lambda: None
         self._plan = plan
+        self._watch = watch
         self._now = timer.now
+        self._settled_before = 0  # when everything was redelivered
         self._has_chunked = False
         self._looked, self._step, self._samples_at = float("-inf"), 1, 0
 
@@ -188,18 +196,60 @@ class InHand:
         self.received += found is not None
         return found is not None
 
-    # -- settling -------------------------------------------------------------------------------
+    # -- acknowledgements -----------------------------------------------------------------------
 
-    def acknowledged(self, message: Any, source: TopicSource) -> None:
-        """Count a message, or that of an id, that was acknowledged at *source*."""
+    def acknowledge(self, message: Any) -> None:
+        """Acknowledge a message or an id."""
+        _check_id(message)
+        self._acknowledge(message, letter=self.is_letter(message))
+        self._watch.settled(raw_of(message), ACKNOWLEDGED)
+        if isinstance(message, Message):
+            message.settled = True
+
+    def settle_as(self, message: Any, outcome: str) -> None:
+        """Acknowledge a message that was not handled successfully, and count it as *outcome*."""
+        self._acknowledge(message, letter=self.is_letter(message), handled=outcome != SUPERSEDED)
+        self._watch.settled(raw_of(message), outcome)
+
+    def _acknowledge(self, message: Any, *, letter: bool, handled: bool = True) -> None:
+        source = self.source(letter=letter)
+        if letter and self.letters is not None:
+            source.raw.acknowledge(self.letters.located(message))
+            self.letters.acknowledged(message, handled=handled)
+        else:
+            source.raw.acknowledge(raw_of(message))
         self.settled += 1
         if self._was_requested(message, source) and self._copies is not None:
             self._copies.settled(position_of(id_of(message)), is_acknowledged=True)
+
+    def up_to(self, message: Any) -> Callable[[], None]:
+        """Return a function that acknowledges everything up to *message*, as of now."""
+        _check_id(message)
+        if self.letters is None or self._plan.shared or not self.letters.includes(message):
+            return partial(self._acknowledge_up_to, message)
+        earlier = self.letters.up_to(message)
+
+        def acknowledge() -> None:
+            for message_id in earlier:
+                self._acknowledge(message_id, letter=True)
+                self._watch.settled(message_id, ACKNOWLEDGED)
+
+        return acknowledge
+
+    def _acknowledge_up_to(self, message: Any) -> None:
+        self.main.raw.acknowledge_cumulative(raw_of(message))
+        self.all_redelivered()
+        if self.main.nacks.pending:
+            is_one = isinstance(self._plan.topic, str)
+            self.main.nacks.cancel_up_to(id_of(message), one_topic=is_one)
+        self._watch.settled(raw_of(message), ACKNOWLEDGED)
 
     def _was_requested(self, message: Any, source: TopicSource) -> bool:
         """Cancel the nack of a settled message; tell whether a copy is under way nevertheless."""
         cancelled = source.nacks.cancel(id_of(message)) if source.nacks.pending else 0
         return self._copies is not None and not cancelled
+
+    # -- hand-offs ------------------------------------------------------------------------------
 
     def leaves(self, message: Any) -> tuple[Any, bool, Callable[[], None] | None]:
         """Count a message that is handed on.
@@ -227,10 +277,16 @@ class InHand:
         if letter and self.letters is not None:
             self.letters.window.settled(place)
 
-    def stays(self, message: Any) -> None:
-        """Record that a message, or that of an id, is delivered again, and needed then."""
-        if self._copies is not None:
-            self._copies.comes_again(position_of(id_of(message)))
+    def hand_off_failed(self, raw: Any, was_letter: bool) -> None:
+        """Have a message redelivered whose letter has failed."""
+        self.settled -= 1
+        self.come_back(raw, letter=was_letter)
+
+    def come_back(self, raw: Any, *, letter: bool) -> None:
+        """Have a message redelivered that could not be handed on: later each time."""
+        source, message_id, chunks = self._wanted_again(raw, letter=letter)
+        source.come_back(message_id, self.returns.failed(raw), chunks)
+        self.looks_at = 0
 
     def moved(self) -> None:
         """Drop what was known of messages of the topic: its subscription was moved."""
@@ -243,32 +299,74 @@ class InHand:
 
     # -- redeliveries ---------------------------------------------------------------------------
 
-    def nack(self, message: Any, *, letter: bool) -> Callable[[float], None]:
-        """Return a function that has a message, or that of an id, redelivered after a delay.
+    def nack(self, message: Any, raw: Any, wait: float | None) -> None:
+        """Have a message, or the message of an id, redelivered in *wait* seconds.
 
-        The function keeps only the id of the message, and takes the seconds of the delay.
+        If *wait* is None, the delay of the plan is used; it depends on the number of deliveries.
+        *raw* is the raw *message*.
 
         Raises:
+            TypeError: *message* is neither a message nor an id.
             ConfigError: it is the id of a chunked message that can be from any topic of a pattern.
         """
-        self.stays(message)
-        raw, nacks = raw_of(message), self.source(letter=letter).nacks
-        message_id = raw.message_id() if isinstance(raw, _pulsar.Message) else raw
-        chunks = self._chunks(raw, message_id, nacks, letter=letter)
-        return partial(self._nack, nacks, message_id, chunks)
+        if not isinstance(raw, _pulsar.Message | _pulsar.MessageId):
+            raise TypeError(f"expected a message or a message id, not {message!r}")
+        letter = self.is_letter(message)
+        if wait is None:
+            wait = self._plan.nack_backoff.delay(self._deliveries(raw, letter=letter))
+        self.redeliver(raw, wait, letter=letter)
+        # The broker counts nothing there. Several nacks of one delivery are one retry.
+        if not self._plan.shared and not letter and not getattr(message, "is_nacked", False):
+            self.returns.nacked(id_of(raw))
+            if isinstance(message, Message):
+                message.is_nacked = True
+        self._watch.retried(raw, "nack", wait)
 
-    def _nack(self, nacks: Nacks, message_id: Any, chunks: Sequence[Any], delay: float) -> None:
-        nacks.add(message_id, delay, chunks)
+    def _deliveries(self, raw: Any, *, letter: bool) -> int:
+        """Return how often a message was delivered, as a letter too; 1 for an id."""
+        if not isinstance(raw, _pulsar.Message):
+            return 1
+        retries = 0
+        if letter:
+            with contextlib.suppress(UnicodeDecodeError):  # pulsar-client cannot read them
+                retries = reconsume_times(raw.properties())
+        return self.returns.attempts_before(raw) + retries + 1
+
+    def redeliver(self, raw: Any, delay: float, *, letter: bool) -> None:
+        """Have a raw message, or that of an id, redelivered after *delay* seconds."""
+        source, message_id, chunks = self._wanted_again(raw, letter=letter)
+        source.nacks.add(message_id, delay, chunks)
         self.looks_at = 0  # each message can be a nacked one now
 
-    def come_back(self, raw: Any, *, letter: bool) -> None:
-        """Have a message redelivered that could not be handed on: later each time."""
-        self.stays(raw)
-        failures, source = self.returns.failed(raw), self.source(letter=letter)
-        message_id = raw.message_id()
-        chunks = self._chunks(raw, message_id, source.nacks, letter=letter)
-        source.come_back(message_id, failures, chunks)
-        self.looks_at = 0
+    def _wanted_again(self, raw: Any, *, letter: bool) -> tuple[TopicSource, Any, Sequence[Any]]:
+        """Record that a message is redelivered, and needed then.
+
+        Returns:
+            Its source, its raw id, and the ids of its chunks if a nack needs them.
+        """
+        source, message_id = self.source(letter=letter), id_of(raw)
+        if self._copies is not None:
+            self._copies.comes_again(position_of(message_id))
+        return source, message_id, self._chunks(raw, message_id, source.nacks, letter=letter)
+
+    def redeliver_everything(self) -> None:
+        """Have all unacknowledged messages redelivered, including nacked ones.
+
+        pulsar-client sends acknowledgements late, but this request at once. So it is made after
+        those since the last one.
+        """
+        waits = self.settled != self._settled_before
+        if self.letters is not None:
+            self.letters.all_come_again()
+        for source in self.sources:
+            source.nacks.ask_for_all(waits=waits)
+        self.all_redelivered()
+        self._settled_before = self.settled
+
+    def close(self) -> None:
+        """Drop pending nacks: the broker redelivers these messages at once."""
+        for source in self.sources:
+            source.nacks.close()
 
     def _chunks(self, raw: Any, message_id: Any, nacks: Nacks, *, letter: bool) -> Sequence[Any]:
         """Return the ids of the chunks of a raw message, or that of an id, if a nack needs them."""
@@ -312,3 +410,18 @@ class InHand:
             "nacks_pending": float(self.pending_nacks),
             "unsettled": float(self.unsettled),
         }
+
+
+def _check_id(message: Any) -> None:
+    """Check that the rest of a batch is not acknowledged with an id.
+
+    Raises:
+        ConfigError: it would be.
+    """
+    raw = raw_of(message)
+    if isinstance(raw, _pulsar.MessageId) and is_whole_batch(raw):
+        accepted = (
+            "a message, or what its message_id() returned: pulsar-client takes an id of a message "
+            "in a batch that was made from bytes for the whole batch"
+        )
+        raise ConfigError.bad("message", raw, accepted)

@@ -15,7 +15,6 @@ from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.kept import KeptLetters
 from pulsar_retry.consumer.handoff.making import checked_error, text_properties, unsettled
 from pulsar_retry.consumer.in_hand import InHand
-from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.letters.letter import (
     DelayRequest,
@@ -58,14 +57,12 @@ class Outbox:
         clock: Clock,
         watch: Watch,
         in_hand: InHand,
-        settling: MessageSettler,
     ) -> None:
         """Make the outbox of one consumer. Without a dead-letter policy it refuses everything."""
         self.closed = False
         self._plan = plan
         self._clock = clock
         self._in_hand = in_hand
-        self._come_back = settling.hand_off_failed
         self._log = FailureLog(watch.events, clock.monotonic)
         # Most callers use one of a few delays, so each is checked once.
         self._requests = lru_cache(64, typed=True)(partial(DelayRequest.of, plan))
@@ -81,7 +78,7 @@ class Outbox:
                 max_pending=plan.max_pending_letters,
                 send_timeout=plan.letter_send_timeout,
                 dead_letter_subscription=plan.policy.initial_subscription_name,
-                come_back=self._come_back,
+                come_back=in_hand.hand_off_failed,
                 timer=timer,
                 kept=self.kept,
                 watch=watch,

@@ -15,7 +15,6 @@ from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
 from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.outbox import Outbox
-from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.consumer.stream import Fetcher, Stream
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.actions import last_delivery, surplus_delivery
@@ -45,7 +44,6 @@ class Receiving:
     def __init__(
         self,
         in_hand: InHand,
-        settling: MessageSettler,
         outbox: Outbox,
         *,
         plan: Plan,
@@ -57,8 +55,7 @@ class Receiving:
         """Make it.
 
         Args:
-            in_hand: What was received.
-            settling: Settles what the application need not handle.
+            in_hand: Knows what was received, and settles it.
             outbox: Dead-letters what was delivered too often.
             plan: The settings.
             schema: The schema that decodes values.
@@ -67,7 +64,6 @@ class Receiving:
             polls: Whether the consumer has a receiver queue.
         """
         self._in_hand = in_hand
-        self._settling = settling
         self._outbox = outbox
         self._plan = plan
         self._schema = schema
@@ -198,7 +194,7 @@ class Receiving:
         self._in_hand.took((raw,))
         # If the consumer is closed, the letter will be redelivered.
         with contextlib.suppress(pulsar.PulsarException):
-            self._settling.settle_as(raw, outcome)
+            self._in_hand.settle_as(raw, outcome)
         return True
 
     def _is_used_up(self, raw: Any) -> bool:

@@ -315,7 +315,7 @@ class Settler:
         """
         if not self._is_outdated(message):
             return False
-        self.handle.settling.settle_as(message, SUPERSEDED)
+        self.handle.in_hand.settle_as(message, SUPERSEDED)
         self._count(SUPERSEDED)
         return True
 
@@ -388,7 +388,7 @@ class Settler:
             if kind == ACKNOWLEDGED:
                 self.consumer.acknowledge(held.message)
             else:
-                self.handle.settling.settle_as(held.message, kind)
+                self.handle.in_hand.settle_as(held.message, kind)
         except Exception as error:  # noqa: BLE001 - the consumer is closed
             self.not_settled(held, error)
             return

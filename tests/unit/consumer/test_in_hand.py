@@ -39,7 +39,8 @@ class Received:
         )
         self.seconds = 100.0
         timer: Any = SimpleNamespace(now=lambda: self.seconds, check_later=lambda *_: None)
-        self.in_hand = InHand(plan, timer, SYSTEM)
+        watch: Any = None  # nothing is acknowledged
+        self.in_hand = InHand(plan, timer, SYSTEM, watch)
         self.checked: list[Any] = []
 
         def saw(message_id: Any) -> bool:
@@ -88,7 +89,7 @@ def test_a_nacked_message_that_comes_early_is_recognized(received: Received, cou
     """Also behind a burst, and if its topic has moved, so that the broker counts from 0 again."""
     received.batches(20_000, size=1, per_second=100_000)
     nacked = Id(1)
-    received.in_hand.nack(nacked, letter=False)(60.0)
+    received.in_hand.redeliver(nacked, 60.0, letter=False)
     again = SimpleNamespace(message_id=lambda: nacked, redelivery_count=lambda: count)
     received.in_hand.took([again])
     assert received.in_hand.pending_nacks == 0
