@@ -127,16 +127,12 @@ class Client(pulsar.asyncio.Client):
             max_pending_letters: How many letters can be in flight. At this limit, and while they
                 hold 64 MiB of payload or more, handing on waits.
 
-        Arguments that only a newer pulsar-client has are passed on to it.
-
         Raises:
-            TypeError: the installed pulsar-client has no such argument. Nothing was opened.
             ConfigError: an argument is invalid. Nothing was opened.
             pulsar.PulsarException: the broker refused a subscription, or the look-up of old-style
                 letter topics. Everything that was open is closed again.
         """
-        newer = {name: kwargs.pop(name) for name in kwargs.keys() - _ARGUMENTS.parameters.keys()}
-        given = _ARGUMENTS.bind(*args, **kwargs).arguments | newer
+        given = _ARGUMENTS.bind(*args, **kwargs).arguments
         if given.pop("is_pattern_topic", False):
             topic = given["topic"]
             if not isinstance(topic, str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -294,18 +293,3 @@ def _ack_timeout(milliseconds: Any) -> float:
         expected = f"{_LEAST_ACK_TIMEOUT_MS} or more, or None"
         raise ConfigError.bad("unacked_messages_timeout_ms", milliseconds, expected)
     return milliseconds / 1000
-
-
-def check_newer(arguments: Mapping[str, Any]) -> None:
-    """Check arguments of `Client.subscribe` that its signature does not list.
-
-    Raises:
-        TypeError: the installed pulsar-client has no such argument.
-    """
-    known = inspect.signature(pulsar.Client.subscribe).parameters if arguments else {}
-    for name in arguments:
-        if name not in known:
-            raise TypeError(
-                f"subscribe() got an unexpected keyword argument {name!r}, which pulsar-client "
-                f"{pulsar.__version__} does not have either"
-            )

@@ -12,13 +12,13 @@ import weakref
 from collections.abc import Callable
 from functools import wraps
 from threading import get_ident
-from typing import Any, Never, ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import _pulsar
 import pulsar
 from pulsar import Client as BareClient
 
-from pulsar_retry.consumer.arguments import SubscribeArguments, check_newer
+from pulsar_retry.consumer.arguments import SubscribeArguments
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handle import Handle
@@ -217,7 +217,6 @@ class Client(pulsar.Client):
         hooks: Hooks | None = None,
         letter_encryption_key: str | None = None,
         plain_letters: bool = False,
-        **newer: Never,
     ) -> Consumer:
         """Subscribe to a topic, as `pulsar.Client.subscribe` does, with support for letters.
 
@@ -305,14 +304,11 @@ class Client(pulsar.Client):
                 *crypto_key_reader* supplies the public key. If there are letters and a key reader,
                 either this argument or *plain_letters* is required.
             plain_letters: Publish the letters unencrypted, although messages are decrypted.
-            **newer: Arguments of a newer pulsar-client that this signature does not list. They are
-                passed on for each topic.
 
         Returns:
             The consumer. It reads the topic and, with ``enable_retry``, the retry topic.
 
         Raises:
-            TypeError: the installed pulsar-client has no such argument. Nothing was opened.
             ConfigError: an argument is invalid. Nothing was opened.
             pulsar.PulsarException: the broker refused a subscription, or the look-up of old-style
                 letter topics. Everything that was open is closed again.
@@ -321,10 +317,9 @@ class Client(pulsar.Client):
         hooks = self._hooks if hooks is None else checked_hooks(hooks)
         plan = arguments.plan()
         checked_sources(plan)
-        check_newer(newer)
         if crypto_failure_action == pulsar.ConsumerCryptoFailureAction.CONSUME:
             _log.warning(_CRASHES, subscription_name)
-        of_both = {**arguments.passed("both"), **newer}
+        of_both = arguments.passed("both")
         of_both["negative_ack_redelivery_delay_ms"] = CLIENT_DELAY_MS  # `Nacks` has the delays
         limits = batch_limits(batch_receive_policy)
         plan = with_old_names(plan, self)

@@ -28,11 +28,7 @@ from pulsar_retry.consumer.handoff.making import (
 )
 from pulsar_retry.consumer.handoff.permits import Permits
 from pulsar_retry.consumer.handoff.producers import LetterProducers, Outlet
-from pulsar_retry.consumer.handoff.sender import (
-    CallbackSender,
-    NativeSender,
-    native_outcomes,
-)
+from pulsar_retry.consumer.handoff.sender import CallbackSender, NativeOutcomes, NativeSender
 from pulsar_retry.consumer.handoff.writer_schemas import (
     WireSchema,
     WriterSchemas,
@@ -47,6 +43,7 @@ from pulsar_retry.errors import (
 )
 from pulsar_retry.letters.identity import gives_identity
 from pulsar_retry.letters.letter import Letter
+from pulsar_retry.native.loading import native
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.dead_letter import LetterProducerOptions
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -141,7 +138,8 @@ class HandOff:
         self._watch = watch
         if watch is not None:
             watch.counters.attach(self)
-        outcomes = native_outcomes(_finish) if natively else None
+        module = native().module if natively else None
+        outcomes = None if module is None else NativeOutcomes(module, _finish)
 
         def build(flight: Flight) -> Any:
             return build_letter(flight.raw, flight.letter, new_message(), clock.time)

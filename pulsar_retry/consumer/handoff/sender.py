@@ -18,7 +18,6 @@ import _pulsar
 
 from pulsar_retry.consumer.handoff.flight import OUT, Flight
 from pulsar_retry.consumer.handoff.making import deliver_at
-from pulsar_retry.native.loading import native
 from pulsar_retry.runtime.threads import keep_thread_state
 
 _log = logging.getLogger("pulsar_retry")
@@ -96,7 +95,7 @@ class NativeSender(CallbackSender):
     def __init__(self, raw: Any, build: Build, outcomes: NativeOutcomes) -> None:
         super().__init__(raw, build)
         self._outcomes = outcomes
-        self._send = outcomes.sender(raw)
+        self._send: Callable[..., int] = outcomes.native.sender(raw).send
 
     def send(self, flight: Flight) -> None:
         """Send the letter of *flight*; see `CallbackSender.send`."""
@@ -111,57 +110,41 @@ class NativeSender(CallbackSender):
             outcomes.start()  # first: if that fails, nothing was sent
         flight.job = self._send(flight.raw, flight.source, letter.properties, due, flight)
         if flight not in hand_off.flights:  # it was given up meanwhile, perhaps
-            outcomes.give_up(flight.job)
+            outcomes.native.give_up(flight.job)
         if outcomes.taker is None:  # it may have ended meanwhile
             outcomes.start()
 
     def give_up(self, flight: Flight) -> bool:
         """Expect no outcome for *flight*; see `CallbackSender.give_up`."""
         job, flight.job = flight.job, 0
-        return self._outcomes.give_up(job) if job else super().give_up(flight)
+        return bool(self._outcomes.native.give_up(job)) if job else super().give_up(flight)
 
     def flush(self) -> None:
         """Wait for receipts; see `CallbackSender.flush`."""
-        self._outcomes.send_all()
+        self._outcomes.native.send_all()
         super().flush()
 
     def close(self) -> None:
         """Close the producer; see `CallbackSender.close`."""
-        self._outcomes.send_all()  # a letter that is sent meanwhile may get no receipt
+        self._outcomes.native.send_all()  # a letter that is sent meanwhile may get no receipt
         super().close()
-        self._outcomes.wake()
+        self._outcomes.native.wake()
 
 
 class NativeOutcomes:
     """The outcomes of one hand-off's letters that are sent in C++. Thread-safe.
 
     Attributes:
+        native: The object of the extension module that sends them and has their outcomes.
         taker: The thread that takes them; None if there is none.
     """
 
     def __init__(self, module: Any, finish: Callable[[list[Flight]], None]) -> None:
         """Make it; *finish* gets the flights that succeeded, and must not raise."""
-        self._outcomes = module.Outcomes()
+        self.native = module.Outcomes()
         self._finish = finish
         self._lock = threading.RLock()  # a finalizer may hand on, too, in the same thread
         self.taker: threading.Thread | None = None
-
-    def sender(self, raw: Any) -> Callable[..., int]:
-        """Return what sends letters with pulsar-client's producer *raw*."""
-        send: Callable[..., int] = self._outcomes.sender(raw).send
-        return send
-
-    def give_up(self, job: int) -> bool:
-        """Expect no outcome of a job; return whether it is too late, since it is known."""
-        return bool(self._outcomes.give_up(job))
-
-    def send_all(self) -> None:
-        """Return when pulsar-client has all letters."""
-        self._outcomes.send_all()
-
-    def wake(self) -> None:
-        """Have the thread look at once whether letters are left."""
-        self._outcomes.wake()
 
     def start(self) -> None:
         """Start the thread if there is none."""
@@ -173,7 +156,7 @@ class NativeOutcomes:
                 self.taker = taker
 
     def _take(self) -> None:
-        take, finish = self._outcomes.take, self._finish
+        take, finish = self.native.take, self._finish
         while True:
             try:
                 succeeded, failed = take(_IDLE_MS, _FEW, _PAUSE_EACH, _PAUSE)
@@ -198,9 +181,7 @@ class NativeOutcomes:
         """Tell whether the thread that calls it ends, because nothing is in flight."""
         with self._lock:
             taker, self.taker = self.taker, None
-            if not len(
-                self._outcomes
-            ):  # a letter that is sent later finds no thread, and starts one
+            if not len(self.native):  # a letter that is sent later finds no thread, and starts one
                 return True
             self.taker = taker
             return False
@@ -212,9 +193,3 @@ def _guarded(call: Callable[..., None], *arguments: Any) -> None:
         call(*arguments)
     except Exception:  # noqa: BLE001 - whatever it is, other letters wait for their outcomes
         _log.exception("the outcome of a letter could not be handled")
-
-
-def native_outcomes(finish: Callable[[list[Flight]], None]) -> NativeOutcomes | None:
-    """Return a new `NativeOutcomes`, or None if letters are sent in Python here."""
-    module = native().module
-    return None if module is None else NativeOutcomes(module, finish)

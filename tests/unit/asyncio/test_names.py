@@ -75,7 +75,7 @@ def test_each_method_is_there(kind: str, name: str) -> None:
     else:
         theirs = set(inspect.signature(getattr(blocking(kind), name)).parameters)
         ours = set(inspect.signature(method).parameters)
-        assert theirs - ours <= {"message_listener", "newer", "reader_listener"}
+        assert theirs - ours <= {"message_listener", "reader_listener"}
     assert inspect.iscoroutinefunction(
         inspect.unwrap(method, stop=inspect.iscoroutinefunction)
     ) is (f"{kind}.{name}" not in PLAIN)
