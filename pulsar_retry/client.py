@@ -119,8 +119,7 @@ class Client(consumer_client.Client):
             initial_position: Where a new subscription starts.
             consumer_name: The name of the consumer.
             crypto_key_reader: Supplies the keys that decrypt messages, and encrypt letters.
-            hooks: Functions that are called when something happens to a message. None: the
-                client's `hooks`.
+            hooks: Functions that are called when something happens to a message.
 
         Raises:
             ConfigError: an argument is invalid. Nothing was opened.

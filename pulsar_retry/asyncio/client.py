@@ -20,7 +20,6 @@ from pulsar_retry.asyncio.delivery import Delivery
 from pulsar_retry.asyncio.subscriber import Subscriber
 from pulsar_retry.consumer.arguments import SubscribeArguments
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.pull.delivery import hand_back_all
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.results import Opener
@@ -79,19 +78,6 @@ class Client(pulsar.asyncio.Client):
         self._pool, self._pulls = Pool(), Pool(_MOST_PULLS)
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         fork.guard(self, "_client")
-
-    @property
-    def hooks(self) -> Hooks | None:
-        """Functions that are called when something happens to a message.
-
-        See `pulsar_retry.Client.hooks`. Threads of pulsar-client and of this package call them, and
-        the event loop does too.
-        """
-        return self._inner.hooks
-
-    @hooks.setter
-    def hooks(self, hooks: Hooks | None) -> None:
-        self._inner.hooks = hooks
 
     @_taking(pulsar.asyncio.Client.create_producer)
     async def create_producer(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Producer:  # noqa: D102 - wrapped

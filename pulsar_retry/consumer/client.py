@@ -72,23 +72,6 @@ class Client(pulsar.Client):
     _provider: SharedProvider | None = None
     #: Stands for this client in the log of pulsar-client; None: it has nothing to do with it.
     _log_use: object | None = None
-    _hooks: Hooks | None = None
-
-    @property
-    def hooks(self) -> Hooks | None:
-        """The functions that are called when something happens to a message; None: no functions.
-
-        Set it before you make consumers: a consumer keeps the value from its creation. It is an
-        attribute because the constructor's arguments are exactly those of `pulsar.Client`.
-
-        Raises:
-            ConfigError: the value is neither `Hooks` nor None.
-        """
-        return self._hooks
-
-    @hooks.setter
-    def hooks(self, hooks: Hooks | None) -> None:
-        self._hooks = checked_hooks(hooks)
 
     # The methods below accept what the installed pulsar-client accepts, with the same signatures.
 
@@ -298,8 +281,7 @@ class Client(pulsar.Client):
                 this limit. They also block while the letters in flight hold 64 MiB of payload.
             letter_send_timeout: Seconds, or a timedelta. A letter without a receipt after this time
                 has failed.
-            hooks: Functions that are called when something happens to a message. None: the
-                client's `hooks`.
+            hooks: Functions that are called when something happens to a message.
             letter_encryption_key: The name of the key that encrypts letters. The
                 *crypto_key_reader* supplies the public key. If there are letters and a key reader,
                 either this argument or *plain_letters* is required.
@@ -314,7 +296,7 @@ class Client(pulsar.Client):
                 letter topics. Everything that was open is closed again.
         """
         arguments = SubscribeArguments.of(locals())
-        hooks = self._hooks if hooks is None else checked_hooks(hooks)
+        checked_hooks(hooks)
         plan = arguments.plan()
         checked_sources(plan)
         if crypto_failure_action == pulsar.ConsumerCryptoFailureAction.CONSUME:

@@ -70,10 +70,9 @@ def test_a_consumer_counts_what_becomes_of_messages(subscribe, publish, metrics)
     assert 0 == metrics("letters_inflight")
 
 
-def test_hooks_are_told_after_the_receipt(client, subscribe, publish, hooks, told, admin, topic):
+def test_hooks_are_told_after_the_receipt(subscribe, publish, hooks, told, admin, topic):
     """Of a letter that can be received, of a message that is acknowledged, and in this order."""
-    client.hooks = hooks
-    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(1))
+    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(1), hooks=hooks)
     sent = publish()
     consumer.reconsume_later(consumer.receive(SOON), delay=0)
     [(hook, event)] = told
