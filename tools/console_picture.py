@@ -140,7 +140,7 @@ def take(url: str, browser: Browser) -> None:
     """Take the pictures."""
 
     def taken(name: str) -> None:
-        browser.picture(ROOT / "docs" / f"console{name}.png", whole=False)
+        browser.picture(ROOT / "docs" / f"console{name}.png")
 
     topic = f"{url}topic?name=orders-billing-DLQ"
     browser.open(topic)

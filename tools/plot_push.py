@@ -1,7 +1,6 @@
 """Write the plots of docs/push.md: the window, the rate and the backoff, in virtual time.
 
-`python tools/plot_push.py` writes `docs/push-window.svg` and `docs/push-backoff.svg`. A test fails
-if they do not match the code.
+`python tools/plot_push.py` writes `docs/push-window.svg` and `docs/push-backoff.svg`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
 from support.waiting import eventually
@@ -149,6 +151,15 @@ class Browser:
     def wait_for(self, expression: str) -> None:
         """Wait until JavaScript is true in a loaded page; pages may change meanwhile."""
         self._eventually(lambda: self.evaluate(f"{_READY} && !!({expression})"))
+
+    def picture(self, path: Path) -> None:
+        """Write what the window shows to a PNG file, for `tools/console_picture.py`."""
+
+        def is_taken() -> bool:
+            shot = self._call("Page.captureScreenshot", format="png")
+            return path.write_bytes(base64.b64decode(shot["data"])) > 0
+
+        self._eventually(is_taken)  # a page that is not painted yet has no width
 
     def _eventually(self, condition: Callable[[], Any]) -> None:
         def is_true() -> Any:
