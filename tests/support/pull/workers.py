@@ -102,9 +102,14 @@ def hiding(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda message: handler(message)  # noqa: PLW0108 - that is the point
 
 
+def drop(_message: Any) -> Any:
+    """Drop the message."""
+    return pr.Drop("seen before")
+
+
 def hidden(message: Any) -> Any:
     """Return a coroutine that drops the message."""
-    return awaiting(lambda _message: pr.Drop("seen"))(message)
+    return awaiting(drop)(message)
 
 
 def lazy(message: Any) -> Any:

@@ -230,7 +230,7 @@ def end_by_the_system(worker: ProcessWorker) -> None:
 @pytest.mark.parametrize("end", [ProcessWorker.kill, end_by_the_system])
 def test_a_child_that_dies_between_messages(end: Callable[[ProcessWorker], None]) -> None:
     """By a kill that comes too late, say: a new one comes, and no attempt is used up."""
-    worker = ProcessWorker(workers.decide, pulsar.schema.BytesSchema(), facts)
+    worker = ProcessWorker(workers.drop, pulsar.schema.BytesSchema(), facts)
     message = message_of()
     try:
         assert isinstance(worker(message), pr.Drop)
