@@ -13,9 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from pulsar_retry.push.pacing.backoff import PushBackoff
-from pulsar_retry.push.pacing.pacer import Pacer, Ticket
-from pulsar_retry.push.pacing.window import Window
+from pulsar_retry.push.pacing import Pacer, PushBackoff, Ticket, Window
 
 DOCS = Path(__file__).parents[1] / "docs"
 

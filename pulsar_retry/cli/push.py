@@ -31,8 +31,8 @@ from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.wire.names import Naming
 
 if TYPE_CHECKING:
-    from pulsar_retry.push.auth.tokens import ServiceAccount
     from pulsar_retry.push.dispatcher import Dispatcher
+    from pulsar_retry.push.tokens import ServiceAccount
 
 __all__ = ["command"]
 
@@ -79,14 +79,6 @@ _serve_options = with_options(
     click.option("--unwrapped", is_flag=True, help="Post the payload instead of Pub/Sub's JSON."),
     click.option(
         "--write-metadata", is_flag=True, help="With --unwrapped: send metadata as headers."
-    ),
-    click.option(
-        "--attribute-header",
-        "attribute_headers",
-        multiple=True,
-        metavar="NAME",
-        help="With --write-metadata: an attribute to send as a header without the prefix "
-        "X-Pulsar-Attribute-. Repeatable.",
     ),
     click.option(
         "--subscription-name", metavar="NAME", help="The subscription's name in the request."
@@ -149,13 +141,6 @@ _serve_options = with_options(
     click.option(
         "--max-rate", type=float, metavar="N", help="Send at most this many requests a second."
     ),
-    click.option(
-        "--allow",
-        multiple=True,
-        metavar="HOST|NETWORK",
-        help="Connect only to this host or network. Repeatable.",
-    ),
-    click.option("--private/--no-private", default=True, help="Allow private addresses."),
     click.option("--allow-http", is_flag=True, help="Allow http:// for hosts other than this one."),
     click.option("--ca-file", type=FILE, help="The only certificates to trust at the endpoint."),
     click.option(
@@ -193,7 +178,6 @@ class _Options:
     ack_deadline: str
     unwrapped: bool
     write_metadata: bool
-    attribute_headers: tuple[str, ...]
     subscription_name: str | None
     ordered: bool
     service_accounts: tuple[Path, ...]
@@ -211,8 +195,6 @@ class _Options:
     no_breaker: bool
     max_outstanding: int
     max_rate: float | None
-    allow: tuple[str, ...]
-    private: bool
     allow_http: bool
     ca_file: Path | None
     renew_after: str
@@ -252,21 +234,23 @@ def serve(**options: Any) -> None:
 
 def _serve(options: _Options) -> None:
     try:
-        from pulsar_retry.observe.serving import serve_registry  # noqa: PLC0415 - for --help's sake
-        from pulsar_retry.push.serving import key_pages  # noqa: PLC0415 - likewise
+        from pulsar_retry.observe.serving import (  # noqa: PLC0415 - for --help's sake
+            own_registry,
+            serve_registry,
+        )
+        from pulsar_retry.push.tokens import key_pages  # noqa: PLC0415 - likewise
     except ModuleNotFoundError as error:  # the message says what to install
         raise click.ClickException(str(error)) from error
     account = _account(options)
     host, port = address(options.listen)
-    _check(options)
     endpoint = _endpoint(options)
-    timeout = seconds_of_text("drain_timeout", options.drain_timeout)
+    timeout = _drain_timeout(options)
     client = options.cluster.client(check=False)
     try:
         dispatcher = _dispatcher(client, options, endpoint, account)
         options.cluster.check()
-        registry, pages = dispatcher.metrics.registry, key_pages(account)
-        with serve_registry(registry, port, host, dispatcher, pages) as server:
+        pages = key_pages(account)
+        with serve_registry(own_registry(), port, host, dispatcher, pages) as server:
             told = {
                 "topics": list(options.topics),
                 "subscription": options.subscription,
@@ -288,7 +272,6 @@ def _dispatcher(
 ) -> Dispatcher:
     from pulsar_retry.pull.letters import Letters  # noqa: PLC0415 - likewise
     from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
-    from pulsar_retry.push.endpoint import Guard  # noqa: PLC0415 - likewise
     from pulsar_retry.push.form import Connections, Form  # noqa: PLC0415 - likewise
     from pulsar_retry.push.http import make_room_for  # noqa: PLC0415 - likewise
 
@@ -305,13 +288,11 @@ def _dispatcher(
         form=Form(
             wrapped=not options.unwrapped,
             write_metadata=options.write_metadata,
-            attribute_headers=options.attribute_headers,
             subscription_name=options.subscription_name,
             sign=account,
             audience=options.audience,
         ),
         connections=Connections(
-            guard=Guard(allow=options.allow, private=options.private),
             allow_http=options.allow_http,
             tls=_trust(options.ca_file),
             renew_after=seconds_of_text("renew_after", options.renew_after),
@@ -327,15 +308,14 @@ def _dispatcher(
 # -- options as values ----------------------------------------------------------------------------
 
 
-def _check(options: _Options) -> None:
-    """Refuse options that contradict each other."""
-    if options.audience is not None and not options.service_accounts:
-        accepted = "--service-account too, because the audience is part of its tokens"
-        raise ConfigError.bad("audience", options.audience, accepted)
+def _drain_timeout(options: _Options) -> float:
+    """Return the seconds to wait for answers, which are as many as an answer may take, or more."""
     deadline, drain = options.ack_deadline, options.drain_timeout
-    if seconds_of_text("drain_timeout", drain) < seconds_of_text("ack_deadline", deadline):
+    timeout = seconds_of_text("drain_timeout", drain)
+    if timeout < seconds_of_text("ack_deadline", deadline):
         accepted = f"at least --ack-deadline {deadline}, so that answers can be awaited"
         raise ConfigError.bad("drain_timeout", drain, accepted)
+    return timeout
 
 
 def _endpoint(options: _Options) -> str:
@@ -376,7 +356,7 @@ def _dead_letter_policy(options: _Options) -> DeadLetterPolicy | None:
 
 
 def _account(options: _Options) -> ServiceAccount | None:
-    from pulsar_retry.push.auth.tokens import ServiceAccount  # noqa: PLC0415 - likewise
+    from pulsar_retry.push.tokens import ServiceAccount  # noqa: PLC0415 - likewise
 
     if not options.service_accounts:
         return None

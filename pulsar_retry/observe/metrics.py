@@ -116,7 +116,6 @@ METRICS = (
         "Delay between two sends; 0 if there is no backoff.",
         together="max",
     ),
-    Spec("push_paused", "gauge", "Dispatchers that are paused."),
 )
 
 #: The metrics of `pulsar-retry metrics`, which asks the broker.

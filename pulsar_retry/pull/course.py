@@ -41,8 +41,14 @@ class Course:
         run: Callable[[], None],
         hand: Hand,
         clock: Clock,
+        *,
+        begins_no_more: bool = False,
     ) -> None:
-        """Make the course of a subscription, which *run* serves on a thread of its own."""
+        """Make the course of a subscription, which *run* serves on a thread of its own.
+
+        With *begins_no_more*, no handler begins after `ask`, in any mode.
+        """
+        self._begins_no_more = begins_no_more
         self._run = run
         self._hand = hand
         self._clock = clock
@@ -98,9 +104,10 @@ class Course:
     def ask(self, mode: StopMode, timeout: Duration) -> None:
         """Ask the subscription to stop, without waiting."""
         now = self._clock.monotonic()
-        self.stop = StopRequest(mode, now + seconds("timeout", timeout), now)
-        if mode != DRAIN:  # no handler begins any more
+        request = StopRequest(mode, now + seconds("timeout", timeout), now)
+        if mode != DRAIN or self._begins_no_more:
             self._hand.close_gate(_STOPPING)
+        self.stop = request
         self._hand.notify()
 
     def refused(self) -> Exception | None:

@@ -64,7 +64,8 @@ class Subscriber:
         self._lock = threading.Lock()
         self._clock = client.parts.clock
         self._hand = Hand(self._clock)
-        self.course = Course(self._run, self._hand, self._clock)
+        is_paced = options.admission is not None  # to drain, it sends nothing more
+        self.course = Course(self._run, self._hand, self._clock, begins_no_more=is_paced)
         self._settler: Settler | None = None
         self._crew: Crew | None = None
         self._supervisor: Supervisor | None = None

@@ -4,19 +4,17 @@ It needs the extra: ``pip install "pulsar-retry[push]"``.
 """
 
 from pulsar_retry.push import _needs as _needs
-from pulsar_retry.push.auth.tokens import ServiceAccount
-from pulsar_retry.push.auth.verifier import KeysUnavailableError, VerificationError, Verifier
 from pulsar_retry.push.dispatcher import Dispatcher
-from pulsar_retry.push.endpoint import Guard
 from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.form import Connections, Form
-from pulsar_retry.push.pacing.pacer import Pace
+from pulsar_retry.push.pacing import Pace
+from pulsar_retry.push.tokens import ServiceAccount
+from pulsar_retry.push.verifier import KeysUnavailableError, VerificationError, Verifier
 
 __all__ = [
     "Connections",
     "Dispatcher",
     "Form",
-    "Guard",
     "KeysUnavailableError",
     "Pace",
     "PushNacked",

@@ -44,48 +44,9 @@ _MOST_ATTRIBUTES, _LONGEST_NAME, _LONGEST_VALUE = 100, 256, 1024
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 #: RFC 9110, 5.5: without control characters, and without a blank at either end.
 _VALUE = re.compile(r"(?![ \t])[^\x00-\x08\x0a-\x1f\x7f]*(?<![ \t])")
-#: Headers that belong to the request itself, or that proxies act upon.
-_FORBIDDEN = frozenset(
-    {
-        "authorization",
-        "connection",
-        "content-encoding",
-        "content-length",
-        "cookie",
-        "expect",
-        "forwarded",
-        "host",
-        "http2-settings",
-        "idempotency-key",
-        "keep-alive",
-        "proxy",  # CGI turns it into HTTP_PROXY, which libraries read as a setting
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "via",
-        "x-http-method-override",
-        "x-method-override",
-        "x-original-url",
-        "x-real-ip",
-        "x-rewrite-url",
-        "x-serverless-authorization",
-    }
-)
-_FORBIDDEN_STARTS = (
-    "proxy-",
-    "sec-",
-    "x-forwarded-",
-    "x-goog-",
-    "x-pulsar-attribute-",
-    "x-pulsar-retry-",
-)
-#: The prefix of headers for attributes, except those that the user has named.
-ATTRIBUTE_PREFIX = "X-Pulsar-Attribute-"
-#: Characters that receivers treat like a hyphen: CGI and WSGI only ``_``, lighttpd's CGI all of
-#: these.
-_LIKE_A_HYPHEN = re.compile(r"[^0-9a-z]")
+#: The prefix of headers for attributes. Producers choose these, and receivers, proxies and
+#: frameworks act upon many headers.
+_ATTRIBUTE_PREFIX = "X-Pulsar-Attribute-"
 
 #: Characters that a structured field's string cannot contain, or not without an escape.
 _NOT_PLAIN = re.compile(r"[^\x20\x21\x23-\x5b\x5d-\x7e]")
@@ -255,22 +216,17 @@ def unwrapped_headers(
     subscription: str,
     *,
     write_metadata: bool,
-    attribute_headers: AbstractSet[str] = frozenset(),
 ) -> tuple[list[Header], list[str]]:
     """Return the headers for a bare payload, and the names of attributes that cannot be headers.
 
-    Producers choose attributes, and receivers, proxies and frameworks act upon many headers. So an
-    attribute is sent with the prefix ``X-Pulsar-Attribute-…``, unless its name is in
-    *attribute_headers*. An attribute is left out if it cannot be a header because of its name, or
-    because of a control character in its value. Attributes beyond 100, names beyond 256 characters
-    and values beyond 1024 bytes are left out, too. Nothing is changed to fit.
+    An attribute is left out if it cannot be a header because of its name, or because of a control
+    character in its value. Attributes beyond 100, names beyond 256 characters and values beyond
+    1024 bytes are left out, too. Nothing is changed to fit.
 
     Args:
         message: The message.
         subscription: The subscription's name.
         write_metadata: Whether the id, time, key and attributes are sent at all.
-        attribute_headers: Names of attributes that are sent without the prefix, in lower case. Each
-            of them passes `may_be_header`.
     """
     content_type = (b"Content-Type", b"application/octet-stream")
     if not write_metadata:
@@ -285,27 +241,13 @@ def unwrapped_headers(
     taken: dict[str, Header] = {}
     left_out = []
     for name, value in message.attributes.items():
-        shown = name if name.lower() in attribute_headers else ATTRIBUTE_PREFIX + name
-        lower = shown.lower()
-        fits = 0 < len(name) <= _LONGEST_NAME and lower not in taken
-        header = _header(shown, value) if fits else None
+        fits = 0 < len(name) <= _LONGEST_NAME and name.lower() not in taken
+        header = _header(_ATTRIBUTE_PREFIX + name, value) if fits else None
         if header is None or len(taken) == _MOST_ATTRIBUTES:
             left_out.append(name)
         else:
-            taken[lower] = header
-    taken.setdefault("content-type", content_type)
-    return [*headers, *taken.values()], left_out
-
-
-def may_be_header(name: str) -> bool:
-    """Tell whether an attribute may be sent under this name, without a prefix.
-
-    It may not if the name belongs to the request itself, or to headers that the dispatcher or a
-    proxy writes. ``_`` counts as ``-``.
-    """
-    taken_for = _LIKE_A_HYPHEN.sub("-", name.lower())
-    is_free = taken_for not in _FORBIDDEN and not taken_for.startswith(_FORBIDDEN_STARTS)
-    return is_free and _TOKEN.fullmatch(name) is not None
+            taken[name.lower()] = header
+    return [*headers, *taken.values(), content_type], left_out
 
 
 def _header(name: str, value: str) -> Header | None:

@@ -4,44 +4,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import attrs
 import pulsar
 
 from pulsar_retry.consumer.client import Client
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.counting import COUNTERS
 from pulsar_retry.observe.hooks import Hooks
+from pulsar_retry.policy.backoff import Immediate
+from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.settler import LETTERS, NACK
 from pulsar_retry.pull.letters import Letters
 from pulsar_retry.pull.options import LOOP, Redelivery, checked_options, effective
 from pulsar_retry.pull.report import Report, StopMode
 from pulsar_retry.pull.rules.breaker import Breaker
-from pulsar_retry.pull.rules.flow import FlowControl
+from pulsar_retry.pull.rules.flow import RESUME, FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
 from pulsar_retry.pull.rules.rate import RateLimit
 from pulsar_retry.pull.subscriber import Subscriber
-from pulsar_retry.push.arguments import (
-    USUAL,
-    checked_kind,
-    deadline_of,
-    flow_control_for,
-    policy_of,
-    statuses_of,
-)
 from pulsar_retry.push.body import names_of_letters
 from pulsar_retry.push.body import subscription_name as default_name
 from pulsar_retry.push.endpoint import PushEndpoint
-from pulsar_retry.push.form import Connections, Form
-from pulsar_retry.push.http import Poster, room_for
-from pulsar_retry.push.metrics import PushMetrics
-from pulsar_retry.push.pacing.pacer import Pace, Pacer
-from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, Window
+from pulsar_retry.push.form import Connections, Form, of_kind
+from pulsar_retry.push.http import ACKS, Poster, room_for
+from pulsar_retry.push.pacing import EXPONENTIAL_UP_TO, Pace, Pacer, Window, in_hand
 from pulsar_retry.push.pusher import Pusher
 from pulsar_retry.runtime.exiting import closes
+
+#: Pub/Sub's ``ack_deadline_seconds``.
+SHORTEST, LONGEST, USUAL = 10.0, 600.0, 10.0
+
+#: How many messages pulsar-client fetches ahead, unless the user says a number.
+_FETCHED = 100
+
+#: The range of statuses that can be the last ones of an answer.
+_LOWEST, _HIGHEST = 200, 599
 
 #: Seconds to wait for connections to be closed.
 _CLOSING = 5.0
@@ -115,7 +118,7 @@ class Dispatcher(Subscriber):
             dead_letter_statuses: Statuses after which a message is dead-lettered at once, such as
                 ``{410, 422}``. The window and the backoff treat them like any other failure.
             form: What requests look like, and who signs them.
-            connections: Which addresses are connected to, and how.
+            connections: How the endpoint is connected to.
             max_outstanding: How many requests are outstanding at most, each on its own connection.
                 Above 3000 the window grows slowly. If the process may not have that many files open
                 (``ulimit -n``), the number is reduced.
@@ -138,23 +141,27 @@ class Dispatcher(Subscriber):
         Raises:
             ConfigError: an argument is invalid. Nothing was opened.
         """
-        self._deadline = deadline_of(ack_deadline)
-        self._connections = checked_kind("connections", connections, Connections)
-        checked_kind("form", form, Form)
-        checked_kind("letters", letters, Letters)
-        final = statuses_of(dead_letter_statuses)
+        self._deadline = _deadline(ack_deadline)
+        self._connections = of_kind("connections", connections, Connections)
+        of_kind("form", form, Form)
+        final = _statuses(dead_letter_statuses)
         rate = None if max_rate is None else RateLimit(max_rate)
         window = Window(maximum=max_outstanding)
         window = attrs.evolve(window, maximum=room_for(window.maximum))
+        usual = LETTERS
+        if retry_policy is None:
+            usual = NACK
+            attempts = math.inf if dead_letter_policy is None else None
+            retry_policy = RetryPolicy(max_attempts=attempts, backoff=Immediate())
         options = checked_options(
             topic=topic,
             subscription=subscription,
-            retry_policy=policy_of(retry_policy, dead_letter_policy),
+            retry_policy=retry_policy,
             dead_letter_policy=dead_letter_policy,
-            flow_control=flow_control or flow_control_for(window, rate),
-            concurrency=max_outstanding,
+            flow_control=flow_control or _flow_control(window, rate),
+            concurrency=window.maximum,
             consumer_type=consumer_type,
-            redelivery=redelivery or (NACK if retry_policy is None else LETTERS),
+            redelivery=redelivery or usual,
             lease=_LEASE,
             lanes=lanes,
             breaker=breaker,
@@ -164,24 +171,22 @@ class Dispatcher(Subscriber):
         )
         if not effective(options).has_end:
             options = attrs.evolve(options, breaker=None)
-        super().__init__(client, options)
-        poster = self._poster(endpoint)
-        self._pacer = pacer = Pacer(window, rate, self._is_shut)
-        self._metrics = PushMetrics(COUNTERS.of(topic, subscription), lambda: self.pace)
         name = form.subscription_name or default_name(topic, subscription)
+        self._pacer = pacer = Pacer(window, rate)
         self._pusher = pusher = Pusher(
-            poster,
+            self._poster(endpoint),
             pacer,
             attrs.evolve(form, subscription_name=name),
-            self._metrics,
+            COUNTERS.of(topic, subscription),
             tells_attempt=dead_letter_policy is not None,
             of_letters=names_of_letters(
                 letters.naming, pubsub_attributes=letters.pubsub_attributes
             ),
             dead_letter_statuses=final,
         )
-        self._options = attrs.evolve(
-            options, handler=pusher, workers=LOOP, admission=pacer, around=pusher
+        super().__init__(
+            client,
+            attrs.evolve(options, handler=pusher, workers=LOOP, admission=pacer, around=pusher),
         )
 
     def _poster(self, endpoint: str) -> Poster:
@@ -189,7 +194,6 @@ class Dispatcher(Subscriber):
         return Poster(
             PushEndpoint.of(endpoint, allow_http=connections.allow_http),
             deadline=self._deadline,
-            guard=connections.guard,
             tls=connections.tls,
             max_age=connections.renew_after,
         )
@@ -218,7 +222,7 @@ class Dispatcher(Subscriber):
             return super().run(mode=mode, timeout=timeout)
         finally:
             if not self.running:  # it may run already: then only this call has failed
-                self._end_requests()
+                self._pusher.give_up(_CLOSING)
 
     @closes
     def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:
@@ -228,12 +232,8 @@ class Dispatcher(Subscriber):
         """
         report = super().stop(mode, timeout)
         if self.course.ended.is_set():  # not so in its own handler, and before it is started
-            self._end_requests()
+            self._pusher.give_up(_CLOSING)
         return report
-
-    def _end_requests(self) -> None:
-        self._pusher.give_up(_CLOSING)
-        self._metrics.end()
 
     # -- while it runs ----------------------------------------------------------------------------
 
@@ -249,19 +249,41 @@ class Dispatcher(Subscriber):
 
     @property
     def pace(self) -> Pace:
-        """The window, the outstanding requests, backoff and latency; also whether it is paused."""
-        stops, is_paused = self.course.stop is not None, self._paused is not None
-        return attrs.evolve(self._pacer.pace(), paused=is_paused, stopping=stops)
-
-    def _is_shut(self) -> bool:
-        return self.course.stop is not None or self._paused is not None
+        """The window, the outstanding requests, backoff and latency."""
+        return self._pacer.pace()
 
     @property
     def endpoint(self) -> str:
         """The current endpoint: only its origin, because the path may contain a secret."""
         return str(self._pusher.poster.endpoint)
 
-    @property
-    def metrics(self) -> PushMetrics:
-        """The metrics for Prometheus: those of the whole process, including this dispatcher's."""
-        return self._metrics
+
+def _flow_control(window: Window, rate: RateLimit | None) -> FlowControl:
+    """Return a flow control that never holds back messages that the window lets pass.
+
+    With a rate, no more messages are fetched ahead than those of a second.
+    """
+    return FlowControl(
+        max(EXPONENTIAL_UP_TO, math.ceil(in_hand(window.maximum) / RESUME)),
+        prefetch=_FETCHED if rate is None else min(_FETCHED, math.ceil(rate.per_second)),
+    )
+
+
+def _deadline(value: Duration) -> float:
+    """Return the acknowledgement deadline in seconds, within Pub/Sub's limits."""
+    result = seconds("ack_deadline", value)
+    if not SHORTEST <= result <= LONGEST:
+        accepted = f"{SHORTEST:g} to {LONGEST:g} seconds"
+        raise ConfigError.bad("ack_deadline", value, accepted)
+    return result
+
+
+def _statuses(value: Any) -> frozenset[int]:
+    """Return the statuses after which a message is dead-lettered at once."""
+    name, accepted = "dead_letter_statuses", "statuses from 200 to 599 that do not acknowledge"
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise ConfigError.bad(name, value, accepted)
+    statuses = [whole(name, each, _LOWEST, _HIGHEST, accepted=accepted) for each in value]
+    if acks := ACKS.intersection(statuses):
+        raise ConfigError.bad(name, min(acks), accepted)
+    return frozenset(statuses)

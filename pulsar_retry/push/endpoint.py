@@ -1,20 +1,15 @@
-"""Where messages are pushed to: the endpoint's URL, and the addresses that may be connected to.
-
-The guard protects against server-side request forgery. Pure.
-"""
+"""Where messages are pushed to: the endpoint's URL, and what it may resolve to. Pure."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import flag
 
 _PORTS = {"https": 443, "http": 80}
 _SAFE = "/?:@!$&'()*+,;=-._~%[]"
@@ -123,137 +118,24 @@ def _kind(url: object) -> object:
     return "a URL with blanks or control characters" if isinstance(url, str) else url
 
 
-# -- the guard ------------------------------------------------------------------------------------
+def refusal(host: str, address: str) -> str | None:
+    """Return why *address*, to which *host* resolves, is not connected to; None if it is.
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-#: The metadata services of clouds, which give secrets to machines, except the link-local
-#: 169.254.169.254.
-_METADATA = tuple(
-    ipaddress.ip_network(each)
-    for each in (
-        "fd00:ec2::/32",  # AWS
-        "100.100.100.200/32",  # Alibaba Cloud
-        "168.63.129.16/32",  # Azure
-        "192.0.0.192/32",  # Oracle Cloud
-        "fd00:c1::/32",  # the same
-        "fd20:ce::/32",  # Google Cloud
-        "fd00:42::/32",  # Scaleway
-    )
-)
-#: Prefixes of IPv6 addresses that contain an IPv4 address (RFC 6052, and IPv4-mapped).
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
-#: 6to4 and Teredo. For their addresses, the contained IPv4 address is checked instead.
-_TUNNELS = tuple(ipaddress.IPv6Network(each) for each in ("2002::/16", "2001::/32"))
-#: These count as private, too: shared by the customers of a provider (RFC 6598), and site-local
-#: (RFC 3879).
-_SHARED = tuple(ipaddress.ip_network(each) for each in ("100.64.0.0/10", "fec0::/10"))
-_ALLOWED = "host names (hooks.example.com, *.example.com), addresses and networks (10.0.0.0/8)"
-
-
-def _allow(value: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ConfigError.bad("allow", value, _ALLOWED)
-    return tuple(map(_entry, value))
-
-
-def _entry(value: object) -> str:
-    """Return an entry of the list in normal form; refuse an entry that cannot match."""
-    text = value.strip().rstrip(".") if isinstance(value, str) else ""
-    if _network(text) is not None:
-        return text
-    star, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
-    if not (name := host_name(name)):
-        raise ConfigError.bad("allow", value, _ALLOWED)
-    return star + name
-
-
-def _network(text: str) -> Network | None:
-    """Return the network that *text* names, as IPv4 if `_actual` converts its addresses to IPv4.
-
-    None if it is not a network, or if `_actual` converts all of its addresses to others.
+    A loopback name may be used without TLS, so only loopback may answer for it. No other name leads
+    to this machine, nor to link-local addresses, where clouds give secrets to machines.
     """
     try:
-        network = ipaddress.ip_network(text)
+        actual: Any = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
-        return None
-    if isinstance(network, ipaddress.IPv4Network):
-        return network
-    if network.subnet_of(_MAPPED) or network.subnet_of(_NAT64):
-        inner = int(network.network_address) & 0xFFFFFFFF
-        return ipaddress.IPv4Network((inner, network.prefixlen - _NAT64.prefixlen))
-    return None if any(map(network.subnet_of, _TUNNELS)) else network
-
-
-@attrs.frozen(kw_only=True)
-class Guard:
-    """Which endpoints may be connected to. It is checked after each look-up of the name.
-
-    These addresses are refused unless *allow* contains their network: link-local, multicast,
-    reserved and unspecified addresses, and the metadata services of clouds. Loopback is accepted
-    only by name, in *allow* or in the endpoint itself (``localhost``, ``127.0.0.1``); another name
-    that resolves to loopback is refused. A loopback name (``foo.localhost``) that resolves to
-    another address is always refused, because it may be used without TLS. The connection is made to
-    exactly the address that was checked.
-
-    Attributes:
-        allow: Host names (``hooks.example.com``, ``*.example.com``), addresses and networks
-            (``10.0.0.0/8``). If there are any, all other endpoints are refused. An entry that
-            cannot match, such as one with a port, raises `ConfigError`.
-        private: Whether private addresses (10/8, 192.168/16, fc00::/7, …) may be connected to.
-    """
-
-    allow: tuple[str, ...] = attrs.field(default=(), converter=_allow)
-    private: bool = True
-    _networks: tuple[Network, ...] = attrs.field(init=False, repr=False, eq=False)
-
-    def __attrs_post_init__(self) -> None:
-        """Check, and collect the networks of the list."""
-        flag("private", self.private)
-        networks = tuple(filter(None, map(_network, self.allow)))
-        object.__setattr__(self, "_networks", networks)
-
-    def refusal(self, host: str, address: str) -> str | None:
-        """Return why *address*, to which *host* resolves, is refused; None if it is accepted."""
-        try:
-            actual = _actual(ipaddress.ip_address(address.partition("%")[0]))
-        except ValueError:
-            return "not an IP address"
-        if is_loopback_name(host) and not actual.is_loopback:
-            return "not a loopback address, although its name is a loopback name"
-        if any(actual in network for network in self._networks):
-            return None
-        if self.allow and not self._names(host):
-            return "not on the allow-list"
-        reasons = {
-            "a loopback address behind another name": actual.is_loopback
-            and not is_loopback_name(host),
-            "a link-local or metadata address": actual.is_link_local
-            or any(actual in network for network in _METADATA),
-            "not the address of a host": not actual.is_loopback
-            and (actual.is_multicast or actual.is_unspecified or actual.is_reserved),
-            "a private address": not (self.private or actual.is_loopback)
-            and (actual.is_private or any(actual in network for network in _SHARED)),
-        }
-        return next((reason for reason, applies in reasons.items() if applies), None)
-
-    def _names(self, host: str) -> bool:
-        name = host_name(host)
-        return any(
-            name == each or (each.startswith("*.") and name.endswith(each[1:]))
-            for each in self.allow
-        )
-
-
-def _actual(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address stands for, or else the address itself."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if inner is None and address in _NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is None and address.teredo is not None:
-            inner = address.teredo[1]
-        return inner or address
-    return address
+        return "not an IP address"
+    actual = getattr(actual, "ipv4_mapped", None) or actual
+    if is_loopback_name(host):
+        is_fit = actual.is_loopback
+        return None if is_fit else "not a loopback address, although its name is a loopback name"
+    if actual.is_loopback:
+        return "a loopback address behind another name"
+    if actual.is_link_local:
+        return "a link-local address"
+    if actual.is_multicast or actual.is_unspecified or actual.is_reserved:
+        return "not the address of a host"
+    return None

@@ -21,7 +21,7 @@ class PushNacked(PulsarRetryError):  # noqa: N818 - a nack is not a mistake of t
 
     Attributes:
         status: The status code of the answer; None if there was no complete answer.
-        failure: ``timeout``, ``connection``, ``refused`` (by the guard) or ``tls``; else None.
+        failure: ``timeout``, ``connection``, ``refused`` (the address) or ``tls``; else None.
         kind: The status, or the failure with the class of the error. Failures are logged by kind,
             and dead letters are grouped by it.
         detail: The beginning of the answer's body, at most 500 characters, without the endpoint's

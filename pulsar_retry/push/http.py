@@ -20,7 +20,7 @@ from typing import Any, cast
 import attrs
 import h11
 
-from pulsar_retry.push.endpoint import Guard, PushEndpoint
+from pulsar_retry.push.endpoint import PushEndpoint, refusal
 
 if sys.platform != "win32":
     import resource
@@ -60,7 +60,7 @@ _OTHER_FILES = 128
 
 
 class RefusedAddressError(OSError):
-    """The guard has refused all addresses of the endpoint."""
+    """All addresses of the endpoint are refused."""
 
 
 class BrokenError(OSError):
@@ -309,7 +309,7 @@ class Connection(asyncio.Protocol):
 
 
 async def dial(
-    endpoint: PushEndpoint, guard: Guard, tls: ssl.SSLContext | None, max_age: float = MAX_AGE
+    endpoint: PushEndpoint, tls: ssl.SSLContext | None, max_age: float = MAX_AGE
 ) -> Connection:
     """Return a connection to *endpoint*.
 
@@ -317,8 +317,8 @@ async def dial(
     no second look-up.
 
     Raises:
-        OSError: no connection could be made. It is `RefusedAddressError` if the guard has refused
-            all addresses.
+        OSError: no connection could be made. It is `RefusedAddressError` if all addresses are
+            refused.
     """
     loop = asyncio.get_running_loop()
 
@@ -332,7 +332,7 @@ async def dial(
         return connection
 
     found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    addresses = _checked(endpoint.host, found, guard)
+    addresses = _checked(endpoint.host, found)
     for address in addresses[:-1]:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_PER_ADDRESS):
@@ -340,17 +340,17 @@ async def dial(
     return await connected(addresses[-1])
 
 
-def _checked(host: str, found: Iterable[tuple[Any, ...]], guard: Guard) -> list[str]:
+def _checked(host: str, found: Iterable[tuple[Any, ...]]) -> list[str]:
     """Return the addresses that may be connected to.
 
     Raises:
         RefusedAddressError: there are none.
     """
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
-    refusals = {each: guard.refusal(host, each) for each in addresses}
+    refusals = {each: refusal(host, each) for each in addresses}
     allowed = [each for each in addresses if refusals[each] is None]
     if not allowed:
-        why = ", ".join(f"{each}: {refusal}" for each, refusal in refusals.items())
+        why = ", ".join(f"{each}: {reason}" for each, reason in refusals.items())
         raise RefusedAddressError(f"{host} is refused ({why})")
     return allowed
 
@@ -363,7 +363,6 @@ class Poster:
         endpoint: PushEndpoint,
         *,
         deadline: float,
-        guard: Guard,
         tls: ssl.SSLContext | None = None,
         max_age: float = MAX_AGE,
     ) -> None:
@@ -372,14 +371,12 @@ class Poster:
         Args:
             endpoint: The endpoint.
             deadline: Seconds for a request, including its connection and the response's body.
-            guard: The addresses that may be connected to.
             tls: The TLS context with the trusted certificates; None uses those of the system. Its
                 ALPN protocol is set to HTTP/1.1.
             max_age: Seconds after which a connection is replaced.
         """
         self.endpoint = endpoint
         self._deadline = deadline
-        self._guard = guard
         self._max_age = max_age
         self._tls: ssl.SSLContext | None = None
         if endpoint.is_tls:
@@ -439,7 +436,7 @@ class Poster:
 
     async def _dial(self) -> Connection:
         """Return a new connection."""
-        return await dial(self.endpoint, self._guard, self._tls, self._max_age)
+        return await dial(self.endpoint, self._tls, self._max_age)
 
     def _keep(self, connection: Connection) -> None:
         connection.keep()

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
+from pulsar_retry.observe.counting import Counters
 from pulsar_retry.observe.tracing import outgoing
 from pulsar_retry.policy.decide import NOT_RETRYABLE
 from pulsar_retry.policy.outcomes import Reject
@@ -24,8 +25,13 @@ from pulsar_retry.push.body import (
 from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.form import Form
 from pulsar_retry.push.http import Poster
-from pulsar_retry.push.metrics import PushMetrics
-from pulsar_retry.push.pacing.pacer import Pacer
+from pulsar_retry.push.pacing import Pacer
+
+#: The upper bounds of the histogram's buckets, in seconds.
+_LATENCY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
+
+#: How many attributes are logged at most: producers can choose any names.
+_MOST_LOGGED = 100
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -45,7 +51,7 @@ class Pusher:
         poster: Poster,
         pacer: Pacer,
         form: Form,
-        metrics: PushMetrics,
+        counters: Counters,
         *,
         tells_attempt: bool,
         of_letters: frozenset[str],
@@ -57,7 +63,7 @@ class Pusher:
             poster: Sends the requests.
             pacer: Told of each request and its result.
             form: What requests look like, with the subscription's name.
-            metrics: Told of each result.
+            counters: Count each result.
             tells_attempt: Whether ``deliveryAttempt`` is sent.
             of_letters: The names of properties that only letters have, and that are not sent.
             dead_letter_statuses: The statuses after which a message is not retried.
@@ -68,12 +74,13 @@ class Pusher:
         self._poster = poster
         self._pacer = pacer
         self._form = form
-        self._metrics = metrics
+        self._counters = counters
         self._loop: asyncio.AbstractEventLoop | None = None
         self._at_work: set[asyncio.Task[Any]] = set()
         self._logged: set[str] = set()
         self._has_left = threading.Event()
         self.ready: Callable[[], object] | None = None
+        counters.attach(self)
 
     @property
     def poster(self) -> Poster:
@@ -113,7 +120,8 @@ class Pusher:
             answer = await poster.post(body, headers)
         except Exception:
             self._pacer.leave(ticket, acked=False)
-            self._metrics.unsent()
+            self._counters.count("push_requests", "unsent")
+            self._counters.count("push_nacked")
             raise
         except BaseException:
             self._pacer.forget()
@@ -121,7 +129,9 @@ class Pusher:
         finally:
             self._at_work.discard(task)
         latency = self._pacer.leave(ticket, acked=answer.is_ack, retry_after=answer.retry_after)
-        self._metrics.answered(answer, latency)
+        self._counters.count("push_requests", answer.code)
+        self._counters.count("push_acked" if answer.is_ack else "push_nacked")
+        self._counters.observe("push_latency_seconds", _LATENCY_BOUNDS, latency)
         if not answer.is_ack:
             error = PushNacked.of(poster.endpoint, answer, token)
             if answer.status in self._dead_letter_statuses:
@@ -140,10 +150,7 @@ class Pusher:
         else:
             body = pushed.data or b""
             own, left_out = unwrapped_headers(
-                pushed,
-                subscription,
-                write_metadata=form.write_metadata,
-                attribute_headers=form.attribute_headers,
+                pushed, subscription, write_metadata=form.write_metadata
             )
             headers += own
             self._log_left_out(left_out)
@@ -167,6 +174,15 @@ class Pusher:
                     "the attribute %.100r is not sent, because it cannot be a header", name
                 )
 
+    def gauges(self) -> dict[str, float]:
+        """Return the current values of gauges."""
+        pace = self._pacer.pace()
+        return {
+            "push_window": float(pace.window),
+            "push_outstanding": float(pace.outstanding),
+            "push_backoff_seconds": pace.delay,
+        }
+
     def change(self, poster: Poster) -> None:
         """Post to another endpoint from now on; outstanding requests are not affected."""
         before, self._poster = self._poster, poster
@@ -175,6 +191,7 @@ class Pusher:
 
     def give_up(self, timeout: float) -> None:
         """Break off all outstanding requests; wait until the connections are closed."""
+        self._counters.detach(self)
         if self._loop is not None:
             self._on_loop(lambda: [task.cancel() for task in self._at_work])
             self._has_left.wait(timeout)
@@ -192,7 +209,3 @@ def _spawn(coroutine: Any) -> None:
     task = asyncio.get_running_loop().create_task(coroutine)
     _closing.add(task)
     task.add_done_callback(_closing.discard)
-
-
-#: How many attributes are logged at most: producers can choose any names.
-_MOST_LOGGED = 100

@@ -17,7 +17,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.push.body import Pushed, common_headers, wrapped, wrapped_headers
-from pulsar_retry.push.endpoint import Guard, PushEndpoint
+from pulsar_retry.push.endpoint import PushEndpoint
 from pulsar_retry.push.http import Poster
 from support.benchmarks.comparing import Stopwatch, compare
 from support.benchmarks.loads import PAYLOAD, QUIET, ROUNDS, fill, subscribe
@@ -72,7 +72,7 @@ async def at_once(concurrency: int, times: int, work: Callable[[], Awaitable[obj
 
 def poster_to(url: str) -> Poster:
     """Return the dispatcher's own HTTP."""
-    return Poster(PushEndpoint.of(url), deadline=10.0, guard=Guard())
+    return Poster(PushEndpoint.of(url), deadline=10.0)
 
 
 async def post(poster: Poster, message: Pushed, body: bytes | None = None) -> None:

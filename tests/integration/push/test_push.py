@@ -16,9 +16,10 @@ from typing import Any
 
 import pulsar
 import pytest
+from prometheus_client import CollectorRegistry
 
 import pulsar_retry as pr
-from pulsar_retry.push.pacing import backoff
+from pulsar_retry.push import pacing
 from support.push.receiving import SOON, Receiver, Request, Say, answer, no_content, tls_contexts
 from support.reading import SUBSCRIPTION, dead_letter_topic, retry_topic
 from support.waiting import eventually
@@ -167,7 +168,7 @@ def test_with_a_policy_retries_go_by_letters(push, publish, receiver, dead_lette
 
 def test_failures_are_told(push, publish, receiver, dead_letters, caplog, monkeypatch):
     """Each kind is one line of the log, and one fingerprint; letters have the endpoint's words."""
-    monkeypatch.setattr(backoff, "MAXIMUM", 0.1)  # 12 failures, one after the other, take minutes
+    monkeypatch.setattr(pacing, "LONGEST", 0.1)  # 12 failures, one after the other, take minutes
     statuses = (400, 401, 404, 410, 500)
 
     def act(request: Request) -> Say:
@@ -308,7 +309,7 @@ def test_order_by_key(push, publish, receiver, admin, topic):
 )
 def test_keys_that_fail_hold_up_no_other(push, publish, receiver, policy, most, monkeypatch):
     """However their retries come: at once and again and again, or after long."""
-    monkeypatch.setattr(backoff, "MAXIMUM", 1.0)  # else what fails slows all down for minutes
+    monkeypatch.setattr(pacing, "LONGEST", 1.0)  # else what fails slows all down for minutes
 
     def act(request: Request) -> Say:
         return answer(500) if payload(request) == b"bad" else no_content(request)
@@ -408,7 +409,7 @@ def test_an_endpoint_that_is_down(push, publish, admin, topic):
 
     eventually(has_grown)
     # On a busy machine not each of them is seen.
-    assert delays <= {0.0, *(backoff.MINIMUM * 2**doublings for doublings in range(12))}
+    assert delays <= {0.0, *(pacing.SHORTEST * 2**doublings for doublings in range(12))}
     assert 1 == dispatcher.pace.window
     assert 30 == admin.backlog(topic, SUBSCRIPTION)
     with Receiver(port=port) as back:
@@ -438,7 +439,7 @@ def test_pause_and_resume(push, publish, receiver, admin, topic):
     for number in range(10):
         publish(b"%d" % number)
     eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 10)
-    assert ([], True) == (receiver.requests, dispatcher.pace.paused)
+    assert ([], "it is paused: paused") == (receiver.requests, dispatcher.health.reason)
     dispatcher.resume()
     receiver.wait_for(10)
     eventually(drained(admin, topic))
@@ -498,7 +499,7 @@ def test_draining_starts_no_request(push, publish, receiver, admin, topic):
     eventually(lambda: dispatcher.in_hand[0] > 4)
     with ThreadPoolExecutor() as executor:
         stopping = executor.submit(dispatcher.stop, "drain", SOON)
-        eventually(lambda: dispatcher.pace.stopping)
+        eventually(lambda: dispatcher.health.state == "stopping")
         release.set()
         report = stopping.result(2 * SOON)
     sent = {payload(request) for request in receiver.requests}
@@ -527,7 +528,7 @@ def test_abandoning_breaks_requests_off(push, publish, receiver, admin, topic):
 
 def test_the_breaker(push, publish, receiver, admin, topic, monkeypatch):
     """An endpoint that is down makes no dead letters of messages that are fine."""
-    monkeypatch.setattr(backoff, "MAXIMUM", 0.1)  # 16 failures, one after the other, take minutes
+    monkeypatch.setattr(pacing, "LONGEST", 0.1)  # 16 failures, one after the other, take minutes
     receiver.act = lambda _request: answer(500)
     dispatcher = push(retry_policy=FAST)
     for number in range(20):
@@ -581,16 +582,16 @@ def test_running_it_twice(push, publish, receiver, release, admin, topic):
 def test_metrics(push, publish, receiver, admin, topic):
     """Requests by code, and the pace."""
     receiver.act = lambda r: answer(503) if len(receiver.requests) == 1 else no_content(r)
-    dispatcher = push()
+    push()
     publish(b"tea")
     eventually(drained(admin, topic))
-    sample = dispatcher.metrics.registry.get_sample_value
+    sample = pr.register_metrics(CollectorRegistry()).get_sample_value
     labels = {"topic": topic, "subscription": SUBSCRIPTION}
 
     def value(name: str, **more: str) -> float | None:
         return sample(f"pulsar_retry_push_{name}", labels | more)
 
-    eventually(lambda: (0, 0) == (value("outstanding"), value("paused")))
+    eventually(lambda: value("outstanding") == 0)
     assert (1, 1) == (
         value("requests_total", code="503"),
         value("requests_total", code="204"),
@@ -617,7 +618,7 @@ def test_metrics(push, publish, receiver, admin, topic):
         ({"flow_control": 5}, "flow_control=5"),
         ({"form": "wrapped"}, "form='wrapped': expected a Form"),
         ({"connections": "10.0.0.0/8"}, "connections='10.0.0.0/8': expected a Connections"),
-        ({"letters": "plain"}, "letters='plain': expected a Letters"),
+        ({"letters": "plain"}, "letters='plain': expected a pulsar_retry.Letters"),
         *(
             ({"dead_letter_statuses": each}, "dead_letter_statuses=")
             for each in (410, "410", [204], [102], [600], [True], [[410]], ["410"])

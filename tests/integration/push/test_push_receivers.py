@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from flask import Flask, request
+from prometheus_client import CollectorRegistry
 from werkzeug.serving import make_server
 
 import pulsar_retry as pr
@@ -75,7 +76,7 @@ def test_flask_behind_the_verifier(client, topic, publish, admin, flask):
         return None
 
     dispatcher = pr.push.Dispatcher(client, topic, SUBSCRIPTION, url, ack_deadline=600)
-    sample = dispatcher.metrics.registry.get_sample_value
+    sample = pr.register_metrics(CollectorRegistry()).get_sample_value
     labels: dict[str, Any] = {"topic": topic, "subscription": SUBSCRIPTION, "code": "401"}
     with dispatcher:
         publish(b"Alice")

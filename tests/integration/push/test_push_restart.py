@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.push.pacing import backoff
+from pulsar_retry.push import pacing
 from pulsar_retry.replay import Cluster, Redrive
 from support.push.receiving import Receiver, Request, Say, answer, no_content
 from support.reading import SUBSCRIPTION, dead_letter_topic, is_settled
@@ -30,8 +30,8 @@ def broker(own_broker: Any) -> Any:
 
 def test_dead_letters_of_a_broker_that_restarts(own_broker, admin, monkeypatch):
     """What is refused for good is dead-lettered, and delivered after a redrive; all is counted."""
-    monkeypatch.setattr(backoff, "MINIMUM", 0.005)  # the refused ones alone would take minutes
-    monkeypatch.setattr(backoff, "_MAX_LEVEL", 1)
+    monkeypatch.setattr(pacing, "SHORTEST", 0.005)  # the refused ones alone would take minutes
+    monkeypatch.setattr(pacing, "_MAX_LEVEL", 1)
     topic, count = f"persistent://public/default/{uuid.uuid4().hex}", 300
     refused = {b"%d" % number for number in range(0, count, 10)}
     attempts, delivered = Counter[bytes](), Counter[bytes]()

@@ -20,7 +20,6 @@ REFUSED = [
     (["--service-account", "/nowhere.json"], "--service-account '/nowhere.json (FileNotFound"),
     (["--service-account", "{bad}"], "--service-account 'ValueError': expected an RSA key"),
     (["--ca-file", "/nowhere"], "--ca-file '/nowhere"),
-    (["--allow", "x:80"], "--allow 'x:80'"),
     (["--max-outstanding", "0"], "--max-outstanding 0: expected"),
     (["--max-rate", "0"], "--max-rate 0.0: expected"),
     (["--renew-after", "0"], "--renew-after 0.0: expected"),
@@ -29,8 +28,7 @@ REFUSED = [
     (["--backoff", "sometimes"], "--backoff 'sometimes'"),
     (["--retry-letter-topic", "r"], "--retry-letter-topic 'r'"),
     (["--write-metadata"], "--write-metadata: expected --unwrapped too"),
-    (["--attribute-header", "x", "--unwrapped"], "expected --write-metadata too"),
-    (["--audience", "x"], "--audience 'x': expected --service-account too"),
+    (["--audience", "x"], "--audience 'x': expected a service account too"),
 ]
 
 

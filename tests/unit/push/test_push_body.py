@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-from functools import partial
 from typing import Any
 
 import _pulsar
@@ -23,8 +22,7 @@ from pulsar_retry.push.body import (
     unwrapped_headers,
     wrapped,
 )
-from pulsar_retry.push.endpoint import Guard, PushEndpoint
-from pulsar_retry.push.form import Form
+from pulsar_retry.push.endpoint import PushEndpoint, refusal
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.owner import Recipient
 
@@ -154,18 +152,11 @@ names = st.text(max_size=20) | st.sampled_from(
 values = st.text(max_size=60) | st.sampled_from(["a\r\nX-Evil: 1", "a\nb", "\x00", " a", "é"])
 
 
-@given(
-    st.dictionaries(names, values, max_size=20),
-    values,
-    values,
-    st.sets(st.sampled_from(["content-type", "ok", "x-tenant"])),
-)
-def test_no_header_is_injected(attributes, message_id, key, named):
+@given(st.dictionaries(names, values, max_size=20), values, values)
+def test_no_header_is_injected(attributes, message_id, key):
     """Whatever attributes, id and key are, a strict parser reads the headers that were meant."""
     message = Pushed(b"raw", attributes, message_id, 0, key)
-    own, left_out = unwrapped_headers(
-        message, NAME, write_metadata=True, attribute_headers=frozenset(named)
-    )
+    own, left_out = unwrapped_headers(message, NAME, write_metadata=True)
     headers = [*common_headers(message, 1), *own]
     client = h11.Connection(h11.CLIENT)
     raw = client.send(
@@ -186,10 +177,10 @@ def test_no_header_is_injected(attributes, message_id, key, named):
     assert b"x-evil" not in found
     ours = {name.lower() for name, _ in unwrapped_headers(MESSAGE, NAME, write_metadata=True)[0]}
     for name in set(found) - ours - OF_ANY_REQUEST:
-        assert name.startswith(b"x-pulsar-attribute-") or name.decode() in named
+        assert name.startswith(b"x-pulsar-attribute-")
     for name, value in attributes.items():
         if name not in left_out:
-            sent = name.lower() if name.lower() in named else f"x-pulsar-attribute-{name.lower()}"
+            sent = f"x-pulsar-attribute-{name.lower()}"
             assert (sent.encode(), value.encode()) in list(read.headers)
 
 
@@ -216,29 +207,16 @@ ACTED_UPON = [
     "If-Match",
     "Content-Type",
     "traceparent",
+    "Host",
+    "Transfer-Encoding",
+    "Authorization",
+    "X_Forwarded-For",
+    "Proxy",
     "anything",
 ]
-#: What nobody may name: it is the request's own, or a proxy's.
-NEVER = [
-    "Host",
-    "content_length",
-    "Transfer-Encoding",
-    "Connection",
-    "Authorization",
-    "Cookie",
-    "x_goog_pubsub_message_id",
-    "X_Forwarded-For",
-    "x.forwarded.for",
-    "idempotency_key",
-    "Proxy",
-    "X-Serverless-Authorization",
-    "X-Original-URL",
-    "X-Real-IP",
-    "X-Pulsar-Retry-Attempt",
-]
 
 
-@pytest.mark.parametrize("name", ACTED_UPON + NEVER)
+@pytest.mark.parametrize("name", ACTED_UPON)
 def test_an_attribute_is_no_header_that_others_act_upon(name):
     """It has a prefix, whatever it is called."""
     message = Pushed(b"", {name: "forged"}, "1", 0)
@@ -247,38 +225,6 @@ def test_an_attribute_is_no_header_that_others_act_upon(name):
     assert [(f"X-Pulsar-Attribute-{name}".encode(), b"forged")] == [
         each for each in own if each[1] == b"forged"
     ]
-
-
-METADATA = partial(Form, wrapped=False, write_metadata=True)
-
-
-def test_attributes_that_were_named():
-    """In any case, but to the letter: CGI and WSGI take other characters for a hyphen."""
-    attributes = {"Content-Type": "text/plain", "X_TENANT": "forged", "x-tenant": "a", "other": "b"}
-    named = METADATA(attribute_headers=["content-type", "X-Tenant"]).attribute_headers
-    own, left_out = unwrapped_headers(
-        Pushed(b"", attributes, "1", 0), NAME, write_metadata=True, attribute_headers=named
-    )
-    assert [] == left_out
-    assert {
-        (b"Content-Type", b"text/plain"),
-        (b"X-Pulsar-Attribute-X_TENANT", b"forged"),
-        (b"x-tenant", b"a"),
-        (b"X-Pulsar-Attribute-other", b"b"),
-    } == {each for each in own if not each[0].startswith(b"x-goog-")}
-
-
-@pytest.mark.parametrize("names", [*([each] for each in [*NEVER, "a b", "", "é", 7]), "Origin", 7])
-def test_what_cannot_be_named(names):
-    """What belongs to the request itself, or is no header's name."""
-    with pytest.raises(ConfigError, match="attribute_headers"):
-        METADATA(attribute_headers=names)
-
-
-def test_names_without_metadata():
-    """They would do nothing."""
-    with pytest.raises(ConfigError, match="write_metadata"):
-        Form(attribute_headers=["Origin"])
 
 
 def test_pub_subs_limits():
@@ -379,7 +325,7 @@ def test_http_beyond_this_machine():
     assert ("http://receiver.svc:8080", b"/x") == (str(endpoint), endpoint.target)
 
 
-# -- the guard ------------------------------------------------------------------------------------
+# -- the addresses that it resolves to -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -389,12 +335,6 @@ def test_http_beyond_this_machine():
         "169.254.0.1",
         "fe80::1",
         "fe80::1%eth0",
-        "fd00:ec2::254",
-        "100.100.100.200",
-        "168.63.129.16",
-        "192.0.0.192",
-        "fd00:c1::a9fe:a9fe",
-        "fd00:42::42",
         "0.0.0.0",  # noqa: S104 - it is refused
         "::",
         "224.0.0.1",
@@ -405,129 +345,29 @@ def test_http_beyond_this_machine():
         "::1",
         "::ffff:169.254.169.254",
         "::ffff:127.0.0.1",
-        "64:ff9b::a9fe:a9fe",
-        "2002:a9fe:a9fe::1",
         "no address",
     ],
 )
 def test_never_connected_to(address):
-    """Link-local, metadata, loopback behind a name, and their disguises."""
-    assert Guard().refusal("hooks.example.com", address)
+    """Link-local, loopback behind a name, and what is no host, also as IPv6 spells IPv4."""
+    assert refusal("hooks.example.com", address)
 
 
 @pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "10.0.0.1", "fc00::1"])
 def test_connected_to(address):
     """What is public or private."""
-    assert Guard().refusal("hooks.example.com", address) is None
+    assert refusal("hooks.example.com", address) is None
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "x.localhost", "::1"])
 def test_loopback_by_its_name(host):
     """The endpoint says so itself."""
-    assert Guard().refusal(host, "127.0.0.1") is None
-    assert Guard(private=False).refusal(host, "::1") is None
-
-
-@pytest.mark.parametrize("private", [None, "no", 0])
-def test_private_is_a_bool(private):
-    """A text such as "no" would be true."""
-    with pytest.raises(ConfigError, match="private="):
-        Guard(private=private)
+    assert refusal(host, "127.0.0.1") is None
+    assert refusal(host, "::1") is None
 
 
 @pytest.mark.parametrize("host", ["localhost", "x.localhost", "X.LOCALHOST", "127.0.0.1", "::1"])
 @pytest.mark.parametrize("address", ["10.1.2.3", "93.184.216.34", "2606:2800:220:1::1"])
-@pytest.mark.parametrize("allow", [[], ["10.0.0.0/8", "0.0.0.0/0", "::/0"], ["*.localhost"]])
-def test_a_loopback_name_that_leads_elsewhere(host, address, allow):
+def test_a_loopback_name_that_leads_elsewhere(host, address):
     """It may be posted to without TLS, so nobody beyond this machine may receive it."""
-    assert "not a loopback address, although its name is a loopback name" == Guard(
-        allow=allow
-    ).refusal(host, address)
-
-
-@pytest.mark.parametrize(
-    "address", ["10.1.2.3", "192.168.0.1", "172.16.0.1", "fc00::1", "100.64.0.1", "fec0::1"]
-)
-def test_private_addresses_can_be_refused(address):
-    """As a service that posts for strangers does."""
-    assert "a private address" == Guard(private=False).refusal("hooks.example.com", address)
-
-
-def test_an_allow_list():
-    """Names, stars, addresses and networks; a network is an exception to every rule."""
-    guard = Guard(allow=["hooks.example.com", "*.shop.example.com", "10.0.0.0/8", "169.254.7.7"])
-    public = "93.184.216.34"
-    for host in ("hooks.example.com", "HOOKS.example.com.", "a.shop.example.com"):
-        assert guard.refusal(host, public) is None
-        assert guard.refusal(host, "169.254.169.254")
-    for host in ("example.com", "shop.example.com", "evilshop.example.com"):
-        assert "not on the allow-list" == guard.refusal(host, public)
-    assert guard.refusal("anything", "10.1.2.3") is None
-    assert guard.refusal("anything", "169.254.7.7") is None
-
-
-@pytest.mark.parametrize("entry", ["bücher.example", "BÜCHER.example.", "xn--bcher-kva.example"])
-@pytest.mark.parametrize("host", ["bücher.example", "xn--bcher-kva.example"])
-def test_an_allow_list_in_every_language(entry, host):
-    """A name is the same in either spelling."""
-    assert Guard(allow=[entry]).refusal(host, "93.184.216.34") is None
-    assert Guard(allow=[f"*.{entry}"]).refusal(f"a.{host}", "93.184.216.34") is None
-    assert Guard(allow=[f"*.{entry}"]).refusal(host, "93.184.216.34")
-
-
-@pytest.mark.parametrize(
-    "network", ["::ffff:10.0.0.0/104", "::ffff:10.0.0.1", "64:ff9b::10.0.0.0/104"]
-)
-def test_an_allow_list_of_disguises(network):
-    """An IPv4 network is the same as IPv6 spells it."""
-    guard = Guard(allow=[network])
-    for address in ("10.0.0.1", "::ffff:10.0.0.1", "64:ff9b::a00:1"):
-        assert guard.refusal("anything", address) is None
-    assert guard.refusal("anything", "11.0.0.1")
-
-
-@given(st.ip_addresses())
-def test_nothing_forbidden_gets_through(address):
-    """Of all addresses, in each of their spellings."""
-    refused = Guard(private=False).refusal("hooks.example.com", str(address)) is not None
-    # Since 3.13 Python calls every 6to4 address private, whatever it stands for.
-    meant = getattr(address, "sixtofour", None) or address
-    assert refused or not (
-        meant.is_private or meant.is_loopback or meant.is_link_local or meant.is_multicast
-    )
-
-
-@pytest.mark.parametrize(
-    "allow",
-    [
-        "10.0.0.0/8",
-        7,
-        *(
-            [each]
-            for each in (
-                "",
-                ".",
-                7,
-                "10.0.0.0/99",
-                "10.0.0.1/8",
-                "*",
-                "*.",
-                "*example.com",
-                "a.*.example.com",
-                "a..example.com",
-                "exa mple",
-                "http:",
-                "https://hooks.example.com",
-                "hooks.example.com/push",
-                "hooks.example.com:443",
-                "[::1]",
-                "2002:a00::/24",
-                "2001:0:a00::/48",
-            )
-        ),
-    ],
-)
-def test_a_list_of_nonsense(allow):
-    """What nothing could ever match is refused, in words that say what is accepted."""
-    with pytest.raises(ConfigError, match=r"allow=.*: expected .*hooks\.example\.com"):
-        Guard(allow=allow)
+    assert "not a loopback address, although its name is a loopback name" == refusal(host, address)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.push.endpoint import Guard, PushEndpoint
+from pulsar_retry.push.endpoint import PushEndpoint
 from pulsar_retry.push.errors import MOST, PushNacked, excerpt, secrets_of
 from pulsar_retry.push.http import Answer, Poster
 from pulsar_retry.wire.envelope import Envelope
@@ -88,7 +88,7 @@ def test_an_endpoint_that_echoes_the_request():
         return Say(f"{line}\r\n{head}\r\n".encode(), "close")
 
     async def use(endpoint: PushEndpoint, body: bytes) -> Answer:
-        poster = Poster(endpoint, deadline=30.0, guard=Guard())
+        poster = Poster(endpoint, deadline=30.0)
         try:
             return await poster.post(body, [(b"Authorization", f"Bearer {token}".encode())])
         finally:

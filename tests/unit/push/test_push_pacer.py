@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pulsar_retry.pull.engine.admission import Outlook
 from pulsar_retry.pull.rules.rate import CATCH_UP, RateLimit
-from pulsar_retry.push.pacing.pacer import Pacer, Ticket
-from pulsar_retry.push.pacing.window import Window
+from pulsar_retry.push.pacing import Pacer, Ticket, Window
 
 
 class Clock:
@@ -112,15 +111,6 @@ def test_failures_on_their_way_together_count_once(pacer):
     assert (0.1, 1) == (pacer.pace().delay, pacer.pace().window)
 
 
-def test_shut(clock):
-    """While a dispatcher is paused or stops, nothing is sent."""
-    is_shut = True
-    pacer = Pacer(Window(), None, lambda: is_shut, clock)
-    assert (0, math.inf) == (pacer.may_begin(), pacer.outlook().wait)
-    is_shut = False
-    assert 4 == pacer.may_begin()
-
-
 def test_another_endpoint(pacer):
     """It begins anew, and what the old one still says counts for nothing."""
     old = [send(pacer) for _ in range(4)]
@@ -206,7 +196,7 @@ def test_latency(pacer, clock):
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["send", "ack", "nack", "asks", "wait", "pause", "resume"]),
+            st.sampled_from(["send", "ack", "nack", "asks", "wait"]),
             st.floats(0, 70),
         ),
         max_size=200,
@@ -214,11 +204,10 @@ def test_latency(pacer, clock):
     st.none() | st.floats(0.1, 100),
 )
 def test_it_never_lets_more_out_than_it_says(events, rate):
-    """Not beyond window and rate, not before the delay or what is asked, not while it is paused."""
+    """Not beyond window and rate, nor before the delay or what is asked."""
     clock = Clock()
-    is_paused = False
     limit = None if rate is None else RateLimit(rate)
-    pacer = Pacer(Window(maximum=50), limit, lambda: is_paused, clock)
+    pacer = Pacer(Window(maximum=50), limit, clock)
     tickets: list[Ticket] = []
     last = asked = -math.inf
     for kind, value in events:
@@ -227,7 +216,6 @@ def test_it_never_lets_more_out_than_it_says(events, rate):
             case "send":
                 if pacer.may_begin():
                     assert len(tickets) < pace.window
-                    assert not is_paused
                     assert clock.now >= asked
                     assert rate is None or clock.now - last >= 1 / rate - CATCH_UP - 1e-9
                     assert clock.now - last >= pace.delay - 1e-9
@@ -235,8 +223,6 @@ def test_it_never_lets_more_out_than_it_says(events, rate):
                     tickets.append(pacer.begin())
             case "wait":
                 clock.now += value
-            case "pause" | "resume":
-                is_paused = kind == "pause"
             case "asks" if tickets:
                 pacer.leave(tickets.pop(), acked=False, retry_after=value)
                 asked = max(asked, clock.now + value)

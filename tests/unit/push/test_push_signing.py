@@ -33,8 +33,8 @@ from pulsar_retry.push import (
     VerificationError,
     Verifier,
 )
-from pulsar_retry.push.auth import verifier as verifying
-from pulsar_retry.push.serving import key_pages
+from pulsar_retry.push import verifier as verifying
+from pulsar_retry.push.tokens import key_pages
 
 AUDIENCE, EMAIL = "https://example.com/push", "push@example.com"
 SECRET = b"0123456789abcdef"

@@ -11,8 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.push.pacing.backoff import MAXIMUM, MINIMUM, PushBackoff
-from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, INITIAL, Window
+from pulsar_retry.push.pacing import (
+    EXPONENTIAL_UP_TO,
+    INITIAL,
+    LONGEST,
+    SHORTEST,
+    PushBackoff,
+    Window,
+)
 
 
 def dice() -> random.Random:
@@ -270,5 +276,5 @@ def test_the_backoff_stays_within_its_bounds(events):
     for is_ack in events:
         before = backoff.delay
         backoff.succeeded() if is_ack else backoff.failed()
-        assert backoff.delay == 0 or MINIMUM <= backoff.delay <= MAXIMUM
+        assert backoff.delay == 0 or SHORTEST <= backoff.delay <= LONGEST
         assert backoff.delay <= before if is_ack else backoff.delay >= before

@@ -6,8 +6,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import parse_qsl
 
 import attrs
 import jwt
@@ -18,6 +20,7 @@ from jwt.algorithms import RSAAlgorithm
 from jwt.utils import base64url_encode
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.observe.serving import Page
 from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.durations import Duration, seconds
 
@@ -35,6 +38,12 @@ _MARGIN = 240.0
 _MOST_AUDIENCES = 16
 #: RS256 requires at least this size (RFC 7518, 3.3).
 _LEAST_BITS = 2048
+_NO_ACCOUNT = HTTPStatus.NOT_FOUND, {"error": "there is no service account"}
+_NO_TOKEN = (
+    HTTPStatus.BAD_REQUEST,
+    {"error": "invalid_token", "error_description": "Invalid Value"},
+)
+
 #: The longest accepted token, in characters; longer ones are refused unread.
 LONGEST = 16 * 1024
 
@@ -182,6 +191,24 @@ class ServiceAccount:
         }
         header = {"kid": self._key.id}
         return jwt.encode(claims, self._key.private, algorithm=ALGORITHM, headers=header)
+
+
+def key_pages(account: ServiceAccount | None) -> dict[str, Page]:
+    """Return the pages of *account* by their paths; without an account, each is a 404.
+
+    They are ``/.well-known/jwks.json``, the public keys, and ``/tokeninfo?id_token=…``.
+    """
+
+    def keys(_query: str) -> tuple[HTTPStatus, object]:
+        return _NO_ACCOUNT if account is None else (HTTPStatus.OK, account.jwks())
+
+    def token_info(query: str) -> tuple[HTTPStatus, object]:
+        if account is None:
+            return _NO_ACCOUNT
+        info = account.token_info(dict(parse_qsl(query)).get("id_token", ""))
+        return (HTTPStatus.OK, info) if info else _NO_TOKEN
+
+    return {"/.well-known/jwks.json": keys, "/tokeninfo": token_info}
 
 
 @attrs.frozen

@@ -14,8 +14,8 @@ from jwt.jwk_set_cache import JWKSetCache
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.push.auth.tokens import ALGORITHM, ISSUER, LONGEST
 from pulsar_retry.push.endpoint import PushEndpoint
+from pulsar_retry.push.tokens import ALGORITHM, ISSUER, LONGEST
 
 _REQUIRED = ["aud", "email", "exp", "iat", "iss"]
 

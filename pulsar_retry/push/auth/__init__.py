@@ -1,1 +1,0 @@
-"""Proof of the sender: tokens, made and verified."""

@@ -1,1 +1,0 @@
-"""Pacing: how many requests may be outstanding, and when to wait."""
