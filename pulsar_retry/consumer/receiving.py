@@ -17,7 +17,7 @@ from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.outbox import Outbox
 from pulsar_retry.consumer.stream import Fetcher, Stream
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.policy.actions import last_delivery, surplus_delivery
+from pulsar_retry.policy.actions import exhausted
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import message_of
 
@@ -201,7 +201,7 @@ class Receiving:
         """Tell whether *raw* was delivered N + 1 times already; if so, it is dead-lettered."""
         attempts = self._in_hand.returns.attempts_before
         # The first condition is the usual case, and costs less.
-        if raw.redelivery_count() <= self._most or not surplus_delivery(attempts(raw), self._most):
+        if raw.redelivery_count() <= self._most or not exhausted(attempts(raw), self._most):
             return False
         self._outbox.dead_letter_redelivered(raw)
         self._in_hand.took((raw,))
@@ -217,7 +217,7 @@ class Receiving:
             return False
         if getattr(message, "is_nacked", False):  # the first nack of this delivery has decided it
             return False
-        if not last_delivery(self._in_hand.returns.attempts_before(raw), limit):
+        if not exhausted(self._in_hand.returns.attempts_before(raw) + 1, limit):
             return False
         future = self._outbox.dead_letter_redelivered(raw)
         if future is not None and isinstance(message, pulsar.Message):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import attrs
 
 
@@ -60,30 +58,3 @@ def exhausted(failures: int, limit: int) -> bool:
     N + 1 attempts (as in Java and TDMQ).
     """
     return failures > limit
-
-
-@lru_cache(256)  # it runs once per letter, and most calls use one of a few delays
-def decide_reconsume(reconsume_times: int, limit: int, delay: float) -> RetryLater | DeadLetter:
-    """Decide what `reconsume_later` does with a message.
-
-    Args:
-        reconsume_times: The *new* count: how often the message will have been reconsumed.
-        limit: N of the dead-letter policy.
-        delay: The requested delay in seconds.
-
-    Returns:
-        `DeadLetter` exactly when the retries are used up.
-    """
-    if exhausted(reconsume_times, limit):
-        return DeadLetter(RETRIES_EXHAUSTED)
-    return RetryLater(delay)
-
-
-def last_delivery(redelivery_count: int, limit: int) -> bool:
-    """Tell whether a failure of this delivery uses up the redeliveries of the nack path."""
-    return exhausted(redelivery_count + 1, limit)
-
-
-def surplus_delivery(redelivery_count: int, limit: int) -> bool:
-    """Tell whether this delivery is above the limit, so that the application must not see it."""
-    return exhausted(redelivery_count, limit)

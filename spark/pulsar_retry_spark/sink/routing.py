@@ -13,7 +13,7 @@ import attrs
 import pyarrow as pa
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.actions import RetryLater, decide_reconsume
+from pulsar_retry.policy.actions import exhausted
 from pulsar_retry.policy.durations import MAX_DELAY
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire import properties as wire
@@ -299,9 +299,7 @@ class Router:
         retried = asked == RETRY or (
             asked is None
             and retryable is not False
-            and isinstance(
-                decide_reconsume(attempt, self._options.max_attempts - 1, delay), RetryLater
-            )
+            and not exhausted(attempt, self._options.max_attempts - 1)
         )
         action = RETRY if retried else DEAD_LETTER
         # A row that names its topic is delayed only by a delay that it names too.

@@ -16,10 +16,6 @@ from pulsar_retry.policy.actions import (
     Discard,
     RetryLater,
     Stop,
-    decide_reconsume,
-    exhausted,
-    last_delivery,
-    surplus_delivery,
 )
 from pulsar_retry.policy.decide import is_chosen
 
@@ -54,16 +50,8 @@ def test_delays_are_what_a_letter_can_carry(
 def test_the_count_is_the_consumers(limit: int, attempt: int) -> None:
     """The attempt that failed is the count that its letter would have: one rule for both."""
     policy = pr.RetryPolicy(backoff=pr.Fixed(5)).within(pr.DeadLetterPolicy(limit))
-    expected = decide_reconsume(attempt, limit, 5)
+    expected = DeadLetter("retries-exhausted") if attempt > limit else RetryLater(5)
     assert expected == pr.decide(policy, attempt, failed(ValueError()))
-
-
-@given(st.integers(1, 100), st.integers(0, 200))
-def test_the_nack_path_counts_alike(limit: int, redeliveries: int) -> None:
-    """A delivery is the last one when its failure is one too many, and surplus after that."""
-    attempt = redeliveries + 1
-    assert last_delivery(redeliveries, limit) == exhausted(attempt, limit)
-    assert surplus_delivery(redeliveries, limit) == exhausted(attempt - 1, limit)
 
 
 @given(st.integers(1, 1000))
