@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Mapping
 
@@ -99,15 +98,11 @@ class RedriveProperties:
             owner: The topics and the subscription of the letter.
         """
         keeps_origin = self.to == RETRY and owner.fits(Owner.named_by(properties))
-        kept = dict(properties)
-        for name in _removed(
-            tuple(properties),
-            keep_origin=keeps_origin,
-            keep_level=not self.naming.is_tdmq,
-            keep_failure=self.keep_failure,
-            keep_attempts=self.keep_attempts,
-        ):
-            del kept[name]
+        kept = {
+            name: text
+            for name, text in properties.items()
+            if self._keeps(name, origin=keeps_origin)
+        }
         names = {REAL_TOPIC: owner.topic, REAL_SUBSCRIPTION: owner.subscription}
         if self.to == RETRY:
             names[RETRY_TOPIC] = owner.retry
@@ -120,27 +115,14 @@ class RedriveProperties:
         kept[REDRIVEN_FROM] = position
         return kept
 
-
-@functools.lru_cache(1024)  # it runs once per letter, and the letters of a topic are alike
-def _removed(
-    names: tuple[str, ...],
-    *,
-    keep_origin: bool,
-    keep_level: bool,
-    keep_failure: bool,
-    keep_attempts: bool,
-) -> tuple[str, ...]:
-    """Return those of *names* that a redriven message does not have; see `RedriveProperties`."""
-
-    def is_kept(name: str) -> bool:
+    def _keeps(self, name: str, *, origin: bool) -> bool:
+        """Tell whether a redriven message has a property of its letter."""
         if name in _NEVER_KEPT:
             return False
         if name == DELAY:
-            return keep_level
+            return not self.naming.is_tdmq
         if name == RECONSUMETIMES:
-            return keep_attempts
+            return self.keep_attempts
         if name in SYSTEM_PROPERTIES:
-            return keep_origin
-        return keep_failure or not (name in _FAILURES or name.startswith(FAILURE))
-
-    return tuple(name for name in names if not is_kept(name))
+            return origin
+        return self.keep_failure or not (name in _FAILURES or name.startswith(FAILURE))
