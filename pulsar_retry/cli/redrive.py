@@ -27,7 +27,6 @@ from pulsar_retry.cli._common.redriving import (
     within_option,
 )
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.patching import DIFFS, PayloadPatch
@@ -64,7 +63,7 @@ def _patch_text(_context: click.Context, _option: click.Parameter, given: str | 
 Examples:
   pulsar-retry redrive orders-billing-DLQ --dry-run
   pulsar-retry redrive orders-billing-DLQ --reason timeout --limit 10 --yes
-  pulsar-retry redrive orders-billing-DLQ --ramp 1,10,100 --rate 500 --max-failure-ratio 0.2
+  pulsar-retry redrive orders-billing-DLQ --rate 500
   pulsar-retry redrive orders-billing-DLQ --to origin --since 2h
   pulsar-retry redrive orders-billing-DLQ --id 12:7 --id 12:9 --why INC-1234
   pulsar-retry redrive shop/orders --fingerprint ccea288163ac967e
@@ -92,20 +91,6 @@ Examples:
 @filter_options
 @limit_option
 @rate_option
-@click.option("--ramp", metavar="N,N,…", help="Rates to start with, such as 1,10,100.")
-@click.option(
-    "--ramp-step",
-    default="10s",
-    show_default=True,
-    metavar="DURATION",
-    help="How long each rate of the ramp lasts.",
-)
-@click.option(
-    "--max-failure-ratio",
-    type=click.FloatRange(0, 1),
-    metavar="SHARE",
-    help="Stop when more than this share, 0 to 1, is dead again. Needs --rate or --ramp.",
-)
 @click.option(
     "--max-redrives",
     type=click.IntRange(min=0),
@@ -149,8 +134,6 @@ def command(
     where: Filter,
     who: Operator,
     dlqs: tuple[str, ...],
-    ramp: str | None,
-    ramp_step: str,
     diffs: int,
     within: str | None,
     **options: Any,
@@ -178,8 +161,6 @@ def command(
             topic,
             cluster=cluster,
             where=where,
-            ramp=_rates(ramp),
-            ramp_step=seconds_of_text("--ramp-step", ramp_step),
             dry_run=dry,
             within=patience(within, as_json=output["as_json"]),
             job_key=job_key(*_WHAT),
@@ -196,10 +177,3 @@ def command(
         diffs=diffs,
         **output,
     )
-
-
-def _rates(text: str | None) -> list[float]:
-    try:
-        return [float(each) for each in text.split(",")] if text else []
-    except ValueError:
-        raise ConfigError.bad("--ramp", text, "rates separated by commas, such as 1,10") from None

@@ -42,7 +42,6 @@ class OrderOutcome:
         done: How many letters, including those of earlier runs of the same order.
         at_least: Whether there may be more: an earlier run was killed.
         resumed: Whether it has continued an earlier run.
-        failed_again: How many of the redriven letters are dead again.
         left: How many letters stay, with the reason in words.
         targets: How many letters went to each topic.
         stopped: Why it ended early, in words.
@@ -55,7 +54,6 @@ class OrderOutcome:
     done: int = 0
     at_least: bool = False
     resumed: bool = False
-    failed_again: int = 0
     left: Mapping[str, int] = attrs.field(factory=dict)
     targets: Mapping[str, int] = attrs.field(factory=dict)
     stopped: str = ""
@@ -71,7 +69,6 @@ class OrderOutcome:
             done=done.redriven,
             at_least=done.at_least,
             resumed=done.resumed,
-            failed_again=done.failed_again,
             left={STAYS.get(why, why): count for why, count in done.left.items()},
             targets=dict(done.targets),
             stopped=STOPPED.get(done.stopped or "", ""),

@@ -230,8 +230,6 @@ def _show(done: Redriven, word: str, *, several: bool, diffs: int) -> None:
     seen = "of those read " if done.stopped else ""
     for why, count in done.left.items():
         click.echo(f"  {count} {seen}stay: {STAYS.get(why, why)}")
-    if done.failed_again:
-        click.echo(f"  {done.failed_again} are dead again")
     for problem in done.problems:
         click.echo(f"  {clean(problem)}", err=True)
     if done.stopped == SAMPLE:

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.checks import whole
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.durations import Duration, number, seconds
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.keeping import TargetKeeper
@@ -29,7 +29,6 @@ from pulsar_retry.replay.publishing import hand_off_of
 from pulsar_retry.replay.reading import LetterCodecs
 from pulsar_retry.replay.redriving.delivery import DeliveryWatch
 from pulsar_retry.replay.redriving.judge import LetterJudge, RedriveJudge
-from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.patching import Patcher, PatchLike, PayloadPatch
 from pulsar_retry.replay.redriving.report import WHY_NOT_SEEN, Redriven, first_of_each
 from pulsar_retry.replay.redriving.run import RedriveWork, Run
@@ -43,7 +42,7 @@ from pulsar_retry.replay.redriving.source import (
     find_subscription,
     keeping_subscription,
 )
-from pulsar_retry.replay.redriving.survey import Failures, count_left, survey_redrive
+from pulsar_retry.replay.redriving.survey import count_left, survey_redrive
 from pulsar_retry.replay.redriving.targets import Keep, RedriveTargets, checked_target
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, NamingLike, TopicName, kind_of, logical
@@ -89,9 +88,6 @@ class Redrive:
         where: Filter = _ALL,
         limit: int | None = None,
         rate: float | None = None,
-        ramp: Sequence[float] = (),
-        ramp_step: Duration = 10.0,
-        max_failure_ratio: float | None = None,
         max_redrives: int = MAX_REDRIVES,
         keep_failure: bool = False,
         keep_attempts: bool = False,
@@ -123,11 +119,6 @@ class Redrive:
             limit: How many letters are redriven at most. After a kill it may be more, by those of
                 the last half second.
             rate: Messages per second; None for no limit.
-            ramp: Rates to begin with, such as ``(1, 10, 100)``.
-            ramp_step: How long each rate of *ramp* holds, in seconds or as a timedelta.
-            max_failure_ratio: Stop when more than this share of the redriven letters, 0 to 1, is
-                dead again in *source*. It requires a rate or a ramp: without them, all letters are
-                published before the first one comes back.
             max_redrives: A letter that was redriven this often stays.
             keep_failure: Keep the properties that describe the failure.
             keep_attempts: Keep the number of attempts, instead of starting anew.
@@ -164,8 +155,7 @@ class Redrive:
         self._naming = Naming.of(naming)
         self._where = where
         self._limit = None if limit is None else whole("limit", limit, 1)
-        self._pace = RedriveRate.of(rate, ramp, ramp_step)
-        self._max_failure_ratio = _ratio(max_failure_ratio, self._pace)
+        self._rate = math.inf if rate is None else _checked_rate(rate)
         self._max_redrives = whole("max_redrives", max_redrives, 0)
         self._keep = (keep_failure, keep_attempts)
         self._any_topic = any_topic
@@ -293,20 +283,14 @@ class Redrive:
                 problems = first_of_each([*keeper.problems, *done.problems])
                 return attrs.evolve(done, problems=problems)
 
-            watched = partitions if self._max_failure_ratio is not None else []
-            failures = stack.enter_context(
-                contextlib.closing(Failures(client, watched, checkpoint))
-            )
             work = RedriveWork(
                 consumer=consumer,
                 hand_off=hand_off,
                 judge=judge,
                 checkpoint=checkpoint,
-                pace=self._pace,
+                rate=self._rate,
                 limit=self._limit or math.inf,
-                max_failure_ratio=self._max_failure_ratio,
                 is_over=DeliveryWatch(admin, through, checkpoint.ends).is_over,
-                failures=failures.count,
                 save=store.save,
                 progress=lambda run: tell(report(run)),
             )
@@ -330,7 +314,6 @@ class Redrive:
             resumed=resumed,
             redriven=run.redriven,
             at_least=not checkpoint.exact,
-            failed_again=run.failed_again,
             left=dict(run.left),
             targets=dict(run.targets),
             patched=run.patched,
@@ -392,11 +375,7 @@ def _only_consumer(client: Client, topic: str, subscription: str) -> Iterator[An
         bare.close()
 
 
-def _ratio(value: float | None, pace: RedriveRate) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ConfigError.bad("max_failure_ratio", value, "a number from 0 to 1")
-    if not pace.is_bounded:
-        raise ConfigError.bad("max_failure_ratio", value, "a rate or a ramp too")
-    return float(value)
+def _checked_rate(rate: float) -> float:
+    if not 0 < number(rate) < math.inf:
+        raise ConfigError.bad("rate", rate, "messages per second, more than 0")
+    return float(rate)

@@ -49,7 +49,6 @@ SAMPLE = "sample"
 STOPPED = {
     "limit": "The limit is reached. Run the same redrive again for the next letters.",
     "cancelled": "Cancelled. Run the same redrive again to continue.",
-    "failure_ratio": "Stopped: too many letters are dead again.",
     SAMPLE: "Not all letters were read.",
     "refused": "Stopped: letters could not be published. Run the same redrive again to continue.",
 }
@@ -122,14 +121,12 @@ class Redriven:
             it continues.
         at_least: Whether there may be more than *redriven*: an earlier run was killed, and its last
             moment is not known.
-        failed_again: How many of them are dead again so far.
         left: How many of the letters seen stay in the dead-letter topic, by reason. A redrive that
             was *stopped* has not seen all letters.
         targets: How many letters went to each topic.
         patched: How many of them a patch has changed in this run, or would change.
-        stopped: Why it ended early: ``limit``, ``cancelled``, ``failure_ratio`` or ``refused``, or
-            ``sample`` for a dry run that has not read all letters in its time; None if nothing is
-            left to do.
+        stopped: Why it ended early: ``limit``, ``cancelled`` or ``refused``, or ``sample`` for a
+            dry run that has not read all letters in its time; None if nothing is left to do.
         problems: In words, why letters stay; the first problem of each kind.
         groups: For a dry run: what would be redriven, by reason and fingerprint.
         diffs: For a dry run with a patch: what it changes in the first letters.
@@ -144,7 +141,6 @@ class Redriven:
     resumed: bool = False
     redriven: int = 0
     at_least: bool = False
-    failed_again: int = 0
     left: Mapping[str, int] = attrs.field(factory=dict)
     targets: Mapping[str, int] = attrs.field(factory=dict)
     patched: int = 0

@@ -26,12 +26,11 @@ from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.redriving.judge import LetterJudge
-from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.report import REFUSED
 from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.runtime.future import LetterFuture
 
-#: Seconds between two updates of checkpoint, failures and progress.
+#: Seconds between two updates of checkpoint and progress.
 _TICK = 0.5
 #: Seconds until a letter that was not published is tried again, and until the run gives up.
 _PAUSE, _PATIENCE = 0.5, 60.0
@@ -41,8 +40,6 @@ _WAIT_MS, _LULL = 200, 1.0
 _LEDGER, _ENTRY = (1 << 63) - 1, (1 << 40) - 1
 #: How many letters may wait for another try.
 _MAX_RETURNED = 1000
-#: With fewer letters than this, the failure ratio is not meaningful.
-_LEAST_FOR_RATIO = 20
 #: Errors for which another try does not help.
 _NO_RETRY_ERRORS = (
     pulsar.AuthorizationError,
@@ -51,7 +48,7 @@ _NO_RETRY_ERRORS = (
     pulsar.TopicTerminated,
 )
 
-LIMIT, CANCELLED, RATIO = "limit", "cancelled", "failure_ratio"
+LIMIT, CANCELLED = "limit", "cancelled"
 
 
 @attrs.frozen
@@ -84,12 +81,10 @@ class RedriveWork:
         hand_off: Hands the letters off.
         judge: Decides about the letters.
         checkpoint: The state of the job.
-        pace: The speed limit.
+        rate: The speed limit, in letters per second.
         limit: How many letters may be redriven, by this run and earlier ones.
-        max_failure_ratio: The share of them that may be dead again.
         is_over: Tells whether no more letters come from a partition, of which the last one to come
             is given; called if none comes for a while.
-        failures: Returns how many redriven letters are dead again.
         save: Stores a checkpoint.
         progress: Called twice a second with the run.
     """
@@ -98,11 +93,9 @@ class RedriveWork:
     hand_off: HandOff
     judge: LetterJudge
     checkpoint: Checkpoint
-    pace: RedriveRate
+    rate: float
     limit: float
-    max_failure_ratio: float | None
     is_over: Callable[[str, EntryPlace | None], bool]
-    failures: Callable[[], int]
     save: Callable[[Checkpoint], None]
     progress: Callable[[Run], None]
 
@@ -137,7 +130,6 @@ class Run:
     Attributes:
         redriven: How many letters were redriven, including those of the runs that it continues.
         patched: How many letters were redriven with another payload.
-        failed_again: How many of them are dead again.
         left: How many letters stay, by reason.
         targets: How many letters went to each topic.
         stopped: Why it ended early.
@@ -159,7 +151,6 @@ class Run:
         self._next_tick = 0.0
         self.redriven = work.checkpoint.redriven
         self.patched = 0
-        self.failed_again = 0
         self.left: Counter[str] = Counter()
         self.targets: Counter[str] = Counter()
         self.stopped: str | None = None
@@ -177,7 +168,7 @@ class Run:
             if self._sent >= room:
                 self.stopped = LIMIT
                 break
-            self._await_turn(started + self._work.pace.due(self._sent))
+            self._await_turn(started + self._sent / self._work.rate)
             if self.stopped:
                 break
             self._sent += 1
@@ -331,8 +322,6 @@ class Run:
         # Continue if the broker is not reachable: it may only be restarted.
         with contextlib.suppress(AdminError):
             self._save()
-        with contextlib.suppress(pulsar.PulsarException):
-            self._compare()
         self._work.progress(self)
 
     def _save(self) -> None:
@@ -341,14 +330,6 @@ class Run:
             begun = self._work.checkpoint
             self._work.save(attrs.evolve(begun, redriven=redriven, exact=False))
             self._saved = redriven
-
-    def _compare(self) -> None:
-        """Stop if too many letters are dead again."""
-        ratio = self._work.max_failure_ratio
-        if ratio is not None:
-            self.failed_again = self._work.failures()
-            if self.failed_again > ratio * max(self.redriven, _LEAST_FOR_RATIO):
-                self.stopped = self.stopped or RATIO
 
     def _await_turn(self, due: float) -> None:
         """Wait until the next letter may be sent, or until the redrive is stopped."""

@@ -1,22 +1,19 @@
-"""What a redrive learns by reading only: its dry run, and the letters that are dead again."""
+"""What a redrive learns by reading only: its dry run, and the letters that it has not seen."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import _pulsar
 import attrs
 import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
-from pulsar_retry.replay.reading import read_after, read_letters, reader_of
+from pulsar_retry.replay.reading import read_after, read_letters
 from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.report import (
     LATE,
@@ -27,9 +24,7 @@ from pulsar_retry.replay.redriving.report import (
     Redriven,
     first_of_each,
 )
-from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.wire.envelope import read_envelope
-from pulsar_retry.wire.properties import REDRIVE_ID
 
 #: Seconds between two reports of progress.
 _TICK = 0.5
@@ -130,38 +125,3 @@ def count_left(
                 found[LATE] += EntryPlace.of(place) in unseen
             found[UNREADABLE] += len(unseen.intersection(missed))
     return +found
-
-
-class Failures:
-    """Counts the letters of a redrive that are dead again, with readers that consume nothing."""
-
-    def __init__(self, client: pulsar.Client, partitions: list[str], job: Checkpoint) -> None:
-        """Start to read *partitions* after the ends of the *job*."""
-        self._stack = contextlib.ExitStack()
-        self._job = job.job
-        self._count = 0
-        self._readers: list[Any] = []
-        for topic in partitions:
-            end = job.ends.get(topic)
-            start = (
-                pulsar.MessageId.earliest
-                if end is None
-                else pulsar.MessageId(-1, end.ledger, end.entry, -1)
-            )
-            self._readers.append(self._stack.enter_context(reader_of(client, topic, start)))
-
-    def count(self) -> int:
-        """Return how many letters of the redrive are dead again by now."""
-        for reader in self._readers:
-            while reader.has_message_available():
-                try:
-                    raw = reader.read_next(_PATIENCE_MS)
-                except _pulsar.Timeout:  # the last one cannot be decrypted
-                    break
-                with contextlib.suppress(UnicodeDecodeError):
-                    self._count += raw.properties().get(REDRIVE_ID) == self._job
-        return self._count
-
-    def close(self) -> None:
-        """Close the readers."""
-        self._stack.close()

@@ -11,7 +11,7 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.replay import Filter, Subscription
 from pulsar_retry.replay.reading import read_letters
-from support.reading import SOON, SUBSCRIPTION
+from support.reading import SUBSCRIPTION
 from support.replay.redriving import Dead, received
 from support.waiting import eventually
 
@@ -174,24 +174,6 @@ def test_what_dies_again_and_again_stays(dead) -> None:
     done = dead.redrive(max_redrives=2).run()
 
     assert (0, {"redriven_too_often": 1}) == (done.redriven, done.left)
-
-
-def test_too_many_failures_stop_it(dead) -> None:
-    """What still fails is not thrown at a consumer by the thousand."""
-    consumer, count = dead.subscribe(), 2_000  # more than come at once after a pause of seconds
-    dead.fill(count)
-    failed = []
-
-    def fail(so_far) -> None:
-        while len(failed) < so_far.redriven:
-            failed.append(consumer.receive(SOON))
-            consumer.dead_letter(failed[-1], reason="still")
-
-    done = dead.redrive(rate=50, max_failure_ratio=0.2).run(fail)
-
-    assert "failure_ratio" == done.stopped
-    assert not done.is_complete
-    assert 4 < done.failed_again <= done.redriven < count
 
 
 def test_letters_that_their_topic_refuses_stay(dead) -> None:

@@ -147,7 +147,7 @@ def test_a_job_that_is_cancelled_is_not_done(stage) -> None:
 @pytest.mark.parametrize(
     ("facts", "complete"),
     [
-        ({"stopped": "failure_ratio"}, False),
+        ({"stopped": "refused"}, False),
         ({"left": {"no_target": 1}}, False),
         ({"left": {"no_target": 1}, "dry_run": True}, True),
         ({"left": {"filtered": 1}, "stopped": "limit"}, True),

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.replay import Cluster, Filter, Redrive
-from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.wire.names import kind_of
 from pulsar_retry.wire.owner import Owner
@@ -66,28 +65,6 @@ def test_a_time_needs_a_zone() -> None:
         Filter(since=datetime(2026, 1, 1))  # noqa: DTZ001 - it is what is refused
 
 
-@given(
-    st.none() | st.floats(0.1, 1e6),
-    st.lists(st.floats(0.1, 1e4), max_size=4),
-    st.floats(0, 100),
-)
-def test_a_pace_never_goes_back(rate, ramp, step) -> None:
-    """And no message is due before the rates allow it."""
-    pace = RedriveRate.of(rate, ramp, step)
-    dues = [pace.due(number) for number in (0, 1, 10, 1_000, 10_000)]
-    assert 0 == dues[0]
-    assert sorted(dues) == dues
-    assert all(map(math.isfinite, dues))
-    fastest = max([*ramp, rate or math.inf])
-    assert dues[-1] >= 10_000 / fastest * (1 - 1e-9)
-
-
-def test_a_ramp() -> None:
-    """Ten seconds at 1, ten at 10, then 100 in a second."""
-    pace = RedriveRate.of(100, (1, 10), 10)
-    assert [0, 9, 10, 19.9, 20, 21] == [pace.due(each) for each in (0, 9, 10, 109, 110, 210)]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -98,14 +75,10 @@ def test_a_ramp() -> None:
         {"rate": 0},
         {"rate": -1},
         {"rate": math.inf},
-        {"ramp": (1, 0)},
-        {"ramp_step": -1},
         {"limit": 0},
         {"limit": 1.5},
         {"max_redrives": -1},
         {"max_redrives": None},
-        {"max_failure_ratio": 0.5},
-        {"max_failure_ratio": 2, "rate": 1},
         {"naming": "esperanto"},
     ],
 )

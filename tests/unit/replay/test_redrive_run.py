@@ -17,7 +17,6 @@ from pulsar_retry.admin import Position
 from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.redriving import run as redrive_run
-from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.run import RedriveWork, Run
 from pulsar_retry.replay.redriving.source import Checkpoint
 
@@ -128,11 +127,9 @@ def carry_out(monkeypatch) -> Callable[..., tuple[Run, HandOffDouble, Consumer]]
             "hand_off": hand_off,
             "judge": Everything(),
             "checkpoint": Checkpoint("command", "job", {DLQ: Position(1, 9)}),
-            "pace": RedriveRate.of(None, (), 0),
+            "rate": float("inf"),
             "limit": float("inf"),
-            "max_failure_ratio": None,
             "is_over": lambda _topic, _last: True,
-            "failures": lambda: 0,
             "save": lambda _checkpoint: None,
             "progress": lambda _run: None,
             **changes,
