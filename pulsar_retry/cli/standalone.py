@@ -11,9 +11,8 @@ import click
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
 from pulsar_retry.standalone.jars.lock import jars_for
-from pulsar_retry.standalone.jars.progress import progress_on
 from pulsar_retry.standalone.jars.releases import Release, find_release
-from pulsar_retry.standalone.jars.store import JarStore
+from pulsar_retry.standalone.jars.store import JarStore, to_stderr
 
 __all__ = ["command"]
 
@@ -59,7 +58,6 @@ __all__ = ["command"]
     is_flag=True,
     help="Start faster, but run slower when warm: disables the JVM's optimising compiler.",
 )
-@click.option("--verify", is_flag=True, help="Check the SHA-256 of every cached jar first.")
 @click.option("--download-only", is_flag=True, help="Fill the cache of jars and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when ready.")
 def command(
@@ -73,7 +71,6 @@ def command(
     settings: dict[str, str],
     startup_timeout: float,
     fast_start: bool,
-    verify: bool,
     download_only: bool,
     as_json: bool,
 ) -> None:
@@ -93,16 +90,11 @@ def command(
         settings=settings,
         startup_timeout=startup_timeout,
         fast_start=fast_start,
-        progress=progress_on(),
+        progress=to_stderr,
     )
-    if verify or download_only:
-        _fill_cache(
-            find_release(version),
-            verify=verify,
-            as_json=as_json and download_only,
-            silent=not download_only,
-        )
-    if not download_only:
+    if download_only:
+        _fill_cache(find_release(version), as_json=as_json)
+    else:
         _serve(broker, as_json=as_json, temporary=data_dir is None)
 
 
@@ -113,17 +105,15 @@ def _key_and_value(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _fill_cache(release: Release, *, verify: bool, as_json: bool, silent: bool) -> None:
+def _fill_cache(release: Release, *, as_json: bool) -> None:
     """Download the jars that the cache lacks, and print where the cache is."""
     jars = jars_for(release)
-    store = JarStore(progress=progress_on())
-    for jar in store.verify(jars) if verify else ():
-        click.echo(f"{jar.path.name} was damaged and is fetched again", err=True)
+    store = JarStore(progress=to_stderr)
     store.ensure(jars)
     size = sum(jar.size for jar in jars)
     if as_json:
         click.echo(json.dumps({"cache": str(store.directory), "jars": len(jars), "bytes": size}))
-    elif not silent:
+    else:
         click.echo(f"{len(jars)} jars, {size / 1e6:.0f} MB, in {store.directory}")
 
 

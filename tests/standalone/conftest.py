@@ -21,11 +21,9 @@ class Repository:
 
     url: str
     files: dict[str, bytes] = attrs.field(factory=dict)
-    asked: list[tuple[str, str | None]] = attrs.field(factory=list)
+    asked: list[str] = attrs.field(factory=list)
     #: Statuses to answer with first, instead of the file.
     failures: list[HTTPStatus] = attrs.field(factory=list)
-    #: Whether `Range` is understood.
-    ranges: bool = True
     #: How many bytes of the first answers' bodies are sent before the connection ends.
     cut_bodies: list[int] = attrs.field(factory=list)
     #: Called before each answer.
@@ -48,24 +46,17 @@ class Repository:
 def _handler(repository: Repository) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            wanted = self.headers.get("Range")
-            repository.asked.append((self.path, wanted))
+            repository.asked.append(self.path)
             repository.before_answer()
             failure = repository.take(repository.failures)
             content = repository.files.get(self.path)
             if failure is not None or content is None:
                 self.send_error(failure or HTTPStatus.NOT_FOUND)
-            elif wanted and repository.ranges:
-                self._send(HTTPStatus.PARTIAL_CONTENT, content[int(wanted[6:].rstrip("-")) :])
             else:
-                self._send(HTTPStatus.OK, content)
-
-        def _send(self, status: HTTPStatus, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            cut = repository.take(repository.cut_bodies)
-            self.wfile.write(body[:cut])
+                self.send_response(HTTPStatus.OK)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content[: repository.take(repository.cut_bodies)])
 
         def log_message(self, *_: object) -> None:
             """Keep quiet."""

@@ -72,8 +72,8 @@ def test_broker_that_dies_is_an_error(tmp_path: Path) -> None:
 
 
 def test_download_only_fills_the_cache() -> None:
-    """The cache is filled and checked, its place is told, and nothing is started."""
-    result = run("standalone", "--download-only", "--verify", "--json")
+    """The cache is filled, its place is told, and nothing is started."""
+    result = run("standalone", "--download-only", "--json")
     assert result.returncode == 0
     facts = json.loads(result.stdout)
     jars = jars_for()  # beside those of other releases
