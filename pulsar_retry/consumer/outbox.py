@@ -31,6 +31,7 @@ from pulsar_retry.policy.actions import UNREADABLE_PROPERTIES
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.raw import publish_time, raw_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.worker import Worker
@@ -199,11 +200,14 @@ class Outbox:
 
     def _flight(self, hand_off: HandOff, message: Any, letter: Letter, *, keeps: bool) -> Flight:
         source, was_letter, when_done = self._in_hand.leaves(message)
+        raw = raw_of(message)
         return Flight(
             hand_off,
-            raw_of(message),
+            raw,
             source,
             traced(letter, message),
+            raw.length(),
+            LetterFuture(self._clock.condition),
             was_letter=was_letter,
             when_done=when_done,
             keeps=keeps,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import _pulsar
+import attrs
 
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.clock import Clock
@@ -40,91 +41,51 @@ class FlightOwner(Protocol):
         """Tell the caller that a flight has failed."""
 
 
+@attrs.define(eq=False, weakref_slot=False)
 class Flight:
     """One letter in flight.
 
-    A plain class with slots, because one is made for each letter. `has_receipt` and `acknowledged`
-    run on pulsar-client's threads too, where an exception would end the process.
+    One is made for each letter. `has_receipt` and `acknowledged` run on pulsar-client's threads
+    too, where an exception would end the process.
 
     Attributes:
         hand_off: The hand-off that it belongs to, the only one that ends it.
         raw: The raw message that the letter was made from.
         source: The raw consumer that acknowledges the message.
         letter: The letter.
-        was_letter: Whether the message came from the retry topic.
         size: The size of its payload in bytes.
+        future: The result for the caller.
+        was_letter: Whether the message came from the retry topic.
+        when_done: Called before the future resolves without an error; None: nothing is called.
+        keeps: Whether the letter is published again if that has failed; then its message does not
+            come back.
+        failures: How often publishing has failed.
         state: MADE, SENT, OUT or DONE.
         outlet: The way of its letter; None before it is known.
         sender: What has sent the letter; None before that, and if it goes out alone.
         job: Its number in C++; 0: it has none.
         deadline: When it is given up, by the monotonic clock.
-        when_done: Called before the future resolves without an error; None: nothing is called.
-        keeps: Whether the letter is published again if that has failed; then its message does not
-            come back.
-        failures: How often publishing has failed.
-        future: The result for the caller.
     """
 
-    __slots__ = (
-        "deadline",
-        "failures",
-        "future",
-        "hand_off",
-        "job",
-        "keeps",
-        "letter",
-        "outlet",
-        "raw",
-        "sender",
-        "size",
-        "source",
-        "state",
-        "was_letter",
-        "when_done",
-    )
-
-    def __init__(
-        self,
-        hand_off: FlightOwner,
-        raw: Any,
-        source: Any,
-        letter: Letter,
-        *,
-        was_letter: bool,
-        future: LetterFuture | None = None,
-        when_done: Callable[[], None] | None = None,
-        keeps: bool = False,
-    ) -> None:
-        self.hand_off = hand_off
-        self.raw = raw
-        self.source = source
-        self.letter = letter
-        self.was_letter = was_letter
-        self.size: int = raw.length()
-        self.state = MADE
-        self.outlet: Any = None
-        self.sender: Any = None
-        self.job = 0
-        self.deadline = math.inf
-        self.when_done = when_done
-        self.keeps = keeps
-        self.failures = 0
-        self.future = LetterFuture(hand_off.clock.condition) if future is None else future
+    hand_off: FlightOwner
+    raw: Any
+    source: Any
+    letter: Letter
+    size: int
+    future: LetterFuture
+    was_letter: bool = attrs.field(kw_only=True)
+    when_done: Callable[[], None] | None = attrs.field(default=None, kw_only=True)
+    keeps: bool = attrs.field(default=False, kw_only=True)
+    failures: int = attrs.field(default=0, kw_only=True)
+    state: int = attrs.field(default=MADE, kw_only=True)
+    outlet: Any = attrs.field(default=None, kw_only=True)
+    sender: Any = attrs.field(default=None, kw_only=True)
+    job: int = attrs.field(default=0, kw_only=True)
+    deadline: float = attrs.field(default=math.inf, kw_only=True)
 
     def anew(self) -> Flight:
         """Return a flight for another try. What the first one still hears has no effect on it."""
-        flight = Flight(
-            self.hand_off,
-            self.raw,
-            self.source,
-            self.letter,
-            was_letter=self.was_letter,
-            future=self.future,
-            when_done=self.when_done,
-            keeps=self.keeps,
-        )
-        flight.failures = self.failures
-        return flight
+        return attrs.evolve(self, state=MADE, outlet=None, sender=None, job=0, deadline=math.inf)
 
     @property
     def is_over(self) -> bool:

@@ -252,7 +252,7 @@ class Run:
         if letter is not None:
             hand_off = self._work.hand_off
             hand_off.hand_on(
-                Flight(hand_off, raw, consumer, letter, was_letter=False, future=future)
+                Flight(hand_off, raw, consumer, letter, raw.length(), future, was_letter=False)
             )
             return
         with self._lock:

@@ -24,6 +24,7 @@ from pulsar_retry.replay.reading import read_after
 from pulsar_retry.replay.seeking.letters import OpenLetter, anew
 from pulsar_retry.replay.seeking.survey import Surveyed
 from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.wire.owner import Recipient, Stray
 from pulsar_retry.wire.properties import Origin, letter_properties, message_id_text
 
@@ -165,7 +166,10 @@ class Republisher:
         under_way: deque[Future[None]] = deque()
         for raw in read_unacknowledged(self._client, self._admin, seen, places):
             letter = Letter(topic, properties(raw))
-            flight = Flight(self._hand_off, raw, _LATER, letter, was_letter=True)
+            future = LetterFuture()
+            flight = Flight(
+                self._hand_off, raw, _LATER, letter, raw.length(), future, was_letter=True
+            )
             under_way.append(self._hand_off.hand_on(flight))
             published.append(entry_place_of(raw))
             if len(under_way) >= _IN_FLIGHT:

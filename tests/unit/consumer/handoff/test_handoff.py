@@ -16,6 +16,7 @@ from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.runtime.future import LetterFuture
 from support.waiting import eventually
 
 RETRY = "persistent://public/default/orders-billing-RETRY"
@@ -109,7 +110,10 @@ class Rig:
         self, raw: Any = None, letter: Letter = LETTER, *, was_letter: bool = False
     ) -> Flight:
         """Return a letter to hand on."""
-        return Flight(self.hand_off, raw or original(), self.world, letter, was_letter=was_letter)
+        raw, future = raw or original(), LetterFuture()
+        return Flight(
+            self.hand_off, raw, self.world, letter, raw.length(), future, was_letter=was_letter
+        )
 
     def hand_on(
         self, raw: Any = None, letter: Letter = LETTER, *, was_letter: bool = False
