@@ -302,7 +302,7 @@ def run(spark: SparkSession, client: pr.Client, url: str, folder: Path) -> None:
     count = rows.count()
 
     # If most of the input is bad, the job itself has a problem: then nothing is written.
-    report = write_failures(failed, where | retries, total=count, max_failed_ratio=0.1)
+    report = write_failures(failed, where | retries | {"max_failed_rows": count // 10})
     retried, dead_at_once = report.by_action["retry"], report.by_action["dead_letter"]
     print(f"{count} rows read, {report.rows} failed:", end=" ")
     print(f"{retried} to retry, {dead_at_once} dead letters\n")

@@ -45,8 +45,6 @@ FAILURE_RULE = "FAILURE_RULE"
 FAILURE_SOURCE = "FAILURE_SOURCE"
 FAILURE_TASK = "FAILURE_TASK"
 FAILURE_TIME = "FAILURE_TIME"
-#: The row's columns that have no property for themselves (JSON).
-FAILURE_EXTRA = "FAILURE_EXTRA"
 #: The order of a message's letters, and how many worker processes the message has killed.
 FAILURE_STAMP = "FAILURE_STAMP"
 FAILURE_CRASHES = "FAILURE_CRASHES"

@@ -56,9 +56,9 @@ class PulsarFailureSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        from pulsar_retry_spark.source.source import batch_reader
+        from pulsar_retry_spark.source.source import FailureReader
 
-        return batch_reader(self.options, schema)
+        return FailureReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return the reader of a streaming query."""

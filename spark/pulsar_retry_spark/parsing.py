@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable, Mapping
 
 from pulsar_retry.errors import ConfigError
@@ -36,21 +35,6 @@ def option_texts(options: Mapping[str, Option]) -> dict[str, str]:
     }
 
 
-#: In Spark's Kafka source, this may be a list.
-_SUBSCRIBE = "subscribe"
-
-#: Names of options in Spark's Kafka source and in pulsar-spark, and our names for the same thing.
-_ALIASES = {
-    "maxoffsetspertrigger": "max_rows_per_batch",
-    "predefinedsubscription": "subscription.reader",
-    "startingoffsets": "starting",
-    _SUBSCRIBE: "topic",
-}
-
-#: The prefix of pulsar-spark's options for the client. The names after it are Java's, in one word.
-_CLIENT_OF_PULSAR_SPARK = "pulsar.client."
-
-
 class OptionReader:
     """Reads options one by one, and knows at the end which ones nobody has read.
 
@@ -66,8 +50,6 @@ class OptionReader:
         for key, value in options.items():
             if not isinstance(value, str):
                 raise ConfigError.bad(key, value, "text, like every option of Spark")
-            if key.lower() == _SUBSCRIBE and "," in value:
-                raise ConfigError.bad(key, value, "one topic: each has its own letter topics")
             same = self._left.setdefault(_plain(key), (key.lower(), value))
             if same != (key.lower(), value):
                 raise ConfigError(f"{key}: expected it only once, but {same[0]} is the same option")
@@ -113,19 +95,6 @@ class OptionReader:
         value = self._take(key)
         return None if value is None else as_integer(key, value, minimum, maximum)
 
-    def number(self, key: str, accepted: str) -> float | None:
-        """Return a finite number; None if it is absent."""
-        value = self._take(key)
-        if value is None:
-            return None
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            raise ConfigError.bad(key, value, accepted)
-        return number
-
     def with_prefix(self, prefix: str, names: Iterable[str]) -> dict[str, str]:
         """Return the options whose keys start with *prefix*, by their *names* after it.
 
@@ -145,14 +114,6 @@ class OptionReader:
             found[name] = value.strip()
         return found
 
-    def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Refuse options that other sinks have, and say why; names ending in a dot are prefixes."""
-        for plain, (key, _) in self._left.items():
-            for name, why in reasons.items():
-                known = _plain(name)
-                if plain == known or (name.endswith(".") and plain.startswith(known)):
-                    raise ConfigError(f"{key}: expected no such option: {why}")
-
     def finish(self) -> None:
         """Refuse options that nobody has read; show no values, as one may be a misspelt secret."""
         if path := self._left.get("path"):  # of `save`, `start` and `load`
@@ -167,11 +128,7 @@ class OptionReader:
 
 def _plain(key: str) -> str:
     """Return what is the same for all ways to write the name of an option."""
-    name = key.lower()
-    if name.startswith(_CLIENT_OF_PULSAR_SPARK):
-        name = name.removeprefix("pulsar.")
-    plain = name.replace(".", "").replace("_", "")
-    return _plain(_ALIASES[plain]) if plain in _ALIASES else plain
+    return key.lower().replace(".", "").replace("_", "")
 
 
 def unknown_name(what: str, name: str, accepted: Iterable[str]) -> str:

@@ -83,7 +83,7 @@ def options_for(broker: RunningBroker, namespace: str) -> dict[str, str]:
         "service.url": broker.service_url,
         "topic": topic,
         "subscription": "bench",
-        "delay": str(DELAY.total_seconds()),
+        "delay.levels": f"{DELAY.total_seconds():g}s",
     }
 
 
@@ -164,7 +164,7 @@ def test_read(benchmark, broker, namespace, spark, family):
     write_failures(failed_rows(spark, READ_ROWS), options)
 
     def source() -> Stopwatch:
-        where = {name: value for name, value in options.items() if name != "delay"}
+        where = {name: value for name, value in options.items() if name != "delay.levels"}
         rows = spark.read.format("pulsar-failures").options(**where).load()
         with Stopwatch(READ_ROWS, family.cpu) as watch:
             rows.write.format("noop").mode("overwrite").save()

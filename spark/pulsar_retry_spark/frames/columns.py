@@ -1,29 +1,8 @@
-"""The columns of failed rows: their names, other systems' names for them, and their types. Pure.
+"""The columns of failed rows: their names, pulsar-spark's names for them, and their types. Pure.
 
-Only ``payload`` is required. For any other column, a null is the same as no such column.
-
-| column | type | meaning |
-|---|---|---|
-| payload | binary, string | the payload of the message; null for a tombstone |
-| key | string, binary | the message's key |
-| ordering_key | string, binary | its ordering key; Key_Shared subscriptions prefer it to the key |
-| action | string | ``retry`` or ``dead_letter``; null: ``retryable`` and ``attempt`` decide |
-| target_topic | string | the topic to write to, instead of the subscription's topics |
-| reason, stage | string | why and where the row failed, in a word |
-| error, details | string | the error's type or condition, and its text |
-| rule | string, array of string | the rules that the row broke |
-| retryable | boolean | false sends the row to the dead-letter topic |
-| attempt | integer | the attempt that failed, from 1; with 0, a row starts again |
-| delay_ms, not_before | integer, timestamp | when a retried row comes (``not_before`` wins) |
-| event_time | timestamp, integer | when the event happened (an integer is ms since 1970) |
-| origin_topic, origin_message_id | string | the topic and message that the row came from |
-| source | struct, string | its origin in files, tables and other systems; a string is JSON |
-| headers | map of string, Kafka's array | the message's properties |
-| dedupe_id | string | equal for equal rows |
-| schema_version | integer | with ``topic``: the schema of a row that the source has read |
-
-Columns that a source has added say where the row came from, and never where it goes: Kafka's
-`topic`, `partition` and `offset`, pulsar-spark's `__topic` and `__messageId`, any other `topic`.
+docs/reference/spark.md says what each column is. Only ``payload`` is required. For any other
+column, a null is the same as no such column. Columns that a source has added say where the row came
+from, and never where it goes.
 """
 
 from __future__ import annotations
@@ -31,13 +10,12 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.wire.properties import FAILURE, RESERVED_PROPERTIES
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.parsing import unknown_name
 
@@ -68,8 +46,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "origin_topic": _TEXT,
     "origin_message_id": ("string", "binary"),  # pulsar-spark reads it as bytes
     "source": ("struct", "string"),  # a string is JSON
-    # Spark's Kafka source has the second type.
-    "headers": ("map<string,string>", "array<struct<key:string,value:binary>>"),
+    "headers": ("map<string,string>",),
     "dedupe_id": _TEXT,
     # The source adds these; the sink accepts them so that its rows can be written again.
     "kind": _TEXT,
@@ -79,33 +56,27 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "schema_version": ("bigint",),
 }
 
-#: Rows that have all of these were read by this package's source. One alone is a user's column.
+#: Rows that have all of these were read by this package's source.
 READ_BACK = frozenset({"kind", "message_id", "publish_time"})
 
-#: This one, too, only the source adds.
-_SCHEMA_VERSION = "schema_version"
+#: The columns that only such rows have.
+_OF_READING = READ_BACK | {"topic", "schema_version"}
 
-#: Rows that have all of these were read from Kafka.
-KAFKA = ("topic", "partition", "offset")
-_KAFKAS = {"partition": ("int",), "offset": ("bigint",)}
-
-#: Kafka's name for the payload, pulsar-spark's names, and plurals.
+#: pulsar-spark's names.
 ALIASES = {
     "__eventtime": "event_time",
     "__key": "key",
     "__messageid": "origin_message_id",
     "__messageproperties": "headers",
-    "__orderingkey": "ordering_key",
     "__topic": "origin_topic",
-    "rules": "rule",
     "value": "payload",
 }
 
-#: Columns that sources add: an explicit column wins over them, and so does a header.
-_OF_SOURCES = frozenset({"__topic", "__messageid", "topic", "timestamp"})
+#: Columns that pulsar-spark adds: a column of our name wins over them, and so does a header.
+_OF_SOURCES = frozenset({"__topic", "__messageid"})
 
 #: Not written, because a letter has no property for the first publish time.
-IGNORED = frozenset({"__publishtime"})
+_IGNORED = "__publishtime"
 
 
 _COLLATION: Final = re.compile(r" collate \w+", re.IGNORECASE)
@@ -125,14 +96,12 @@ class Columns:
     """Which column of a frame is which.
 
     Attributes:
-        known: By our name, the position of each known column.
-        extra: By the frame's name, the position of each further column.
+        known: By our name, the position of each column.
         ignored: The names of columns that are not written.
         of_source: The columns in `known` that a source has added; the row's headers win over them.
     """
 
     known: Mapping[str, int]
-    extra: Mapping[str, int]
     ignored: tuple[str, ...] = ()
     of_source: frozenset[str] = frozenset()
 
@@ -144,79 +113,46 @@ class Columns:
     @property
     def has_schemas(self) -> bool:
         """Whether rows name the versions of the schemas that they were written with."""
-        return self.read_back and _SCHEMA_VERSION in self.known
-
-    @property
-    def has_targets(self) -> bool:
-        """Whether a row may name the topic to write to."""
-        return "target_topic" in self.known
-
-    @property
-    def kafkas(self) -> bool:
-        """Whether Kafka's columns give the origin of the rows: there is no column `source`."""
-        return self.known.keys() >= set(KAFKA) and "source" not in self.known
+        return self.known.keys() >= {"topic", "schema_version"}
 
     @classmethod
-    def of(cls, names: Iterable[str], *, extra: bool) -> Columns:
+    def of(cls, names: Iterable[str]) -> Columns:
         """Find the columns among *names*, in any case.
-
-        Args:
-            names: The names of the frame's columns.
-            extra: Whether further columns are allowed.
 
         Raises:
             ConfigError: a column is unknown, two columns are the same, or there is no payload.
         """
         known: dict[str, int] = {}
-        further: dict[str, int] = {}
         ignored: list[str] = []
         of_source: set[str] = set()
         names = list(names)
         present = {name.lower() for name in names}
-        read_back = present >= READ_BACK
-        accepted = {**COLUMNS, **_KAFKAS} if present >= {*KAFKA} and not read_back else COLUMNS
         for position, name in enumerate(names):
-            ours = _ours(name.lower(), present, read_back=read_back)
-            if ours is None or (name.lower() in _OF_SOURCES and ours in present - {name.lower()}):
+            lower = name.lower()
+            ours = ALIASES.get(lower, lower)
+            if lower == _IGNORED or (lower in _OF_SOURCES and ours in present):
                 ignored.append(name)
-            elif ours in {*READ_BACK, _SCHEMA_VERSION} and not read_back:
-                if not extra:
-                    raise ConfigError(_lone_column_text(name))
-                further[name] = position
             elif ours in known:
                 raise ConfigError(f"column {name!r}: expected only one column for {ours}")
-            elif ours in accepted:
-                known[ours] = position
-                if name.lower() in _OF_SOURCES:
-                    of_source.add(ours)
-            elif extra:
-                further[name] = position
+            elif ours not in COLUMNS:
+                raise ConfigError(unknown_name("column", name, (*COLUMNS, *ALIASES)))
+            elif ours in _OF_READING and not present >= READ_BACK:
+                raise ConfigError(
+                    f"unknown column {name!r}: {', '.join(sorted(_OF_READING))} are accepted only "
+                    "together, as the source gives them"
+                )
             else:
-                hint = "; extra=properties or extra=json accepts further columns"
-                raise ConfigError(unknown_name("column", name, (*COLUMNS, *ALIASES)) + hint)
+                known[ours] = position
+                if lower in _OF_SOURCES:
+                    of_source.add(ours)
         if "payload" not in known:
             raise ConfigError(
                 "no column 'payload': expected one of type binary or string (or a column 'value')"
             )
-        return cls(known, further, tuple(ignored), frozenset(of_source))
+        return cls(known, tuple(ignored), frozenset(of_source))
 
 
-def _ours(name: str, present: Container[str], *, read_back: bool) -> str | None:
-    """Return our name for the column *name*; None if it is not written.
-
-    *present* are the names of all columns of the frame, in lower case.
-    """
-    kafkas = not read_back and all(each in present for each in KAFKA)
-    if name in IGNORED or (kafkas and name == "timestamptype"):
-        return None
-    if kafkas and name == "timestamp":
-        return "event_time"
-    if name == "topic" and not (kafkas or read_back):
-        return "origin_topic"
-    return ALIASES.get(name, name)
-
-
-def warn_of(columns: Columns, names: Iterable[str], options: SinkOptions) -> None:
+def warn_of(columns: Columns, options: SinkOptions) -> None:
     """Log a warning, once for each, about columns and options that may surprise the user."""
     if options.initial_subscription_name is None:
         _warn_once(
@@ -232,23 +168,11 @@ def warn_of(columns: Columns, names: Iterable[str], options: SinkOptions) -> Non
         )
     if columns.ignored:
         _warn_once(f"the columns {', '.join(columns.ignored)} are not written")
-    if "topic" in (name.lower() for name in names) and "origin_topic" in columns.of_source:
-        _warn_once(
-            "the column topic is used as the topic that the rows came from (REAL_TOPIC); use a "
-            "column target_topic to send them to other topics than the subscription's"
-        )
 
 
 @functools.cache
 def _warn_once(text: str) -> None:
     _log.warning("%s", text)
-
-
-def _lone_column_text(name: str) -> str:
-    return (
-        f"unknown column {name!r}: {', '.join(sorted(READ_BACK))} are accepted only together, as "
-        "the source gives them; extra=properties or extra=json accepts a column of your own"
-    )
 
 
 def check_schema(schema: Any, options: SinkOptions) -> Columns:
@@ -258,13 +182,9 @@ def check_schema(schema: Any, options: SinkOptions) -> Columns:
         ConfigError: a column is unknown, missing, of a wrong type, or contradicts the options.
     """
     fields: list[_Field] = list(schema.fields)
-    columns = Columns.of((each.name for each in fields), extra=options.extra != "error")
+    columns = Columns.of(each.name for each in fields)
     for ours, position in columns.known.items():
-        accepted = COLUMNS.get(ours) or _KAFKAS[ours]
-        _check_type(fields[position], accepted)
-    if options.extra == "properties":
-        for position in columns.extra.values():
-            _check_extra(fields[position])
+        _check_type(fields[position], COLUMNS[ours])
     _check_targets(columns, options)
     return columns
 
@@ -279,22 +199,9 @@ def _check_type(field: _Field, accepted: tuple[str, ...]) -> None:
         raise ConfigError(f"column {field.name!r} is {kind}: expected {' or '.join(accepted)}")
 
 
-def _check_extra(field: _Field) -> None:
-    kind = field.dataType.simpleString()
-    if kind.startswith(("array<", "map<", "struct<", "binary", "variant", "interval")):
-        raise ConfigError(
-            f"column {field.name!r} is {kind}: expected a plain value with extra=properties; "
-            "extra=json accepts any"
-        )
-    if field.name.startswith(FAILURE) or field.name in RESERVED_PROPERTIES:
-        raise ConfigError(
-            f"column {field.name!r}: expected another name, because the system uses this one"
-        )
-
-
 def _check_targets(columns: Columns, options: SinkOptions) -> None:
     """Refuse a frame whose rows have no target topic, as far as that is known in advance."""
-    if columns.has_targets:
+    if "target_topic" in columns.known:
         return
     retry, dead_letter = options.targets.retry, options.targets.dead_letter
     if retry is None and dead_letter is None:

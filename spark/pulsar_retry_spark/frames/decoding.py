@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pulsar
@@ -12,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_retry.wire.properties import message_id_text
-from pulsar_retry_spark.frames.json_values import json_values, text_or_base64, to_json
 
 #: The most characters of a text in a message.
 MAX_TEXT = 4096
@@ -109,14 +109,6 @@ def message_ids(column: pa.Array) -> pa.Array:
     return pa.array([_message_id(each) for each in column.to_pylist()], pa.large_string())
 
 
-def identities(column: pa.Array) -> pa.Array:
-    """Return message ids as a part of the ids that show duplicates: in SQL's form, which is hex."""
-    if not _is_binary(column.type):
-        return strings(column)
-    ids = [None if each is None else each.hex().upper() for each in column.to_pylist()]
-    return pa.array(ids, pa.large_string())
-
-
 def _message_id(raw: bytes | None) -> str | None:
     if not raw:
         return None
@@ -153,26 +145,13 @@ def valid_times(milliseconds: pa.Array) -> pa.Array:
 
 
 def headers(column: pa.Array) -> list[dict[str, str] | None]:
-    """Return the properties of each row, from a map or from Kafka's array of structs.
-
-    Properties without a value are left out. If several have the same name, the last one wins.
-    """
+    """Return the properties of each row; those without a value are left out."""
     if pa.types.is_null(column.type):
         return column.to_pylist()  # type: ignore[no-any-return]
-    if not pa.types.is_map(column.type):
-        lists = column.to_pylist()
-        return [None if row is None else _properties(map(_kafka_pair, row)) for row in lists]
     if not column.items.null_count and _is_valid(column):
         return [None if row is None else dict(row) for row in column.to_pylist()]
     pairs = column.cast(pa.map_(pa.large_binary(), pa.large_binary())).to_pylist()
     return [None if row is None else _properties(row) for row in pairs]
-
-
-def _kafka_pair(header: dict[str, Any] | None) -> tuple[bytes, bytes | None]:
-    """Return a header's name and value; a null header has no value."""
-    if header is None or header["key"] is None:
-        return b"", None
-    return header["key"].encode(), header["value"]
 
 
 def _properties(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, str]:
@@ -184,19 +163,31 @@ def _properties(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, str]:
 
 
 def json_texts(column: pa.Array) -> pa.Array:
-    """Return structs as JSON, without null fields; texts are JSON already."""
+    """Return structs as JSON; texts are JSON already."""
     if not pa.types.is_struct(column.type):
         return strings(column)
-    texts = [None if each is None else to_json(each) for each in json_values(column)]
+    texts = [None if each is None else to_json(each) for each in column.to_pylist()]
     return pa.array(texts, pa.large_string())
 
 
-def plain_texts(column: pa.Array) -> pa.Array:
-    """Return plain values of any type as texts, in Arrow's format."""
-    kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind):
-        return texts(column)
-    return column.cast(pa.large_string())
+def to_json(fields: Mapping[str, Any]) -> str:
+    """Return *fields* as compact JSON, without nulls; values without a JSON form become text."""
+    present = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps(present, default=_shown, ensure_ascii=False, separators=(",", ":"))
+
+
+def _shown(value: Any) -> str:
+    return (text_or_base64(value) or "") if isinstance(value, bytes) else str(value)
+
+
+def text_or_base64(value: bytes | None) -> str | None:
+    """Return bytes as text if they are UTF-8, else as base64."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
 
 
 def lengths(column: pa.Array) -> pa.Array:

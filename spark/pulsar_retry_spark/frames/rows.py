@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 from pyspark.sql import Column, DataFrame
@@ -17,8 +16,6 @@ from pyspark.sql.types import (
 )
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.frames.columns import KAFKA
-from pulsar_retry_spark.frames.identity import with_dedupe_id
 from pulsar_retry_spark.frames.plans import hides_metadata
 from pulsar_retry_spark.frames.splitting import OF_SPLIT, Verdict, json_array
 
@@ -37,9 +34,6 @@ _JSON = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 
-#: A frame with these three columns was read from Kafka.
-_KAFKA = dict(zip(KAFKA, ("string", "int", "bigint"), strict=True))
-
 #: pulsar-spark's columns for a row's origin, by the name of the argument that replaces each.
 _PULSAR_SPARK = {"origin_topic": "__topic", "origin_message_id": "__messageId"}
 
@@ -51,12 +45,6 @@ _CONSTANTS = frozenset({"action", "reason", "stage", "topic"})
 
 #: Columns that these arguments name are data of the row, so they stay in its JSON.
 _DATA = frozenset({"event_time", "key", "ordering_key"})
-
-#: The arguments whose default is the column of a frame that was read from Kafka.
-_FROM_KAFKA = {"payload": "value", "key": "key", "headers": "headers"}
-
-#: From this similarity on, a *reason* that is not the name of a column may be a misspelt one.
-_MISSPELT = 0.8
 
 
 def failures(
@@ -101,14 +89,13 @@ def failures(
             `condition` or `name` is the reason, all of them are the *rule*, and the structs are the
             *details*.
         payload: The payload of the message, binary or text. A struct, array, map or variant becomes
-            JSON. Default: the binary `value` of a Kafka frame; `_corrupt_record` where the reader
-            has filled it; else the row as JSON, without the columns that other arguments name (the
-            columns of *key*, *ordering_key* and *event_time* are kept). Columns that you have added
-            to judge the row are part of it: drop them before, or pass a struct of the columns to
-            keep. The fields have the order of *df*, nulls are included, and times are in UTC with
-            microseconds, whatever the settings of the session. `from_json` with the schema of *df*
-            reverses it.
-        key: The message's key, of the same types as *payload*. Default: `key` of a Kafka frame.
+            JSON. Default: `_corrupt_record` where the reader has filled it; else the row as JSON,
+            without the columns that other arguments name (the columns of *key*, *ordering_key* and
+            *event_time* are kept). Columns that you have added to judge the row are part of it:
+            drop them before, or pass a struct of the columns to keep. The fields have the order of
+            *df*, nulls are included, and times are in UTC with microseconds, whatever the settings
+            of the session. `from_json` with the schema of *df* reverses it.
+        key: The message's key, of the same types as *payload*.
         ordering_key: The message's ordering key, of the same types. A Key_Shared subscription
             prefers it to the key.
         rule: The rules that the row broke: a text or an array of texts.
@@ -124,22 +111,20 @@ def failures(
         topic: The topic to write to, instead of the subscription's topics. It becomes the column
             `target_topic`, because the column `topic` of a frame is the topic of the row's origin.
         event_time: When the event happened: a timestamp, or milliseconds since 1970.
-        headers: Properties of the message: a map of texts, or the headers of a Kafka row. Default:
-            `headers` of a Kafka frame.
+        headers: Properties of the message: a map of texts.
         origin_topic: The topic that the row came from. Default: pulsar-spark's `__topic`, if *df*
             has it.
         origin_message_id: The id of the row's message there, `ledger:entry:partition[:batch]`.
             Default: pulsar-spark's `__messageId`, if *df* has it.
-        source: A struct that describes any other origin of the row. Default: the file from
-            `_metadata` (for Parquet, the row's number too), and Kafka's `topic`, `partition` and
-            `offset`. On Spark Connect, and on a cached frame, select `_metadata` explicitly.
+        source: A struct that describes any other origin of the row; it becomes JSON. Default: the
+            file from `_metadata` (for Parquet, the row's number too). On Spark Connect, and on a
+            cached frame, select `_metadata` explicitly.
         dedupe_id: A text that is equal for equal rows in each run of the job. Default: a hash of
             the row's origin, payload (unless *origin_message_id* is known), key, reason and stage.
             Equal rows of one file have equal ids, too.
 
     Raises:
-        ConfigError: a text does not name a column; *reason* is neither a column nor a constant
-            unlike all names of columns, or has a type that can't be a reason.
+        ConfigError: a text does not name a column, or *reason* has a type that can't be a reason.
     """
     given: dict[str, Column | str | float | None] = {
         "payload": payload,
@@ -162,8 +147,8 @@ def failures(
         "headers": headers,
         "dedupe_id": dedupe_id,
     }
-    for name, column in _defaults(df, reason, payload).items():
-        given[name] = column if given[name] is None and _has(df, column) else given[name]
+    for name in _facts_of_split(df, reason):
+        given[name] = name if given[name] is None and _has(df, name) else given[name]
     columns = {name: _column(df, name, each) for name, each in given.items() if each is not None}
     kinds = {field.name: field.dataType for field in _select(df, columns).schema}
     columns |= _reason(reason, columns, kinds["reason"])
@@ -182,24 +167,40 @@ def failures(
     where = _source(df) if source is None else _column(df, "source", source)
     if where is not None:
         columns["source"] = where
-    return with_dedupe_id(_select(df, columns))
+    rows = _select(df, columns)
+    kind = rows.schema["source"].dataType if where is not None else None
+    if isinstance(kind, StructType):
+        rows = rows.withColumn("source", F.to_json("source", {"ignoreNullFields": "true"}))
+    return rows.withColumn("dedupe_id", _identity(rows.columns))
 
 
-def _defaults(df: DataFrame, reason: Column | str, payload: Column | str | None) -> dict[str, str]:
-    """Return the columns of *df* that are the defaults of arguments, if *df* has them."""
-    split = isinstance(reason, str) and reason.lower() == "reason" and _has(df, reason)
-    defaults = {"rule": "rule"} if split else {}
-    if split and _has_details_of_split(df):
-        defaults["details"] = "details"
-    kinds = {field.name: field.dataType.simpleString() for field in df.schema}
-    is_message = _is_from_kafka(df) and kinds.get("value") == "binary"
-    return defaults | (_FROM_KAFKA if payload is None and is_message else {})
+def _identity(names: Iterable[str]) -> Column:
+    """Return the id that shows duplicates, of a row that has columns of these *names*."""
+
+    def text(*ours: str) -> Column:
+        known = [F.col(name).cast("string") for name in ours if name in names]
+        return F.coalesce(*known, F.lit(""))
+
+    message_id = text("origin_message_id", "__messageId")
+    parts = [
+        text("origin_topic", "__topic"),
+        message_id,
+        text("source"),
+        F.when(message_id == "", F.sha2("payload", 256)),
+        *map(text, ("key", "reason", "stage")),
+    ]
+    content = F.concat_ws("\n", *[F.coalesce(part, F.lit("")) for part in parts])
+    known = F.nullif(text("dedupe_id"), F.lit(""))
+    return F.coalesce(known, F.substring(F.sha2(content, 256), 1, 32))
 
 
-def _has_details_of_split(df: DataFrame) -> bool:
-    """Return whether `split` has added the column ``details``: another one is data of the row."""
-    found = (field for field in df.schema if field.name.lower() == "details")
-    return any(field.metadata == OF_SPLIT for field in found)
+def _facts_of_split(df: DataFrame, reason: Column | str) -> list[str]:
+    """Return the columns that belong to the *reason* of `split`."""
+    if not (isinstance(reason, str) and reason.lower() == "reason" and _has(df, reason)):
+        return []
+    # Another column `details` than that of `split` is data of the row.
+    details = [each for each in df.schema if each.name.lower() == "details"]
+    return ["rule", *(["details"] if any(each.metadata == OF_SPLIT for each in details) else [])]
 
 
 def _has(df: DataFrame, name: str) -> bool:
@@ -220,19 +221,9 @@ def _column(df: DataFrame, argument: str, value: Column | str | float) -> Column
         return _named(value)
     if _has(df, value.partition(".")[0]):  # a field of a struct
         return F.col(value)
-    if argument == "reason" and (like := _similar(df, value)):
-        accepted = (
-            f"a name: did you mean the column {like}? A constant may also be F.lit({value!r})"
-        )
-        raise ConfigError.bad(argument, value, accepted)
     if argument in _CONSTANTS and value != argument:
         return F.lit(value)
     raise ConfigError.bad(argument, value, f"a Column, or one of {', '.join(df.columns)}")
-
-
-def _similar(df: DataFrame, name: str) -> str | None:
-    """Return the column whose name is most similar to *name*, if it is similar enough."""
-    return next(iter(difflib.get_close_matches(name, df.columns, 1, _MISSPELT)), None)
 
 
 def _named(name: str) -> Column:
@@ -288,14 +279,7 @@ def _source(df: DataFrame) -> Column | None:
         fields.append(F.col("_metadata.file_path").alias("file"))
     if "row_index" in metadata:  # Parquet's
         fields.append(F.col("_metadata.row_index").alias("position"))
-    if _is_from_kafka(df):
-        fields += [F.col(name) for name in KAFKA]
     return F.struct(*fields) if fields else None
-
-
-def _is_from_kafka(df: DataFrame) -> bool:
-    kinds = {field.name: field.dataType.simpleString() for field in df.schema}
-    return _KAFKA.items() <= kinds.items()
 
 
 def _metadata(df: DataFrame) -> list[str]:

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 
 from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.names import logical
-from pulsar_retry_spark.frames.batch import ArrowFrame
-from pulsar_retry_spark.frames.dedupe import identity
-from pulsar_retry_spark.sink.routing import RETRY, Route, Router
+from pulsar_retry_spark.frames.batch import Frame
+from pulsar_retry_spark.sink.routing import Route, Router, identity
 
 #: More routes in one frame are not usual; each costs time for the whole frame.
 _MAX_ROUTES = 16
@@ -122,7 +121,7 @@ class RowContent:
         frame: The rows.
     """
 
-    def __init__(self, module: Any, frame: ArrowFrame) -> None:
+    def __init__(self, module: Any, frame: Frame) -> None:
         self.frame = frame
         self._module = module
         self._keys: list[str] | None = None
@@ -162,9 +161,8 @@ class RowContent:
     def routed(self) -> list[str]:
         """Return the key by which each row gets to its partition."""
         if self._keys is None:
-            ids = self._properties[wire.DEDUPE_ID].to_pylist()
-            keys = [None] * len(ids) if self.frame.key is None else self.frame.key.to_pylist()
-            self._keys = [key or each for key, each in zip(keys, ids, strict=True)]
+            columns = map(self.frame.listed, (self.frame.key, self._properties[wire.DEDUPE_ID]))
+            self._keys = [key or each for key, each in zip(*columns, strict=True)]
         return self._keys
 
     def _dedupe_ids(self) -> pa.Array:
@@ -174,19 +172,17 @@ class RowContent:
         if ids is not None and not ids.null_count and not pc.any(pc.equal(ids, "")).as_py():
             return ids
         reason, stage = map(frame.properties.get, (wire.FAILURE_REASON, wire.FAILURE_STAGE))
-        topic, _, source = frame.origin
-        where = (topic, frame.identities, source)
-        columns = (ids, frame.payload, frame.key, *where, reason, stage)
+        columns = (ids, frame.payload, frame.key, *frame.origin, reason, stage)
         texts = []
-        for known, payload, key, *origin, reason_, stage_ in zip(
-            *(_list(each, frame.count) for each in columns), strict=True
+        for known, payload, key, topic, message_id, source, reason_, stage_ in zip(
+            *map(frame.listed, columns), strict=True
         ):
             properties = {
                 name: text
                 for name, text in ((wire.FAILURE_REASON, reason_), (wire.FAILURE_STAGE, stage_))
                 if text is not None
             }
-            texts.append(known or identity(payload, key, tuple(origin), properties))
+            texts.append(known or identity(payload, key, (topic, message_id, source), properties))
         return pa.array(texts, pa.large_string())
 
 
@@ -226,13 +222,10 @@ def grouped(router: Router, module: Any, batch: pa.RecordBatch) -> list[RowGroup
 
 def count(router: Router, groups: Sequence[RowGroup]) -> None:
     """Count the rows of *groups*, which are those of one frame, in the totals of *router*."""
-    frame = groups[0].frame
-    router.count(frame.reasons(range(frame.count)), sum(frame.payload_sizes))
+    router.count(groups[0].frame)
     for group in groups:
         for route, rows in group.taken:
             route.rows += len(rows)
-            if route.action == RETRY:
-                router.count_retried(frame.reasons(rows))
 
 
 def _order(item: tuple[str, object]) -> bytes:
@@ -245,10 +238,6 @@ def _mapped(texts: pa.Array, change: Any) -> pa.Array:
     coded = texts.dictionary_encode()
     values = [change(each) for each in coded.dictionary.to_pylist()]
     return pa.array(values, pa.large_string()).take(coded.indices)
-
-
-def _list(column: pa.Array | None, count: int) -> list[Any]:
-    return [None] * count if column is None else column.to_pylist()
 
 
 def _buffers(column: pa.Array | None) -> tuple[int, Any, Any, Any] | None:

@@ -9,7 +9,7 @@ index in that receipt proves that the whole batch was stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import pulsar
@@ -17,6 +17,9 @@ import pulsar
 from pulsar_retry.runtime.threads import keep_thread_state
 from pulsar_retry_spark.options import Batching, SinkOptions
 from pulsar_retry_spark.receipts import Receipts, refused
+
+if TYPE_CHECKING:
+    from pulsar_retry_spark.sink.columnar import RowGroup
 
 #: Milliseconds after which pulsar-client would end a batch by time, at any row. It must not, so
 #: this is longer than a batch ever waits: a day.
@@ -28,52 +31,6 @@ BATCHED, SINGLE, CHUNKED = "batched", "single", "chunked"
 
 #: Called with the numbers of rows and bytes before they are sent; waits while too many are pending.
 Reserve = Callable[[int, int], None]
-
-
-class Lane(Protocol):
-    """Takes messages for one topic."""
-
-    def add(self, message: Any, size: int, payload_size: int, key: str) -> None:
-        """Send *message*, at once or in a batch.
-
-        Args:
-            message: The message that `_pulsar.MessageBuilder` has built.
-            size: The most bytes that it takes on the wire.
-            payload_size: The bytes of its payload.
-            key: Messages of one key go to one partition.
-
-        Raises:
-            PulsarFailuresError: an earlier message was refused, or receipts do not come.
-        """
-        ...
-
-    def add_rows(self, group: LaneRows, rows: Sequence[int]) -> None:
-        """Do the same for *rows* of *group*, with the extension module.
-
-        Raises:
-            PulsarFailuresError: as above.
-        """
-        ...
-
-
-class LaneRows(Protocol):
-    """Rows of one route in a frame, whose messages the extension module builds; see `columnar`.
-
-    Attributes:
-        sizes: The most bytes that each row of the frame takes on the wire.
-        payload_sizes: The bytes of each row's payload.
-    """
-
-    sizes: Sequence[int]
-    payload_sizes: Sequence[int]
-
-    def build(self, letters: Any, rows: Sequence[int]) -> None:
-        """Add the messages of *rows*, by their numbers in the frame, to *letters*."""
-        ...
-
-    def routed(self, row: int) -> str:
-        """Return the key by which a row gets to its partition."""
-        ...
 
 
 class BatchLane:
@@ -114,16 +71,26 @@ class BatchLane:
             "batching_max_publish_delay_ms": _NEVER,
         }
 
-    def add(self, message: Any, size: int, payload_size: int, key: str) -> None:  # noqa: ARG002 - the protocol's
-        """Put *message* into the batch; send the batch when it is full."""
+    def add(self, message: Any, size: int, payload_size: int, key: str) -> None:  # noqa: ARG002 - of all lanes
+        """Put *message* into the batch; send the batch when it is full.
+
+        Args:
+            message: The message that `_pulsar.MessageBuilder` has built.
+            size: The most bytes that it takes on the wire.
+            payload_size: The bytes of its payload.
+            key: Messages of one key go to one partition.
+
+        Raises:
+            PulsarFailuresError: an earlier message was refused, or receipts do not come.
+        """
         if self._has_no_room(size, payload_size):
             self._end(payload_size)
         self._messages.append(message)
         if self._is_full_with(size, payload_size):
             self._send_full()
 
-    def add_rows(self, group: LaneRows, rows: Sequence[int]) -> None:
-        """Put *rows* into batches; send each batch when it is full."""
+    def add_rows(self, group: RowGroup, rows: Sequence[int]) -> None:
+        """Do the same for *rows* of *group*, with the extension module."""
         sizes, payload_sizes, begin = group.sizes, group.payload_sizes, 0
         for at, row in enumerate(rows):
             size, payload_size = sizes[row], payload_sizes[row]
@@ -214,7 +181,7 @@ class SingleLane:
         """Return arguments that make pulsar-client send each message alone."""
         return {"batching_enabled": False, "chunking_enabled": how == CHUNKED}
 
-    def add(self, message: Any, size: int, payload_size: int, key: str) -> None:  # noqa: ARG002 - the protocol's
+    def add(self, message: Any, size: int, payload_size: int, key: str) -> None:  # noqa: ARG002 - of all lanes
         """Send *message*."""
         self._reserve(1, size)
         if self._receipts is not None:
@@ -225,7 +192,7 @@ class SingleLane:
         self._raw.send_async(message, self._callback)
         self._callback = self._receipt
 
-    def add_rows(self, group: LaneRows, rows: Sequence[int]) -> None:
+    def add_rows(self, group: RowGroup, rows: Sequence[int]) -> None:
         """Send *rows*."""
         assert self._receipts is not None  # noqa: S101 - there are no groups without the module
         self._reserve(len(rows), sum(group.sizes[row] for row in rows))
@@ -255,7 +222,7 @@ class PartitionedLane:
         lane = self._lane(partition_of(key, self._partitions))
         lane.add(message, size, payload_size, key)
 
-    def add_rows(self, group: LaneRows, rows: Sequence[int]) -> None:
+    def add_rows(self, group: RowGroup, rows: Sequence[int]) -> None:
         """Send *rows* to the partitions of their keys, in the order of the rows in each."""
         parted: dict[str, list[int]] = {}
         for row in rows:
@@ -269,6 +236,10 @@ class PartitionedLane:
         if lane is None:
             lane = self._lanes[partition] = self._open(partition)
         return lane
+
+
+#: Takes messages for one topic: at once, or in batches.
+Lane = BatchLane | SingleLane | PartitionedLane
 
 
 def partition_of(key: str, partitions: Sequence[str]) -> str:

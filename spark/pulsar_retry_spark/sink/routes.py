@@ -12,12 +12,10 @@ from pulsar_retry_spark.parsing import Option
 from pulsar_retry_spark.sink.report import Report
 from pulsar_retry_spark.sink.values import with_topic_schema
 from pulsar_retry_spark.sink.writing import (
-    check_ratio,
-    check_reachable,
     parse_options,
     prepare,
     send,
-    within_limits,
+    within_limit,
 )
 
 #: Judges the rows of a micro-batch: returns the good rows, and the failed rows in the sink's
@@ -30,7 +28,6 @@ def route_batches(
     options: Mapping[str, Option],
     *,
     write_good: Callable[[DataFrame, int], None] | None = None,
-    max_failed_ratio: float | None = None,
     on_report: Callable[[Report, int], None] | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """Return a function for `writeStream.foreachBatch` that writes good rows and failed rows.
@@ -47,12 +44,11 @@ def route_batches(
             each row once. If a handler does not use it, and may judge a row differently the second
             time, it has to checkpoint its verdicts: otherwise a row may be lost, or written as good
             and as failed.
-        options: The sink's options.
+        options: The sink's options. `max_failed_rows` is checked for each micro-batch, before any
+            row of it is written, good or failed.
         write_good: Writes the good rows of a micro-batch; it is called with them and the
-            batch number. None if *handler* has written them itself, which is before the limits are
+            batch number. None if *handler* has written them itself, which is before the limit is
             checked, or if they are not needed.
-        max_failed_ratio: The share of a micro-batch that may fail, from 0 to 1. This limit and the
-            option `max_failed_rows` are checked before any row is written, good or failed.
         on_report: Called with the report and the number of a micro-batch after all its rows are
             written, at most once for each run of the micro-batch. If it raises, the query fails.
 
@@ -61,7 +57,6 @@ def route_batches(
             later.
     """
     parsed = parse_options(options)
-    check_ratio(max_failed_ratio)
 
     def route(batch: DataFrame, batch_id: int) -> None:
         report = written(batch, batch_id)
@@ -74,10 +69,8 @@ def route_batches(
             with freeing_kept_rows():
                 good, failed = _judged(handler, batch)
                 ready = prepare(failed, parsed)
-                check_reachable(ready, parsed)
                 with_schema = with_topic_schema(parsed, ready.schema)
-                total = None if max_failed_ratio is None else batch
-                with within_limits(ready, parsed, total, max_failed_ratio) as rows:
+                with within_limit(ready, parsed) as rows:
                     if write_good is not None:
                         write_good(good, batch_id)
                     return send(rows, with_schema, batch_id)

@@ -6,8 +6,10 @@ property names. The row's own headers win over the properties in `Route.defaults
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from itertools import repeat
 
 import attrs
 import pyarrow as pa
@@ -15,7 +17,6 @@ import pyarrow as pa
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.actions import exhausted
 from pulsar_retry.policy.durations import MAX_DELAY
-from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.names import TopicName, logical
 from pulsar_retry.wire.owner import Recipient
@@ -23,19 +24,18 @@ from pulsar_retry.wire.redrive import dedupe_id as redriven_id
 from pulsar_retry.wire.redrive import next_redrive
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.batch import (
-    ArrowFrame,
     Decision,
+    Frame,
     Origin,
     Wait,
+    is_usual,
     own_origin,
-    read_arrow,
     read_frame,
+    read_odd,
 )
 from pulsar_retry_spark.frames.columns import Columns
-from pulsar_retry_spark.frames.dedupe import identity
 from pulsar_retry_spark.options import SinkOptions, SinkTargets
 from pulsar_retry_spark.schemas import TopicSchema
-from pulsar_retry_spark.sink.redriving import redriven
 from pulsar_retry_spark.sink.values import RowSchemas, Versions, no_version
 
 RETRY = "retry"
@@ -65,8 +65,15 @@ _MESSAGE_ROOM, _PROPERTY_ROOM = 64, 16
 #: Bytes reserved for the properties that name the task.
 _TASK_ROOM = 1024
 
+#: Headers that no longer apply when a dead letter is brought back: the earlier retry topic, the
+#: mark of a truncated payload (it may be repaired), and the earlier redrive with its origin.
+_STALE = frozenset({wire.RETRY_TOPIC, wire.FAILURE_TRUNCATED, wire.REDRIVEN_FROM, wire.REDRIVE_ID})
+
 _MAX_DELAY_MS = round(MAX_DELAY * 1000)
 _MAX_ATTEMPT = 2**31 - 1  # Java reads an int
+
+_NO_WAIT: Wait = (None, None)
+_NOWHERE: Origin = (None, None, None)
 
 #: Properties that a row may add to those of its route, beside texts and headers.
 _OWN_PROPERTIES = (
@@ -116,8 +123,7 @@ class Router:
     Attributes:
         targets: Where rows go.
         routes: The routes, by the decisions that led to them.
-        reasons: The number of rows for each reason.
-        retried: The same for the rows that are retried.
+        reasons: The number of rows for each reason; "" for none.
         oversize: The number of rows that were truncated, or are sent in chunks.
         over_redriven: The number of rows that were brought back `max_redrives` times already, and
             stay dead letters.
@@ -151,8 +157,7 @@ class Router:
         self._task = dict(task)
         self._clock = clock
         self.routes: dict[Decision, Route] = {}
-        self.reasons: Counter[str | None] = Counter()
-        self.retried: Counter[str | None] = Counter()
+        self.reasons: Counter[str] = Counter()
         self.oversize = 0
         self.over_redriven = 0
         self.payload_bytes = 0
@@ -162,26 +167,22 @@ class Router:
         """The most bytes that a row may take on the wire."""
         return self._options.max_message_bytes
 
-    def usual(self, batch: pa.RecordBatch) -> ArrowFrame | None:
+    def usual(self, batch: pa.RecordBatch) -> Frame | None:
         """Return the columns of *batch*; None if its rows have to be turned one by one."""
-        if self._schemas.are_used:
+        if self._schemas.are_used or not is_usual(batch, self._columns):
             return None
-        return read_arrow(batch, self._columns, self._options.extra)
+        return read_frame(batch, self._columns)
 
-    def count(self, reasons: Mapping[str | None, int], payload_bytes: int) -> None:
-        """Count the rows of a batch: the number for each reason, and the bytes of all payloads.
+    def count(self, frame: Frame) -> None:
+        """Count the rows for each reason, and the bytes of all payloads.
 
         The number of reasons has a bound, in case each row has a different one.
         """
-        self.payload_bytes += payload_bytes
-        for reason, rows in reasons.items():
+        self.payload_bytes += sum(frame.payload_sizes)
+        for given, rows in frame.reasons().items():
+            reason = given or ""
             known = reason in self.reasons or len(self.reasons) < _MAX_REASONS
             self.reasons[reason if known else OTHER_REASONS] += rows
-
-    def count_retried(self, reasons: Mapping[str | None, int]) -> None:
-        """Count rows that are retried: the number for each reason. `count` comes first."""
-        for reason, rows in reasons.items():
-            self.retried[reason if reason in self.reasons else OTHER_REASONS] += rows
 
     def room(self, names: Iterable[str]) -> int:
         """Return the most bytes that the names of a row's own properties take."""
@@ -207,48 +208,46 @@ class Router:
                 topic, it is too big, or it was brought back too often and there is no dead-letter
                 topic.
         """
-        frame = read_frame(batch, self._columns, self._options.extra)
-        self.count(Counter(frame.reasons), frame.payload_bytes)
-        routes, names, limit = self.routes, frame.names, self._options.max_message_bytes
+        frame, odd = read_frame(batch, self._columns), read_odd(batch, self._columns)
+        self.count(frame)
+        names, texts = tuple(frame.properties), map(frame.listed, frame.properties.values())
+        same = frame.count if len(frame.decisions) == 1 else 1
+        routes, limit = self.routes, self._options.max_message_bytes
         read_back, of_source = self._columns.read_back, self._columns.of_source
         room, recipient = self.room(names), self._recipient
         for (
             decision,
             payload,
             key,
-            texts,
+            own,
             head,
             origin,
-            identified,
             dedupe_id,
             wait,
             event_time,
             size,
             ordering_key,
             letter,
-            reason,
             schema,
         ) in zip(
-            frame.decisions,
-            frame.payloads,
-            frame.keys,
-            frame.texts,
-            frame.headers,
-            frame.origins,
-            frame.identities,
-            frame.dedupe_ids,
-            frame.waits,
-            frame.event_times,
+            frame.decisions * same,
+            frame.listed(frame.payload),
+            frame.listed(frame.key),
+            zip(*texts, strict=True) if names else repeat((), frame.count),
+            odd.headers,
+            zip(*map(frame.listed, frame.origin), strict=True),
+            frame.listed(frame.dedupe_id),
+            odd.waits,
+            frame.listed(frame.event_time),
             frame.sizes,
-            frame.ordering_keys,
-            frame.letters,
-            frame.reasons,
+            frame.listed(frame.ordering_key),
+            odd.letters,
             self._schemas.of(batch),
             strict=True,
         ):
             if head is not None and recipient is not None:
-                is_source = origin is not None and "origin_topic" in of_source
-                came_from = (origin[0] if is_source else None) or str(self.targets.topic)
+                known = origin[0] if "origin_topic" in of_source else None
+                came_from = known or str(self.targets.topic)
                 head = dict(recipient.own(head, came_from))  # noqa: PLW2901 - of the same row
             if head is not None and decision[2] is None:
                 decision = _counted(decision, head)  # noqa: PLW2901 - of the same row
@@ -256,23 +255,21 @@ class Router:
             if route.action == RETRY and (read_back or (head and wire.REDRIVE_COUNT in head)):
                 route, head, turn = self._redrive(decision, route, head or {}, letter)  # noqa: PLW2901
             route.rows += 1
-            if route.action == RETRY:
-                self.retried[reason if reason in self.reasons else OTHER_REASONS] += 1
             size += room + route.size  # noqa: PLW2901 - likewise
             if head:
                 properties = {**route.defaults, **head, **route.fixed}
                 size += _size_of(head)  # noqa: PLW2901 - likewise
             else:
                 properties = route.properties.copy()
-            for name, text in zip(names, texts, strict=True):
+            for name, text in zip(names, own, strict=True):
                 if text is not None:
                     properties[name] = text
-            if origin is not None:
+            if origin != _NOWHERE:
                 _put_origin(properties, origin, of_source if head else (), head or {})
-            properties[wire.DEDUPE_ID] = dedupe_id or identity(payload, key, identified, properties)
+            properties[wire.DEDUPE_ID] = dedupe_id or identity(payload, key, origin, properties)
             if turn:  # a letter of this redrive is not a duplicate of an earlier letter
                 properties[wire.DEDUPE_ID] = redriven_id(properties, "", turn)
-            due = 0 if wait is None and not route.delayed else self._due(route, wait, properties)
+            due = self._due(route, wait, properties) if route.delayed or wait != _NO_WAIT else 0
             if size > limit:
                 payload, size = self._fit(payload, size, properties)  # noqa: PLW2901 - likewise
             yield (
@@ -343,16 +340,16 @@ class Router:
         return {name: text for name, text in names.items() if text is not None}
 
     def _level(self, attempt: int) -> int | None:
-        """Return the delay level, which only TDMQ's dialects write; -1 without delay levels."""
+        """Return the delay level, which only TDMQ's dialects write."""
         plan, delays = self.targets.plan, self._options.delays
         if plan is None or not plan.naming.is_tdmq:
             return None
-        return delays.clamp(attempt) if isinstance(delays, DelayLevels) else -1
+        return delays.clamp(attempt)
 
-    def _due(self, route: Route, wait: Wait | None, properties: dict[str, str]) -> int:
+    def _due(self, route: Route, wait: Wait, properties: dict[str, str]) -> int:
         """Return when a row is to be delivered, in milliseconds since 1970; 0 for at once."""
         delay, due = route.delay, 0
-        if wait is not None and wait != (None, None):
+        if wait != _NO_WAIT:
             delay, due = self._own_wait(wait)
             properties[wire.DELAY_TIME] = str(delay)
             if wire.DELAY in properties:
@@ -389,8 +386,15 @@ class Router:
             return route, headers, 0
         turn = next_redrive(headers, self._options.max_redrives)
         if turn is not None:
-            subscription = self.targets.subscription
-            return route, redriven(headers, turn, letter, subscription=subscription), turn
+            # Without a known subscription, the row stays a letter of its earlier one.
+            stale = (
+                _STALE if self.targets.subscription is None else _STALE | {wire.REAL_SUBSCRIPTION}
+            )
+            fresh = {name: text for name, text in headers.items() if name not in stale}
+            fresh[wire.REDRIVE_COUNT] = str(turn)
+            if letter is not None:
+                fresh[wire.REDRIVEN_FROM] = letter
+            return route, fresh, turn
         if self.targets.dead_letter is None:
             raise PulsarFailuresError(
                 "TOO_MANY_REDRIVES",
@@ -420,6 +424,22 @@ class Router:
             )
         properties[wire.FAILURE_TRUNCATED] = str(len(whole))
         return whole[:rest], limit
+
+
+def identity(
+    payload: bytes | None, key: str | None, origin: Origin, properties: Mapping[str, str]
+) -> str:
+    """Return an id for a row that has none: the same for the same row in each run of any job.
+
+    It is made from the row's origin, its payload (unless the message id is known), key, reason and
+    stage.
+    """
+    topic, message_id, source = origin
+    content = None if message_id or payload is None else hashlib.sha256(payload).hexdigest()
+    failure = map(properties.get, (wire.FAILURE_REASON, wire.FAILURE_STAGE))
+    parts = (topic, message_id, source, content, key, *failure)
+    text = "\n".join([part or "" for part in parts])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _counted(decision: Decision, headers: Mapping[str, str]) -> Decision:

@@ -10,13 +10,12 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 import attrs
 import pulsar
 import pyarrow as pa
-from _pulsar import MessageBuilder
 
 from pulsar_retry_spark.clients import CachedClient, lease
 from pulsar_retry_spark.errors import PulsarFailuresError
@@ -25,8 +24,8 @@ from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import refused
 from pulsar_retry_spark.schemas import TopicSchema, version_of
 from pulsar_retry_spark.sink.columnar import count, grouped
-from pulsar_retry_spark.sink.report import NO_REASON, Report, TaskReport
-from pulsar_retry_spark.sink.routing import Route, Router, Row
+from pulsar_retry_spark.sink.report import Report
+from pulsar_retry_spark.sink.routing import Route, Router
 from pulsar_retry_spark.sink.sender import Sender
 from pulsar_retry_spark.sink.task import Task
 
@@ -41,7 +40,7 @@ _log = logging.getLogger("pulsar_retry.spark")
 
 def send_batches(
     batches: Iterable[pa.RecordBatch], options: SinkOptions, task: Task | None = None
-) -> TaskReport:
+) -> Report:
     """Send the rows of one task, and return when the broker has stored each of them.
 
     Nothing is opened before the first row comes.
@@ -71,27 +70,23 @@ def send_batches(
                 router = _router(client, options, batch.schema.names, task)
                 keepers = router.targets.keepers(options.initial_subscription_name)
                 sender = Sender(client, options, keepers)
-                pace = RowRate(options.rate_limit)
-            if options.rate_limit is None:
-                _send(router, sender, batch)
-            else:
-                sender.send(pace.of(router.rows(batch)))
+            _send(router, sender, batch)
         if router is None or sender is None:
-            return TaskReport(task.partition, task.attempt)
+            return Report(partitions=1, attempts=task.attempt + 1)
         sender.finish()
-    _check_receipts(rows, sender.acked)
-    return TaskReport(
-        partition=task.partition,
-        attempt=task.attempt,
+    if rows != sender.acked:  # an error of this package
+        text = f"{rows} rows were sent, but {sender.acked} have a receipt"
+        raise PulsarFailuresError("RECEIPTS", text)
+    return Report(
         rows=rows,
-        acked=sender.acked,
         bytes=router.payload_bytes,
         by_topic=_counted(router, lambda route: route.topic),
-        by_reason=_named(router.reasons),
+        by_reason=dict(router.reasons),
         by_action=_counted(router, lambda route: route.action),
-        dead_by_reason=_named(router.reasons - router.retried),
         oversize=router.oversize,
         over_redriven=router.over_redriven,
+        partitions=1,
+        attempts=task.attempt + 1,
         seconds=time.monotonic() - started,
     )
 
@@ -121,7 +116,7 @@ def arrow_sender(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function for `DataFrame.mapInArrow` that sends a task's rows.
 
-    It yields one row of `REPORT_SCHEMA`, which `TaskReport.from_json` reads. `conclude` adds these
+    It yields one row of `REPORT_SCHEMA`, which `Report.from_json` reads. `conclude` adds these
     reports up.
     """
 
@@ -132,41 +127,16 @@ def arrow_sender(
     return send
 
 
-def conclude(options: SinkOptions, tasks: Iterable[TaskReport], batch: int | None = None) -> Report:
-    """Sum up a job, or micro-batch *batch*, after all its tasks have succeeded, and report it.
-
-    The report is logged, and sent to `report.topic` if that is set.
+def conclude(options: SinkOptions, tasks: Iterable[Report], batch: int | None = None) -> Report:
+    """Sum up a job, or micro-batch *batch*, after all its tasks have succeeded, and log the report.
 
     Raises:
-        PulsarFailuresError: a row has no receipt, or there are more rows than `max_failed_rows`.
-            The rows are written.
+        PulsarFailuresError: there are more rows than `max_failed_rows`. They are written.
     """
-    tasks = list(tasks)
     report = Report.total(tasks)
-    _check_receipts(report.rows, sum(task.acked for task in tasks))
     _check_number(report.rows, options)
-    summary = json.dumps({"batch": batch, **report.to_dict()})
-    _log.info("wrote failed rows: %s", summary)
-    if options.report_topic is not None:
-        _send_report(options, options.report_topic, summary)
+    _log.info("wrote failed rows: %s", json.dumps({"batch": batch, **report.to_dict()}))
     return report
-
-
-def _send_report(options: SinkOptions, topic: str, summary: str) -> None:
-    """Send a report. If that fails, only log it: failing the job would only repeat the rows."""
-    message = MessageBuilder().content(summary.encode()).build()
-    try:
-        with lease(options.connection) as client:
-            timeout = round(options.batching.timeout * 1000)
-            client.producer(topic, send_timeout_millis=timeout).send(message)
-    except (pulsar.PulsarException, PulsarFailuresError) as error:
-        _log.warning("the report %s was not sent to %s: %s", summary, topic, error)
-
-
-def _check_receipts(rows: int, acked: int) -> None:
-    """Check that every row has a receipt. Otherwise, this package has an error."""
-    if rows != acked:
-        raise PulsarFailuresError("RECEIPTS", f"{rows} rows were sent, but {acked} have a receipt")
 
 
 def _check_number(rows: int, options: SinkOptions) -> None:
@@ -180,7 +150,7 @@ def _router(client: CachedClient, options: SinkOptions, names: list[str], task: 
 
     Each worker looks for old-style topics.
     """
-    columns = Columns.of(names, extra=options.extra != "error")
+    columns = Columns.of(names)
     targets = options.targets
     if targets.plan is not None:
         try:
@@ -198,37 +168,9 @@ def _router(client: CachedClient, options: SinkOptions, names: list[str], task: 
     return Router(options, columns, targets, task.properties(), time.time, versions=versions)
 
 
-def _named(reasons: Mapping[str | None, int]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for reason, rows in reasons.items():
-        counts[reason or NO_REASON] += rows
-    return dict(counts)
-
-
 def _counted(router: Router, of: Callable[[Route], str]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for route in router.routes.values():
         if route.rows:
             counts[of(route)] += route.rows
     return dict(counts)
-
-
-class RowRate:
-    """Lets rows pass no faster than *rate* per second, measured over a whole task."""
-
-    def __init__(self, rate: float | None) -> None:
-        self._rate = rate
-        self._started = time.monotonic()
-        self._passed = 0
-
-    def of(self, rows: Iterable[Row]) -> Iterable[Row]:
-        """Return *rows*, each of which comes no earlier than the rate allows."""
-        return rows if self._rate is None else self._paced(rows, self._rate)
-
-    def _paced(self, rows: Iterable[Row], rate: float) -> Iterator[Row]:
-        for row in rows:
-            early = self._passed / rate - (time.monotonic() - self._started)
-            if early > 0:
-                time.sleep(early)
-            self._passed += 1
-            yield row

@@ -52,7 +52,7 @@ def with_topic_schema(options: SinkOptions, frame: Any) -> SinkOptions:
         raise ConfigError.bad(
             "value.schema", "topic", "a topic whose type of schema pulsar-client knows"
         )
-    field = frame.fields[Columns.of(frame.names, extra=True).known["payload"]]
+    field = frame.fields[Columns.of(frame.names).known["payload"]]
     if field.dataType.typeName() != "binary" and schema.kind == "AVRO":
         raise ConfigError(
             f"column {field.name!r} is {field.dataType.simpleString()}: expected binary that is "

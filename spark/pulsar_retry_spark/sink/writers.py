@@ -10,11 +10,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.columns import check_schema, warn_of
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.sink.report import Report, TaskReport
+from pulsar_retry_spark.sink.report import Report
 from pulsar_retry_spark.sink.sink import conclude, send_batches
 from pulsar_retry_spark.sink.values import with_topic_schema
 
@@ -34,7 +33,7 @@ def parsed_options(
         raise ConfigError.bad("mode", "overwrite", "append, because topics cannot be emptied")
     parsed = SinkOptions.parse(options)
     reach(parsed.connection)
-    warn_of(check_schema(schema, parsed), schema.names, parsed)
+    warn_of(check_schema(schema, parsed), parsed)
     return with_topic_schema(parsed, schema)
 
 
@@ -45,7 +44,7 @@ class TaskDone(WriterCommitMessage):
         report: What the task has written.
     """
 
-    def __init__(self, report: TaskReport) -> None:
+    def __init__(self, report: Report) -> None:
         self.report = report
 
 
@@ -61,7 +60,7 @@ class FailureWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Sum up the job after all of its tasks have succeeded."""
-        conclude(self._options, _all_reports(messages))
+        conclude(self._options, _reports(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log which rows stay stored although the job has failed."""
@@ -76,27 +75,14 @@ class MicroBatches:
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Sum up the micro-batch after all of its tasks have succeeded."""
-        conclude(self._options, _all_reports(messages), batchId)
+        conclude(self._options, _reports(messages), batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Log which rows stay stored although the micro-batch has failed and will be repeated."""
         _log_abort(messages, batchId)
 
 
-def _all_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
-    """Return the tasks' reports.
-
-    Raises:
-        PulsarFailuresError: a report is missing, so its task's rows are not confirmed.
-    """
-    reports = _reports(messages)
-    if len(reports) != len(messages):
-        text = f"{len(messages) - len(reports)} of {len(messages)} tasks have sent no report"
-        raise PulsarFailuresError("RECEIPTS", text)
-    return reports
-
-
-def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Report]:
     return [each.report for each in messages if isinstance(each, TaskDone)]
 
 

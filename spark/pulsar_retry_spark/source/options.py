@@ -12,6 +12,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, logical
 from pulsar_retry_spark.connection import ClusterConnection
+from pulsar_retry_spark.options import refuse_half
 from pulsar_retry_spark.parsing import OptionReader
 
 #: The two kinds of topics: the values of the column `kind`.
@@ -27,7 +28,6 @@ _OF_STREAMS = (
     "subscription.reader",
     "starting",
     "max_rows_per_batch",
-    "ack_on_restart",
     "discovery.seconds",
 )
 
@@ -66,9 +66,6 @@ class SourceOptions:
             unread messages. Only one query at a time can use it.
         starting: Where a new stream starts: ``earliest`` or ``latest``.
         max_rows: The most rows of a micro-batch; None for no limit.
-        ack_on_restart: Whether a stream that starts again acknowledges at once what its checkpoint
-            says was processed, instead of when it next commits. With the trigger AvailableNow it
-            always does.
         fail_on_data_loss: Whether a query fails if the broker has deleted messages that it should
             read.
         discovery: Seconds between two checks of a stream for new topics and partitions.
@@ -82,8 +79,7 @@ class SourceOptions:
     subscription: str = DEFAULT_SUBSCRIPTION
     starting: str = "earliest"
     max_rows: int | None = None
-    ack_on_restart: bool = True
-    discovery: float = 30.0
+    discovery: int = 30
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -97,10 +93,7 @@ class SourceOptions:
         connection, topics = ClusterConnection.parse(reader), _topics(reader)
         if not streaming:
             _refuse_those_of_streams(reader)
-        if not reader.flag("include_headers", default=True):
-            raise ConfigError.bad(
-                "include_headers", "false", "true: rows always have their headers"
-            )
+        discovery = reader.integer("discovery.seconds", minimum=0)
         parsed = cls(
             connection=connection,
             topics=topics,
@@ -109,8 +102,7 @@ class SourceOptions:
             subscription=reader.text("subscription.reader") or DEFAULT_SUBSCRIPTION,
             starting=reader.choice("starting", "earliest", ("earliest", "latest")),
             max_rows=reader.integer("max_rows_per_batch", minimum=1),
-            ack_on_restart=reader.flag("ack_on_restart", default=True),
-            discovery=_discovery(reader),
+            discovery=30 if discovery is None else discovery,
         )
         reader.finish()
         return parsed
@@ -133,20 +125,9 @@ class SourceOptions:
 
 def _refuse_those_of_streams(reader: OptionReader) -> None:
     for name in _OF_STREAMS:
-        value = reader.text(name)
-        if value is not None and (name, value) != ("starting", "earliest"):
-            accepted = (
-                "no value in spark.read, which reads all messages: the option is for readStream"
-            )
+        if (value := reader.text(name)) is not None:
+            accepted = "no value in spark.read, which reads all messages: it is for readStream"
             raise ConfigError.bad(name, value, accepted)
-
-
-def _discovery(reader: OptionReader) -> float:
-    accepted = "seconds, 0 or more"
-    seconds = reader.number("discovery.seconds", accepted)
-    if seconds is not None and seconds < 0:
-        raise ConfigError.bad("discovery.seconds", seconds, accepted)
-    return 30.0 if seconds is None else seconds
 
 
 def _topics(reader: OptionReader) -> tuple[SourceTopic, ...]:
@@ -156,7 +137,7 @@ def _topics(reader: OptionReader) -> tuple[SourceTopic, ...]:
     kind = reader.choice("kind", "both", ("both", *given))
     wanted = [each for each in given if kind in ("both", each)]
     if topic is None or subscription is None:
-        _refuse_half(topic, subscription, all(given[each] for each in wanted))
+        refuse_half(topic, subscription, all(given[each] for each in wanted))
         named = [SourceTopic(each, name) for each in wanted if (name := given[each])]
     else:
         named = [_topic(each, given[each], topic, subscription, naming) for each in wanted]
@@ -170,20 +151,6 @@ def _topics(reader: OptionReader) -> tuple[SourceTopic, ...]:
             "retry.topic", given[RETRY], "a topic other than the dead-letter topic"
         )
     return tuple(named)
-
-
-def _refuse_half(topic: str | None, subscription: str | None, all_named: bool) -> None:
-    """Refuse a topic without a subscription, or the reverse, which names no letter topics."""
-    if all_named or topic is subscription is None:
-        return
-    if subscription is None:
-        raise ConfigError.bad(
-            "subscription",
-            None,
-            f"the subscription that handles {topic}, because its name is part of the names of the "
-            "retry and dead-letter topics",
-        )
-    raise ConfigError.bad("topic", None, f"the topic that {subscription!r} is a subscription of")
 
 
 def _name(reader: OptionReader, key: str) -> str | None:

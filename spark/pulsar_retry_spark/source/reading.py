@@ -59,8 +59,6 @@ class Piece:
         after: The last message before the piece; None to start at the beginning.
         end: The last message to read.
         first: Without *after*: the first message, which must exist if *whole*; None if not known.
-        since: Without *after*: the time to start at, in milliseconds since 1970, as far as the
-            broker finds it.
         until: The publish time in milliseconds after which reading stops.
         certain: Whether *end* is known to be a message.
         whole: Whether it is an error if *first* or *end* no longer exists.
@@ -70,22 +68,15 @@ class Piece:
     after: MessagePosition | None
     end: MessagePosition
     first: MessagePosition | None = None
-    since: int | None = None
     until: int | None = None
     certain: bool = True
     whole: bool = False
 
 
 def read_batches(
-    connection: ClusterConnection, piece: Piece, schema: pa.Schema, queue: int
+    connection: ClusterConnection, piece: Piece, queue: int
 ) -> Iterator[pa.RecordBatch]:
-    """Read *piece* as record batches of *schema*.
-
-    Args:
-        connection: The cluster.
-        piece: What to read.
-        schema: A part of the columns of `rows.SCHEMA`.
-        queue: How many messages the reader may fetch ahead.
+    """Read *piece* as record batches; the reader may fetch *queue* messages ahead.
 
     Raises:
         PulsarSourceError: messages are missing or do not come, or the broker refuses.
@@ -94,11 +85,11 @@ def read_batches(
     module = native_rows().module
     with refusals_of(f"{piece.partition.name} could not be read"), lease(connection) as cached:
         if module is None:
-            rows = RowBuffer(schema, constants)
+            rows = RowBuffer(constants)
             yield from _one_by_one(cached.client, piece, queue, rows)
             return
         for taken in _many(module, cached.client, piece, queue):
-            yield Block(taken, schema, constants).take()
+            yield Block(taken, constants).take()
 
 
 def _one_by_one(
@@ -181,19 +172,12 @@ def _open(client: pulsar.Client, piece: Piece, queue: int) -> pulsar.Reader:
     if piece.after is not None:
         back = piece.after.back(LOOK_BACK)
         start = pulsar.MessageId(-1, back.ledger, back.entry, -1)
-    reader = client.create_reader(
+    return client.create_reader(
         piece.partition.name,
         start,
         receiver_queue_size=queue,
         start_message_id_inclusive=True,
     )
-    if piece.after is None and piece.since is not None:
-        try:
-            reader.seek(piece.since)
-        except BaseException:
-            reader.close()
-            raise
-    return reader
 
 
 def _between(
@@ -228,8 +212,7 @@ def _between(
 
 def _check_end(piece: Piece, position: tuple[int, int, int] | None) -> None:
     """Check that reading ended at the end of *piece*, if it has to; *position* is the last one."""
-    # If the piece starts at a time, there may be no message from then on.
-    if piece.whole and position != piece.end and (piece.since is None or position is not None):
+    if piece.whole and position != piece.end:
         raise _deleted(piece, piece.end)
 
 

@@ -71,15 +71,13 @@ SCHEMA = pa.schema(
         "dedupe_id": pa.string(),
         "headers": pa.map_(pa.string(), pa.string()),
         "schema_version": pa.int64(),
+        # Only the sink uses the rest: it is null in every row, so that SQL can set it.
         "action": pa.string(),
         "target_topic": pa.string(),
         "retryable": pa.bool_(),
         "not_before": _TIME,
     }
 )
-
-#: Columns that only the sink uses: null in every row, so that SQL can set them.
-_FOR_WRITING = frozenset({"action", "target_topic", "retryable", "not_before"})
 
 #: Counts and delays have few distinct values, so a cache saves time.
 _count_of = functools.lru_cache(1024)(count_of)
@@ -138,12 +136,10 @@ class RowBuffer:
     Python's garbage collector tracks, because it would visit all of them again and again.
 
     Args:
-        schema: The wanted columns, a part of `SCHEMA`.
         constants: The values of the columns that are the same in all rows.
     """
 
-    def __init__(self, schema: pa.Schema, constants: Mapping[str, str]) -> None:
-        self._schema = schema
+    def __init__(self, constants: Mapping[str, str]) -> None:
         self._constants = constants
         self._rows: list[tuple[Any, ...]] = []
         self._names: list[str] = []
@@ -182,23 +178,16 @@ class RowBuffer:
     def take(self) -> pa.RecordBatch:
         """Return the rows, of which there must be at least one, and start an empty batch."""
         columns: dict[str, Any] = dict(zip(_FIELDS, zip(*self._rows, strict=True), strict=True))
-        arrays = [self._array(field, columns) for field in self._schema]
+        offsets = pa.array([*self._offsets, len(self._names)], pa.int32())
+        texts = (pa.array(each, pa.string()) for each in (self._names, self._values))
+        arrays = {"headers": pa.MapArray.from_arrays(offsets, *texts)}
+        for name, values in columns.items():
+            kind = SCHEMA.field(name).type
+            stored = pa.timestamp("ms", tz="UTC") if kind == _TIME else kind
+            arrays[name] = pa.array(values, stored).cast(kind)
         for each in (self._rows, self._names, self._values, self._offsets):
             each.clear()
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def _array(self, field: pa.Field, columns: Mapping[str, Any]) -> pa.Array:
-        if field.name in self._constants:
-            return pa.repeat(pa.scalar(self._constants[field.name], field.type), len(self._rows))
-        if field.name in _FOR_WRITING:
-            return pa.nulls(len(self._rows), field.type)
-        if field.name == "headers":
-            offsets = pa.array([*self._offsets, len(self._names)], pa.int32())
-            texts = (pa.array(each, pa.string()) for each in (self._names, self._values))
-            return pa.MapArray.from_arrays(offsets, *texts)
-        if field.type == _TIME:
-            return pa.array(columns[field.name], pa.timestamp("ms", tz="UTC")).cast(_TIME)
-        return pa.array(columns[field.name], field.type)
+        return _batch(arrays, self._constants)
 
 
 class Block:
@@ -208,15 +197,12 @@ class Block:
 
     Args:
         taken: What `Reading.take` has returned, for the properties `PROPERTIES`.
-        schema: The wanted columns, a part of `SCHEMA`.
         constants: The values of the columns that are the same in all rows.
     """
 
-    def __init__(self, taken: Any, schema: pa.Schema, constants: Mapping[str, str]) -> None:
+    def __init__(self, taken: Any, constants: Mapping[str, str]) -> None:
         rows, payload, key, ordering_key, ids, published, happened, versions, *rest = taken
         wanted, names, values, places, readable = rest
-        self._rows: int = rows
-        self._schema = schema
         self._constants = constants
         self._columns = {
             "payload": _texts(pa.binary(), rows, payload),
@@ -245,17 +231,7 @@ class Block:
             properties = self._properties()
         except _OddError:
             properties = self._properties_one_by_one()
-        columns = self._columns | properties
-        arrays = []
-        for field in self._schema:
-            if field.name in self._constants:
-                constant = pa.scalar(self._constants[field.name], field.type)
-                arrays.append(pa.repeat(constant, self._rows))
-            elif field.name in _FOR_WRITING:
-                arrays.append(pa.nulls(self._rows, field.type))
-            else:
-                arrays.append(columns[field.name])
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return _batch(self._columns | properties, self._constants)
 
     def _properties(self) -> dict[str, pa.Array]:
         """Decode the properties column by column, each distinct value once.
@@ -298,6 +274,19 @@ class Block:
         columns = zip(_FIELDS[-len(_UNREADABLE) :], zip(*rows, strict=True), strict=True)
         decoded = {name: pa.array(each, SCHEMA.field(name).type) for name, each in columns}
         return decoded | {"headers": pa.array(headers, SCHEMA.field("headers").type)}
+
+
+def _batch(columns: Mapping[str, pa.Array], constants: Mapping[str, str]) -> pa.RecordBatch:
+    """Return *columns* with those that are the same in all rows, in the order of `SCHEMA`."""
+    rows = len(columns["payload"])
+
+    def array(field: pa.Field) -> pa.Array:
+        if field.name in columns:
+            return columns[field.name]
+        value = constants.get(field.name)  # a column that only the sink uses has none
+        return pa.repeat(pa.scalar(value, field.type), rows)
+
+    return pa.RecordBatch.from_arrays(list(map(array, SCHEMA)), schema=SCHEMA)
 
 
 class _OddError(Exception):

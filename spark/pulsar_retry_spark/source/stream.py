@@ -41,11 +41,15 @@ class FailureStreamReader(DataSourceStreamReader):
 
     A subclass has `latestOffset`. The values set in `__init__` are sent to the workers; the
     connections of the driver are not.
+
+    Attributes:
+        acknowledges_start: Whether the first offset that Spark names was processed.
     """
 
-    def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
+    acknowledges_start = True
+
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._columns = columns
         self._available_now = False
         self._finished = False
         self._planner: Planner | None = None
@@ -97,8 +101,7 @@ class FailureStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a part of one partition, in a worker."""
-        options = self._options
-        return read_batches(options.connection, partition.value, self._columns, options.queue)
+        return read_batches(self._options.connection, partition.value, self._options.queue)
 
     def commit(self, end: dict[str, str]) -> None:
         """Acknowledge everything that the checkpoint covers.
@@ -149,7 +152,7 @@ class FailureStreamReader(DataSourceStreamReader):
                 planner = Planner(self._options)
                 on_failure.callback(planner.close)
                 planner.discover(positions, latest=not start and self._options.starting == "latest")
-                if self._options.ack_on_restart:
+                if self.acknowledges_start:
                     planner.acknowledge(positions)
                 if self._available_now:
                     planner.bound = planner.ends(positions)

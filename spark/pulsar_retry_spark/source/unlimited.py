@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import time
 
-import attrs
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pulsar_retry.errors import ConfigError
@@ -33,7 +31,9 @@ _POLL = 1.0
 class UnlimitedStreamReader(FailureStreamReader):
     """A stream whose micro-batches have no limit."""
 
-    def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
+    acknowledges_start = False
+
+    def __init__(self, options: SourceOptions) -> None:
         """Make it.
 
         Raises:
@@ -42,7 +42,7 @@ class UnlimitedStreamReader(FailureStreamReader):
         if options.max_rows is not None:
             accepted = "no value before Spark 4.2: a micro-batch has everything that there is"
             raise ConfigError.bad("max_rows_per_batch", options.max_rows, accepted)
-        super().__init__(attrs.evolve(options, ack_on_restart=False), columns)
+        super().__init__(options)
         # Where the next micro-batch starts, as far as Spark has said it.
         self._start: dict[str, str] | None = None
         self._seen: tuple[dict[str, str], float] = ({}, 0.0)

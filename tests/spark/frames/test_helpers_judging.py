@@ -126,7 +126,8 @@ def test_kept_rows_know_their_file(spark, tmp_path):
 
     assert frame.columns == good.columns
     assert [*frame.columns, "_metadata", "reason", "rule"] == failed.columns
-    files = {row.source.file.rpartition("/")[2] for row in failures(failed).collect()}
+    rows = failures(failed).collect()
+    files = {json.loads(row.source)["file"].rpartition("/")[2] for row in rows}
     assert {"rows"} == files
 
 

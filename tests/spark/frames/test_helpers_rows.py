@@ -236,7 +236,7 @@ def test_the_file_is_the_source(spark, tmp_path, columns):
     _, failed = split(lines, {"no": "false"})
     row = failures(failed).first()
 
-    assert f"file:{tmp_path}/in.txt" == row.source.file.replace("///", "/")
+    assert f"file:{tmp_path}/in.txt" == json.loads(row.source)["file"].replace("///", "/")
     assert '{"value":"one"}' == row.payload
 
 
@@ -246,7 +246,7 @@ def test_the_row_of_a_parquet_file_is_in_the_source(spark, tmp_path):
 
     row = failures(spark.read.parquet(str(tmp_path / "in")).where("id = 7"), reason="late").first()
 
-    assert 7 == row.source.position
+    assert 7 == json.loads(row.source)["position"]
 
 
 def test_a_cache_is_not_passed_over(spark, tmp_path):
@@ -264,59 +264,6 @@ def test_a_cache_is_not_passed_over(spark, tmp_path):
 
     assert ['{"value":"one"}'] == [row.payload for row in rows]
     assert "source" not in rows[0]
-
-
-def test_a_row_of_kafka_is_its_message(spark):
-    """Its value, key, headers and coordinates are taken without being named."""
-    frame = spark.sql(
-        """
-        select X'6b' as key, X'76' as value, 't' as topic, 1 as partition, 2L as offset,
-               array(named_struct('key', 'a', 'value', X'62')) as headers
-        """
-    )
-
-    row = failures(frame, reason="late").first()
-
-    assert (b"k", b"v") == (bytes(row.key), bytes(row.payload))
-    assert {"topic": "t", "partition": 1, "offset": 2} == row.source.asDict()
-    assert [("a", b"b")] == [(each.key, bytes(each.value)) for each in row.headers]
-
-
-def test_a_parsed_row_of_kafka_is_a_row(spark):
-    """Its own `value` is a column like others, so nothing is missing in the payload."""
-    frame = spark.sql(
-        "select 't' as topic, 1 as partition, 2L as offset, 'tea' as value, 3 as price, 'k' as key"
-    )
-
-    row = failures(frame, reason="late").first()
-
-    assert {"value": "tea", "price": 3, "key": "k"}.items() <= json.loads(row.payload).items()
-    assert "key" not in row
-
-
-def test_a_reason_like_a_columns_name_is_refused(orders):
-    """It is probably misspelt; other texts are constants."""
-    frame = orders.withColumn("why", F.lit("late"))
-    with pytest.raises(ConfigError, match=r"reason='whyy': .*did you mean the column why"):
-        failures(frame, reason="whyy")
-    assert "timeout" == failures(frame, reason="timeout").first().reason
-    assert "whyy" == failures(frame, reason=F.lit("whyy")).first().reason
-
-
-def test_pulsar_sparks_columns_are_the_origin(spark):
-    """They are taken along as they are: the sink reads them."""
-    frame = spark.sql("select X'76' as value, 't' as __topic, X'00' as __messageId")
-
-    row = failures(frame, reason="late", payload="value").first()
-
-    assert ("t", b"\0") == (row["__topic"], bytes(row["__messageId"]))
-
-
-def test_a_source_can_be_given(orders):
-    """Such as a table and its version."""
-    row = failures(orders, reason="late", source=F.struct(F.lit("t").alias("table"))).first()
-
-    assert {"table": "t"} == row.source.asDict()
 
 
 def test_the_sink_takes_every_column(spark):
@@ -344,25 +291,37 @@ def test_the_sink_takes_every_column(spark):
         headers="headers",
         origin_topic="payload",
         origin_message_id="payload",
-        source=F.struct("payload"),
+        source=F.struct("payload", F.lit(None).alias("no")),
         dedupe_id="payload",
     )
 
     assert set(check_schema(rows.schema, SinkOptions.parse(OPTIONS)).known) == set(rows.columns)
-    assert 1 == rows.count()
-
-
-def ids(frame, **arguments):
-    """Return the dedupe_id of each row."""
-    return [row.dedupe_id for row in failures(frame, **arguments).collect()]
+    assert '{"payload":"p"}' == rows.first().source
 
 
 def test_equal_rows_have_equal_ids(spark, orders):
-    """On each attempt, in each session and in whatever order they come."""
+    """On each attempt, and in whatever order they come; ids of the rows' own are kept."""
+
+    def ids(frame, **arguments):
+        rows = failures(frame, **({"reason": "late"} | arguments)).collect()
+        return [row.dedupe_id for row in rows]
+
     again = spark.sql("select * from values (2, null), (1, -5) as orders(id, amount)")
-
-    first, second = ids(orders, reason="late")
-
+    first, second = ids(orders)
     assert first != second
-    assert [second, first] == ids(again, reason="late")
+    assert [second, first] == ids(again)
     assert all(len(each) == 32 for each in (first, second))
+    assert ["mine", "mine"] == ids(orders, dedupe_id=F.lit("mine"))
+    others = [{"reason": "early"}, {"stage": "x"}, {"key": "id"}, {"source": F.struct("id")}]
+    found = {each for arguments in others for each in ids(orders, **arguments)}
+    assert 8 == len(found | {first, second}) - 2
+
+
+def test_the_message_tells_a_row(spark):
+    """Whatever became of its payload; pulsar-spark's columns are the origin, as they are."""
+    frame = spark.sql(
+        "select explode(array(X'76', X'77')) as value, 't' as __topic, X'00FF' as __messageId"
+    )
+    rows = failures(frame, reason="late", payload="value").collect()
+    assert {("t", b"\0\xff")} == {(row["__topic"], bytes(row["__messageId"])) for row in rows}
+    assert 1 == len({row.dedupe_id for row in rows})

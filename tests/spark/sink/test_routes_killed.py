@@ -99,10 +99,16 @@ PROGRAM = """
 import json, os
 from pathlib import Path
 from pulsar_retry_spark.local import local_session
-from support.spark.routed import Job
+from support.spark import chaos
+from support.spark.routed import Job, judge
 
-with local_session() as spark:
-    Job(spark, json.loads(os.environ["OPTIONS"]), Path(os.environ["FOLDER"])).run()
+def slowly(batch):
+    good, failed = judge(batch)
+    return good, failed.mapInArrow(chaos.slowed(float(os.environ["PAUSE"])), failed.schema)
+
+chaos.by_value()
+with local_session(conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "500"}) as spark:
+    Job(spark, json.loads(os.environ["OPTIONS"]), Path(os.environ["FOLDER"])).run(slowly)
 """
 
 
@@ -112,12 +118,13 @@ def test_a_driver_that_is_killed(job, some_stored):
     environment = os.environ | {
         "FOLDER": str(job.folder),
         "OPTIONS": json.dumps(job.options),
+        "PAUSE": "0",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     command = [sys.executable, "-c", PROGRAM]
 
-    # It takes much longer than a busy machine needs to kill it.
-    slow = environment | {"OPTIONS": json.dumps(job.options | {"rate_limit": "500"})}
+    # A second for 500 rows takes much longer than a busy machine needs to kill it.
+    slow = environment | {"PAUSE": "1"}
     with subprocess.Popen(command, env=slow, start_new_session=True) as process:
         eventually(some_stored, within=200)
         assert process.poll() is None, "it was too fast to be killed"

@@ -76,7 +76,7 @@ def test_tasks_that_run_at_once_make_it_together(admin, client, topic, send):
             )
         )
 
-    assert [50] * 4 == [report.acked for report in reports]
+    assert [50] * 4 == [report.rows for report in reports]
     for partition in range(3):
         assert [KEEPING_SUBSCRIPTION] == subscriptions(admin, f"{dead}-partition-{partition}")
     consumer = client.subscribe(dead, KEEPING_SUBSCRIPTION, pulsar.ConsumerType.Shared)
@@ -90,9 +90,9 @@ def test_a_consumer_that_is_there_is_not_disturbed(admin, client, topic, send):
     handler = client.subscribe(retry, SUBSCRIPTION, pulsar.ConsumerType.Shared)
 
     send(b"dead", initial_subscription_name="mine")
-    send(b"again", retryable=True, delay="0")
+    send(b"again", retryable=True, delay__levels="0s")
     clients.close_all()
-    send(b"again", retryable=True, delay="0")
+    send(b"again", retryable=True, delay__levels="0s")
 
     assert b"dead" == consumer.receive(SOON).data()
     assert [0, 0] == [handler.receive(SOON).redelivery_count() for _ in range(2)]
@@ -106,18 +106,6 @@ def test_none_is_made_where_none_is_wanted(broker, admin, topic, send, none):
     send(b"dead", initial_subscription_name=none)
     assert [] == subscriptions(admin, dead)
     assert {b"dead": 1} == payloads(stored(broker.service_url, dead))
-
-
-def test_a_subscription_is_made_again(admin, topic, send, monkeypatch):
-    """Where somebody has removed it, a stream goes on to be kept."""
-    dead = f"{topic}-{SUBSCRIPTION}-DLQ"
-    monkeypatch.setattr(clients, "_KEPT", 0.0)
-    send(b"a")
-    admin.delete_topic(dead)
-
-    send(b"b")
-
-    assert [KEEPING_SUBSCRIPTION] == subscriptions(admin, dead)
 
 
 @pytest.mark.parametrize("retryable", [True, False])

@@ -11,7 +11,8 @@ from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink import sender
 from pulsar_retry_spark.sink.sink import send_batches
 from pulsar_retry_spark.source import reading
-from pulsar_retry_spark.source.batch import BatchQuery, schema
+from pulsar_retry_spark.source.batch import BatchQuery
+from pulsar_retry_spark.source.options import SourceOptions
 from support.reading import SUBSCRIPTION
 from support.stored import stored
 
@@ -60,9 +61,9 @@ def sent_to(admin, broker, topic):
     dead = f"{topic}-{SUBSCRIPTION}-DLQ"
     admin.create_partitioned_topic(dead, PARTITIONS)
     options = {"service.url": broker.service_url, "topic": topic, "subscription": SUBSCRIPTION}
-    sinks = options | {"max_attempts": "4", "delay": "3600", "batch.messages": "100"}
+    sinks = options | {"max_attempts": "4", "delay.levels": "1h", "batch.messages": "100"}
     report = send_batches([failed_rows().slice(0, 2000), failed_rows().slice(2000)], _parsed(sinks))
-    assert ROWS == report.acked
+    assert ROWS == report.rows
     topics = [f"{topic}-{SUBSCRIPTION}-RETRY", *(f"{dead}-partition-{n}" for n in range(3))]
     return options, [_shown(broker, each, topic) for each in topics]
 
@@ -93,7 +94,7 @@ def _some(messages, is_batched):
 def test_the_same_is_stored_and_read(admin, broker, topic, in_python):
     """Messages, their order, where batches end; and the record batches of a reader."""
     options, by_module = sent_to(admin, broker, topic)
-    query = BatchQuery.parse(options, schema())
+    query = BatchQuery(SourceOptions.parse(options, streaming=False))
     pieces = query.pieces()
     read = [list(query.read(piece)) for piece in pieces]
     in_python()

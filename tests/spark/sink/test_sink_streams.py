@@ -83,13 +83,6 @@ def test_a_micro_batch_that_is_replayed(broker, stream, run, dead, tmp_path):
     assert 2 == len({task["run"] for task in tasks_of(messages)})
 
 
-def test_each_micro_batch_is_reported(broker, stream, run, topic):
-    """By its number."""
-    run(stream, report__topic=f"{topic}-reports")
-    reports = [json.loads(m.data()) for m in stored(broker.service_url, f"{topic}-reports")]
-    assert [(0, 100), (1, 100)] == [(report["batch"], report["rows"]) for report in reports]
-
-
 def test_the_output_mode_complete_is_refused(stream, run):
     """It would send every row again with each micro-batch."""
     counts = stream.groupBy("payload").count().select("payload")

@@ -13,7 +13,7 @@ from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.sink import send_batches
 from pulsar_retry_spark.sink.task import Task
 from pulsar_retry_spark.source.batch import schema
-from pulsar_retry_spark.source.source import batch_reader
+from pulsar_retry_spark.source.source import FailureReader
 from support.brokers.admin import Admin
 from support.spark.sourcing import Letters
 
@@ -42,7 +42,7 @@ def read(guarded, letters):
 
     def read(**options):
         token = {"auth.token": guarded.token("reader"), "kind": "dead_letter"}
-        reader = batch_reader(letters.options | token | options, schema())
+        reader = FailureReader(letters.options | token | options, schema())
         return [
             payload
             for each in reader.partitions()
@@ -86,4 +86,4 @@ def test_who_may_not_subscribe_is_told_what_to_do(guarded, letters):
         write(guarded, letters)
     assert "AUTHORIZATION_ERROR" == caught.value.slug
 
-    assert 1 == write(guarded, letters, initial_subscription_name="none").acked
+    assert 1 == write(guarded, letters, initial_subscription_name="none").rows

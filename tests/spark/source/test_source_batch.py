@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 
 import pulsar
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
 import pulsar_retry as pr
 from pulsar_retry_spark import register
 from pulsar_retry_spark.errors import PulsarSourceError
-from pulsar_retry_spark.source import filters as source_filters
-from pulsar_retry_spark.source.batch import BatchQuery, schema
-from pulsar_retry_spark.source.source import PushingReader, batch_reader
+from pulsar_retry_spark.source.batch import schema
+from pulsar_retry_spark.source.source import FailureReader
 from support.reading import SOON, SUBSCRIPTION, read_all
 from support.spark.sourcing import forget, frame, payloads
 from support.waiting import eventually
 
 #: Spark gives times without a zone, in that of its session, which is UTC here.
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - see above
-
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.fixture
@@ -35,14 +29,6 @@ def read(spark, letters):
         return frame(spark, letters.options, **options).collect()
 
     return read
-
-
-@pytest.fixture
-def pushdown(spark):
-    """Have Spark hand conditions over."""
-    spark.conf.set(PUSHDOWN, "true")
-    yield
-    spark.conf.unset(PUSHDOWN)
 
 
 # -- what there is ----------------------------------------------------------------------------
@@ -72,23 +58,17 @@ def test_looking_leaves_no_trace(letters, read, admin, namespace):
     eventually(lambda: admin.stats(letters.dead)["subscriptions"] == {})
 
 
-def test_topics_that_do_not_exist_are_empty(spark, letters, admin, namespace):
-    """A subscription without failures is nothing to fail about."""
-    rows = frame(spark, letters.options)
-    assert 0 == rows.count()
-    assert "headers" in rows.columns
-    assert [] == admin.topics(namespace)
-
-
-def test_topics_that_do_not_exist_are_named(letters, admin, caplog):
+def test_topics_that_do_not_exist_are_empty_and_named(spark, letters, admin, namespace, caplog):
     """Once for both; one alone is missing wherever nothing was retried yet."""
-    batch_reader(letters.options, schema()).partitions()
+    assert 0 == frame(spark, letters.options).count()
+    assert [] == admin.topics(namespace)
+    FailureReader(letters.options, schema()).partitions()
     (record,) = (each for each in caplog.records if each.name == "pulsar_retry")
     assert f"there is no {letters.retry} and no {letters.dead}: " in record.getMessage()
 
     caplog.clear()
     admin.create_topic(letters.dead)
-    batch_reader(letters.options, schema()).partitions()
+    FailureReader(letters.options, schema()).partitions()
     assert [] == [each for each in caplog.records if each.name == "pulsar_retry"]
 
 
@@ -168,7 +148,7 @@ def test_what_is_deleted_after_planning_is_an_error(letters, admin, all_of_it):
     if not all_of_it:
         letters.send(b"c")
     readers = [
-        batch_reader({**letters.options, "fail_on_data_loss": each}, schema())
+        FailureReader({**letters.options, "fail_on_data_loss": each}, schema())
         for each in ("true", "false")
     ]
     tasks = [reader.partitions()[0] for reader in readers]
@@ -193,13 +173,13 @@ def test_a_broker_that_gives_nothing_is_an_error(letters, monkeypatch):
 
     monkeypatch.setattr(pulsar.Reader, "read_next", nothing)
     with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_TIMEOUT\] .* neither the first"):
-        batch_reader(letters.options, schema()).partitions()
+        FailureReader(letters.options, schema()).partitions()
 
 
 def test_what_comes_later_is_not_read(letters, broker):
     """The end is that of the plan, for each partition."""
     letters.send_batch(b"a", b"b")
-    reader = batch_reader(letters.options, schema())
+    reader = FailureReader(letters.options, schema())
     (partition,) = reader.partitions()
     letters.send(b"too late")
     (batch,) = reader.read(partition)
@@ -322,67 +302,11 @@ def test_tombstones_keys_and_times_are_read(letters, read):
 # -- queries ----------------------------------------------------------------------------------
 
 
-def test_columns_can_be_chosen(spark, letters):
-    """By the schema; others are not built."""
-    letters.send(b"a", properties={"FAILURE_REASON": "bad"})
-    register(spark)
-    reader = spark.read.format("pulsar-failures").options(**letters.options)
-    chosen = reader.schema("reason string, payload binary").load()
-    assert [("bad", b"a")] == [(row.reason, bytes(row.payload)) for row in chosen.collect()]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        ("payload binary, raeson string", "did you mean reason"),
-        ("payload string", "column 'payload' is string: expected binary"),
-        ("payload binary not null", "column 'payload' is binary not null: expected binary"),
-    ],
-)
-def test_columns_that_there_are_not_are_refused(spark, letters, wanted, message):
-    """Before anything runs."""
-    register(spark)
-    reader = spark.read.format("pulsar-failures").options(**letters.options)
-    with pytest.raises(AnalysisException, match=message):
-        reader.schema(wanted).load().collect()
-
-
-@pytest.mark.usefixtures("pushdown")
-def test_conditions_on_time_hold_for_each_row(spark, letters):
-    """What the source reads too much, Spark leaves out."""
-    letters.send(b"a", b"b", b"c")
-    rows = frame(spark, letters.options)
-    times = [row.publish_time for row in rows.orderBy("publish_time").collect()]
-    later = rows.where(F.col("publish_time") > F.lit(times[0]))
-    assert sum(time > times[0] for time in times) == later.count()
-    assert 0 == rows.where("publish_time > timestamp'2099-01-01'").count()
-    assert 0 == rows.where("publish_time < timestamp'2001-01-01'").count()
-    assert 3 == rows.where("publish_time > timestamp'2001-01-01'").count()
-
-
-def test_times_bound_what_is_read(letters, monkeypatch):
-    """The broker finds the start, and reading stops at the end."""
-    monkeypatch.setattr(source_filters, "SLACK", 0)
-    for number in range(20):
-        letters.send(str(number).encode())
-        sent = time.time_ns()
-        eventually(lambda sent=sent: time.time_ns() - sent > 2_000_000)
-
-    def read(*conditions):
-        reader = PushingReader(BatchQuery.parse(letters.options, schema()))
-        assert list(conditions) == list(reader.pushFilters(list(conditions)))
-        return [
-            row for each in reader.partitions() for b in reader.read(each) for row in b.to_pylist()
-        ]
-
-    times = [row["publish_time"] for row in read()]
-    bounded = read(
-        GreaterThanOrEqual(("publish_time",), times[5]), LessThan(("publish_time",), times[15])
-    )
-    assert [str(n).encode() for n in range(5, 16)] == [row["payload"] for row in bounded]
-
-
 def test_wrong_options_are_named_on_the_driver(spark, letters):
-    """With the option and what is accepted."""
+    """With the option and what is accepted; the source has its own schema."""
+    register(spark)
+    reader = spark.read.format("pulsar-failures").options(**letters.options)
+    with pytest.raises(AnalysisException, match="schema: expected none"):
+        reader.schema("payload binary").load().collect()
     with pytest.raises(AnalysisException, match=r"receive\.queue='none': expected a whole number"):
         frame(spark, letters.options, receive__queue="none").collect()

@@ -17,7 +17,7 @@ from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source import reading
 from pulsar_retry_spark.source import stream as stream_module
 from pulsar_retry_spark.source.batch import schema
-from pulsar_retry_spark.source.source import batch_reader
+from pulsar_retry_spark.source.source import FailureReader
 from support.spark.sourcing import Micro, forget, numbers
 from support.waiting import eventually
 
@@ -156,17 +156,6 @@ def test_looking_creates_no_topic(micro, admin, namespace):
 # -- acknowledgements -------------------------------------------------------------------------
 
 
-def test_a_stream_may_leave_that_to_the_next_commit(read_once, letters, micro, backlog):
-    """`ack_on_restart=false`."""
-    stream = read_once(*numbers(3))
-    again = micro(stream.offset, ack_on_restart="false")
-    again.plan()
-    assert 3 == backlog()
-    letters.send(b"3")
-    again.run()
-    eventually(lambda: backlog() == 1)
-
-
 def test_a_batch_that_was_read_in_part_is_kept(letters, micro, backlog):
     """Entries are acknowledged as wholes."""
     letters.send(b"first")
@@ -265,7 +254,7 @@ def test_a_message_that_will_never_be_whole_is_no_row(letters, micro):
 
 def read_batch(letters):
     """Return the payloads that a batch query reads."""
-    reader = batch_reader(letters.options, schema())
+    reader = FailureReader(letters.options, schema())
     return [
         payload
         for each in reader.partitions()

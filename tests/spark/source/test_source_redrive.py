@@ -50,14 +50,6 @@ def check(consumer):
 
 
 @pytest.mark.usefixtures("dead")
-def test_a_batch_brings_dead_letters_back(spark, letters, consumer):
-    """Read, mend, write, all with Spark's own readers and writers."""
-    rows = mended(frame(spark, letters.options, kind="dead_letter"))
-    rows.write.format("pulsar-failures").options(**letters.options).mode("append").save()
-    check(consumer)
-
-
-@pytest.mark.usefixtures("dead")
 def test_a_stream_brings_dead_letters_back(spark, letters, consumer, admin, tmp_path):
     """Each once, however often it runs; what it has seen can be deleted."""
     register(spark)

@@ -2,112 +2,59 @@
 
 from __future__ import annotations
 
-import socket
-import struct
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
+from pulsar_retry.errors import UnreachableError
 from pulsar_retry_spark import reaching
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.reaching import reach
 
-#: CONNECTED, with a server version; and ERROR, with a request id, a code and a text.
-CONNECTED = b"\x08\x03\x1a\x04\x0a\x02v1"
-REFUSED = b"\x08\x0e\x72\x1f\x08\x80\x01\x10\x03\x1a\x18Failed to parse eyJa.b.c"
+URL = "pulsar://h"
 
 
-def frame(command: bytes) -> bytes:
-    """Return a command as it travels."""
-    return struct.pack(">II", len(command) + 4, len(command)) + command
+@pytest.fixture
+def asked(monkeypatch):
+    """Return a function that says how often there is no answer, and gives the tokens that come."""
 
+    def answers(failures: int) -> list[str | None]:
+        tokens: list[str | None] = []
 
-@contextmanager
-def server(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """Answer one client and close; give the port, and what was asked."""
-    asked: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+        def check(url, endpoint, *, validate_hostname):
+            assert (URL, False) == (url, validate_hostname)
+            tokens.append(endpoint.read_token())
+            if len(tokens) <= failures:
+                raise UnreachableError("nobody is there")
 
-        def serve() -> None:
-            connected, _ = listening.accept()
-            with connected:
-                size = struct.unpack(">I", connected.recv(4, socket.MSG_WAITALL))[0]
-                asked.append(connected.recv(size, socket.MSG_WAITALL))
-                connected.sendall(answer)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield listening.getsockname()[1], asked
-        thread.join(60)
-
-
-def closed_port() -> int:
-    """Return a port at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """Try once."""
-    monkeypatch.setattr(reaching, "PATIENCE", 0.1)
-
-
-def test_a_broker_is_asked_once():
-    """With the token, as pulsar-client introduces itself; the next time nobody listens."""
-    with server(frame(CONNECTED)) as (port, asked):
-        connection = ClusterConnection(f"pulsar://127.0.0.1:{port}", token="secret" * 50)
-        reach(connection)
-
-    reach(connection)
-
-    assert b"secret" * 50 in asked[0]
-    assert asked[0].endswith(b"\x2a\x05token")
-
-
-def test_one_of_several_hosts_is_enough():
-    """As for pulsar-client."""
-    with server(frame(CONNECTED)) as (port, asked):
-        reach(ClusterConnection(f"pulsar://127.0.0.1:{closed_port()},127.0.0.1:{port}/"))
-
-    assert 1 == len(asked)
-
-
-def test_what_is_wrong_is_named():
-    """With the broker's reason, by errors of writing and of reading."""
-    with (
-        server(frame(REFUSED)) as (port, _),
-        pytest.raises(PulsarSourceError, match="the connection: Failed to parse") as caught,
-    ):
-        reach(ClusterConnection(f"pulsar://127.0.0.1:{port}"), PulsarSourceError)
-
-    start = f"[PULSAR_SOURCE_CONNECT_ERROR] pulsar://127.0.0.1:{port} was not reached: "
-    assert str(caught.value).startswith(start)
-
-
-def test_a_broker_that_restarts_is_waited_for(monkeypatch):
-    """For some seconds, in which nobody listens at its port."""
-    monkeypatch.setattr(reaching, "PATIENCE", 60.0)
-    with server(frame(CONNECTED)) as (port, asked):
-        tries = []
-
-        def check(url, endpoint, **options):
-            tries.append(url)
-            there = len(tries) > 2
-            real(url if there else f"pulsar://127.0.0.1:{closed_port()}", endpoint, **options)
-
-        real = reaching.check_broker
         monkeypatch.setattr(reaching, "check_broker", check)
-        reach(ClusterConnection(f"pulsar://127.0.0.1:{port}"))
+        monkeypatch.setattr(reaching, "_reached", set())
+        monkeypatch.setattr(reaching, "_PAUSE", 0.001)
+        return tokens
 
-    assert (3, 1) == (len(tries), len(asked))
+    return answers
 
 
-def test_a_token_that_only_workers_have_is_not_missed(monkeypatch):
+def test_a_broker_is_asked_once(asked):
+    """With the token, and after a restart: that is waited for."""
+    tokens = asked(2)
+    for _ in range(2):
+        reach(ClusterConnection(URL, token="s3cret"))  # noqa: S106
+    assert ["s3cret"] * 3 == tokens
+
+
+def test_what_is_wrong_is_named(asked, monkeypatch):
+    """By errors of writing and of reading, each time that somebody asks."""
+    monkeypatch.setattr(reaching, "PATIENCE", 0.0)
+    tokens = asked(9)
+    for _ in range(2):
+        with pytest.raises(PulsarSourceError, match=r"^\[PULSAR_SOURCE_CONNECT_ERROR\] nobody is"):
+            reach(ClusterConnection(URL), PulsarSourceError)
+    assert [None] * 2 == tokens
+
+
+def test_a_token_that_only_workers_have_is_not_missed(asked, monkeypatch):
     """The driver may be without: then it can't ask."""
     monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
-    url = f"pulsar://127.0.0.1:{closed_port()}"
-    reach(ClusterConnection(url, token_env="NO_SUCH_TOKEN"))  # noqa: S106
+    tokens = asked(9)
+    reach(ClusterConnection(URL, token_env="NO_SUCH_TOKEN"))  # noqa: S106
+    assert [] == tokens

@@ -76,13 +76,7 @@ def routed(sink, name):
     def write(good, number):
         good.write.mode("overwrite").json(f"{folder}/{name}/{number}")
 
-    route = route_batches(
-        judge,
-        sink,
-        write_good=write,
-        on_report=report,
-        max_failed_ratio=0.5,
-    )
+    route = route_batches(judge, sink, write_good=write, on_report=report)
     query = started(
         spark.readStream.schema("id int")
         .json(str(folder / "in"))
@@ -99,7 +93,7 @@ def routed(sink, name):
 @step
 def write():
     """Write, with a limit that just holds."""
-    report = write_failures(failed, options, total=spark.range(100), max_failed_ratio=0.5)
+    report = write_failures(failed, options | {"max_failed_rows": 50})
     return {name: getattr(report, name) for name in ("rows", "by_reason", "by_action")}
 
 

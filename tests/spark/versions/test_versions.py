@@ -15,8 +15,6 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from pulsar_retry_spark import (
-    PulsarFailuresError,
-    PulsarSourceError,
     cast_failed,
     failures,
     read_failures,
@@ -270,25 +268,6 @@ def test_a_limit_is_refused_where_spark_has_none(letters, query):
         query.run(max_rows_per_batch="2")
 
 
-@pytest.mark.feature("filters reach the source")
-@pytest.mark.skipif(SPARK < (4, 1), reason="skipped, because this Spark gives a source no filters")
-def test_filters(spark, letters):
-    """A topic that the query does not want is not read."""
-    from pulsar_retry_spark import register  # noqa: PLC0415 - Spark 3.5 has none
-
-    register(spark)
-    letters.send(b"dead")
-    letters.send(b"again", to=letters.retry)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        rows = spark.read.format(NAME).options(**letters.options).load()
-        wanted = rows.where("kind = 'retry'").select("payload")
-        assert [b"again"] == payloads(wanted.collect())
-        assert 1 == wanted.rdd.getNumPartitions()
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-
-
 @pytest.mark.feature("variants")
 @since_4_0
 def test_variants(spark, letters):
@@ -296,13 +275,3 @@ def test_variants(spark, letters):
     rows = spark.range(1).select(F.expr("parse_json('{\"a\": 1}')").alias("payload"))
     write_failures(failures(rows, reason=F.lit("broken"), payload="payload"), letters.options)
     assert [b'{"a":1}'] == payloads(read_failures(spark, letters.options).collect())
-
-
-def test_a_wrong_url_is_told_at_once(spark, orders):
-    """Within seconds, and with the URL."""
-    nowhere = {"service.url": "pulsar://127.0.0.1:1", "topic": "t", "subscription": SUBSCRIPTION}
-    _, failed = judged(orders)
-    with pytest.raises(PulsarFailuresError, match=r"pulsar://127\.0\.0\.1:1"):
-        write_failures(failed, nowhere)
-    with pytest.raises(PulsarSourceError, match=r"pulsar://127\.0\.0\.1:1"):
-        read_failures(spark, nowhere)

@@ -41,6 +41,17 @@ def pause(at: int, first: Callable[[], None]) -> Callable[[Iterator[Any]], Itera
     return passing
 
 
+def slowed(seconds: float) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return a function for `mapInArrow` that passes batches on, each after a pause."""
+
+    def passing(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            time.sleep(seconds)
+            yield batch
+
+    return passing
+
+
 def await_file(path: str) -> None:
     """Wait until a file exists."""
     deadline = time.monotonic() + _PATIENCE

@@ -31,16 +31,11 @@ def check(columns: str, **options: str) -> Columns:
     return check_schema(schema(columns), SinkOptions.parse(BASE | given))
 
 
-def test_names_have_no_case():
-    """As everywhere in Spark."""
-    assert {"payload": 0, "dedupe_id": 1} == check("PAYLOAD string, Dedupe_ID string").known
-
-
 @pytest.mark.parametrize(("alias", "ours"), ALIASES.items())
 def test_other_systems_names(alias, ours):
-    """Kafka's and pulsar-spark's frames can be written as they are."""
+    """pulsar-spark's frames can be written as they are; names have no case."""
     kind = COLUMNS[ours][0]
-    payload = "" if ours == "payload" else ", payload binary"
+    payload = "" if ours == "payload" else ", PAYLOAD binary"
     assert 0 == check(f"{alias} {kind}{payload}").known[ours]
 
 
@@ -58,7 +53,6 @@ def test_every_accepted_type_is_accepted():
     "column",
     [
         "headers map<string collate UTF8_LCASE,string collate UTF8_LCASE>",
-        "headers array<struct<key:string collate UNICODE_CI_AI,value:binary>>",
         "rule array<string collate UTF8_LCASE>",
         "reason string collate UTF8_LCASE",
     ],
@@ -89,46 +83,9 @@ def test_pulsar_sparks_columns_are_the_origin():
         "headers": 6,
     } == columns.known
     assert ("__publishTime",) == columns.ignored
-    assert not columns.has_targets
-
-
-def test_kafkas_columns_are_the_origin():
-    """By default, too; only Spark's Kafka source gives all three."""
-    columns = check(
-        "key binary, value binary, topic string, partition int, offset bigint,"
-        " timestamp timestamp, timestampType int"
-    )
-
-    assert {"key", "payload", "topic", "partition", "offset", "event_time"} == set(columns.known)
-    assert ("timestampType",) == columns.ignored
-    assert columns.kafkas
-    assert not columns.has_targets
-
-
-def test_a_topic_alone_is_the_origin():
-    """As of a frame that was read from Kafka, of which somebody has selected two columns."""
-    columns = check("topic string, value binary")
-
-    assert {"origin_topic": 0, "payload": 1} == columns.known
-    assert not columns.has_targets
-
-
-@pytest.mark.parametrize("ours", ["origin_topic", "event_time", "source"])
-def test_what_somebody_says_wins_over_the_source(ours):
-    """A column of our name is no accident."""
-    frame = "value binary, topic string, partition int, offset bigint, timestamp timestamp"
-    own = {"source": "source struct<file:string>", "event_time": "event_time timestamp"}
-    columns = check(f"{own.get(ours, f'{ours} string')}, {frame}")
-
-    assert 0 == columns.known[ours]
-    assert columns.kafkas is (ours != "source")
-
-
-@pytest.mark.parametrize("column", ["partition int", "offset bigint", "timestamp timestamp"])
-def test_kafkas_names_alone_are_unknown(column):
-    """They are columns of ours only where all of Kafka's coordinates are there."""
-    with pytest.raises(ConfigError, match=f"unknown column '{column.split()[0]}'"):
-        check(f"payload binary, {column}")
+    assert "target_topic" not in columns.known
+    own = check("__topic string, Origin_Topic string, payload binary")
+    assert ({"origin_topic": 1, "payload": 2}, ("__topic",)) == (own.known, own.ignored)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +97,9 @@ def test_kafkas_names_alone_are_unknown(column):
         ("payload int", "column 'payload' is int: expected binary or string"),
         ("payload string, attempt string", "column 'attempt' is string: expected tinyint or"),
         ("payload string, event_time date", "column 'event_time' is date: expected timestamp or"),
+        ("payload string, topic string", "unknown column 'topic': kind, message_id, publish_time"),
+        ("payload string, kind string, message_id string", "unknown column 'kind': kind, message"),
+        ("payload string, schema_version bigint", "unknown column 'schema_version': kind, mess"),
         ("payload string, source int", "column 'source' is int: expected struct or string"),
         ("payload string, headers map<string,int>", "column 'headers' is map<string,int>"),
         ("payload string, rule array<int>", "column 'rule' is array<int>: expected string or"),
@@ -149,38 +109,6 @@ def test_what_is_not_acceptable(ddl, message):
     """The error names the column and what is accepted."""
     with pytest.raises(ConfigError) as caught:
         check(ddl)
-    assert str(caught.value).startswith(message)
-
-
-def test_further_columns_can_be_taken_along():
-    """As properties, or together as JSON."""
-    assert {"city": 1} == check("payload string, city string", extra="properties").extra
-    assert {"at": 1} == check("payload string, at struct<a:int>", extra="json").extra
-
-
-@pytest.mark.parametrize("name", READ_BACK.split(", "))
-def test_a_column_of_a_users_own_is_not_read_back(name):
-    """Only together are they what the source adds; one alone is data, and `topic` the origin."""
-    ddl = f"payload string, {name}, topic string"
-    with pytest.raises(ConfigError, match=f"unknown column '{name.split()[0]}'.* only together"):
-        check(ddl)
-    columns = check(ddl, extra="properties")
-    assert {name.split()[0]: 1} == columns.extra
-    assert 2 == columns.known["origin_topic"]
-
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        ("at struct<a:int>", "column 'at' is struct<a:int>: expected a plain value"),
-        ("FAILURE_TASK string", "column 'FAILURE_TASK': expected another name"),
-        ("REAL_TOPIC string", "column 'REAL_TOPIC': expected another name"),
-    ],
-)
-def test_what_is_no_property(column, message):
-    """Nested values have no text of their own, and the system's names are the system's."""
-    with pytest.raises(ConfigError) as caught:
-        check(f"payload string, {column}", extra="properties")
     assert str(caught.value).startswith(message)
 
 
@@ -227,21 +155,3 @@ def test_rows_that_have_nowhere_to_go(ddl, options, message):
 def test_rows_that_may_have_somewhere_to_go(ddl, options):
     """The rows themselves decide."""
     check_schema(schema(ddl), no_topic(**options))
-
-
-def test_what_was_read_back_names_no_target():
-    """Then `topic` is where the row was read."""
-    columns = check(f"payload binary, topic string, {READ_BACK}")
-    assert columns.read_back
-    assert not columns.has_targets
-    assert check("payload binary, target_topic string").has_targets
-
-
-def test_the_version_of_a_schema_is_that_of_a_row_that_was_read():
-    """Alone it is a column of a user's own."""
-    names = ["payload", "topic", "kind", "message_id", "publish_time", "schema_version"]
-    assert Columns.of(names, extra=False).has_schemas
-    assert not Columns.of(names[:-1], extra=False).has_schemas
-    with pytest.raises(ConfigError, match="unknown column 'schema_version'"):
-        Columns.of(["payload", "schema_version"], extra=False)
-    assert {"schema_version": 1} == Columns.of(["payload", "schema_version"], extra=True).extra

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.native.loading import native_rows
-from pulsar_retry_spark.source.rows import PROPERTIES, SCHEMA, Block, RowBuffer
+from pulsar_retry_spark.source.rows import PROPERTIES, Block, RowBuffer
 
 CONSTANTS = {"topic": "persistent://public/default/t-s-DLQ", "kind": "dead_letter"}
 MODULE = native_rows().module
@@ -50,12 +50,12 @@ def message(properties, content=b"payload", **values):
 
 def both(raw):
     """Return the record batches of a message, by Python and by the module."""
-    buffer = RowBuffer(SCHEMA, CONSTANTS)
+    buffer = RowBuffer(CONSTANTS)
     buffer.add(raw, "-1:-1:-1")
     reading = MODULE.Reading(-1, None, None, END, -1, PROPERTIES, *MANY)
     assert 1 == reading.add(raw)
     assert 1 == reading.rows()
-    return buffer.take(), Block(reading.take(), SCHEMA, CONSTANTS).take()
+    return buffer.take(), Block(reading.take(), CONSTANTS).take()
 
 
 @given(st.dictionaries(TEXT, TEXT, max_size=3), st.lists(PAIRS, max_size=8))

@@ -62,9 +62,9 @@ class Message:
         return self.happened
 
 
-def rows(*messages, schema=SCHEMA):
+def rows(*messages):
     """Return the rows of messages, as dicts; maps as dicts too."""
-    buffer = RowBuffer(schema, CONSTANTS)
+    buffer = RowBuffer(CONSTANTS)
     for number, message in enumerate(messages):
         buffer.add(message, f"1:{number}:-1")
     taken = buffer.take().to_pylist()
@@ -192,7 +192,7 @@ def test_times_beyond_all_calendars_are_null():
 
 def test_a_buffer_begins_anew():
     """Each batch has its own rows and headers."""
-    buffer = RowBuffer(SCHEMA, CONSTANTS)
+    buffer = RowBuffer(CONSTANTS)
     for number in range(3):
         buffer.add(Message({"n": str(number)}), f"1:{number}:-1")
         taken = buffer.take()
