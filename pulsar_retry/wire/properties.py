@@ -50,8 +50,6 @@ FAILURE_STAMP = "FAILURE_STAMP"
 FAILURE_CRASHES = "FAILURE_CRASHES"
 #: The span of the message's first attempt, in the format of W3C's Trace Context.
 FAILURE_TRACEPARENT = "FAILURE_TRACEPARENT"
-#: The original size in bytes of a payload that was shortened.
-FAILURE_TRUNCATED = "FAILURE_TRUNCATED"
 #: The same for messages that describe one failure, so that duplicates can be recognized.
 DEDUPE_ID = "DEDUPE_ID"
 #: The topic, an @, and the version of the schema that a letter was written with, if its own topic

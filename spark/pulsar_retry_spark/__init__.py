@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from pulsar_retry_spark.frames.rows import failures
     from pulsar_retry_spark.frames.splitting import cast_failed, split
     from pulsar_retry_spark.sink.report import Report
-    from pulsar_retry_spark.sink.routes import route_batches
-    from pulsar_retry_spark.sink.writing import write_failures
+    from pulsar_retry_spark.sink.writing import route_batches, write_failures
     from pulsar_retry_spark.source.batch import read_failures
     from pulsar_retry_spark.source.schema_text import topic_schema
 
@@ -42,7 +41,7 @@ _MODULES = {
     "failures": "frames.rows",
     "read_failures": "source.batch",
     "register": "datasource",
-    "route_batches": "sink.routes",
+    "route_batches": "sink.writing",
     "split": "frames.splitting",
     "topic_schema": "source.schema_text",
     "write_failures": "sink.writing",

@@ -70,8 +70,8 @@ class ClusterConnection:
             worker, which they name.
         certificate_file: The client's certificate on the worker, for mutual TLS.
         key_file: The private key of that certificate.
-        trust_certs_file: The certificates to trust; None for certifi's.
-        allow_insecure: True to accept any certificate.
+        tls_trust_certs_file: The certificates to trust; None for certifi's.
+        tls_allow_insecure: True to accept any certificate.
         validate_hostname: True to require that the broker's certificate is for its host name.
         log_level: The lowest level that pulsar-client writes to the worker's standard output. With
             OAuth2, debug is info.
@@ -85,8 +85,8 @@ class ClusterConnection:
     oauth2: tuple[tuple[str, str], ...] = ()
     certificate_file: str | None = None
     key_file: str | None = None
-    trust_certs_file: str | None = None
-    allow_insecure: bool = False
+    tls_trust_certs_file: str | None = None
+    tls_allow_insecure: bool = False
     validate_hostname: bool = False
     log_level: str = "warn"
     arguments: tuple[tuple[str, _Argument], ...] = ()
@@ -126,12 +126,17 @@ class ClusterConnection:
             **secrets,
             **files,
             oauth2=oauth2,
-            trust_certs_file=options.text("tls.trust_certs_file"),
-            allow_insecure=options.flag("tls.allow_insecure", default=False),
+            tls_trust_certs_file=options.text("tls.trust_certs_file"),
+            tls_allow_insecure=options.flag("tls.allow_insecure", default=False),
             validate_hostname=options.flag("tls.validate_hostname", default=False),
             log_level=options.choice("log.level", "warn", (*_LOG_LEVELS, "none")),
             arguments=_arguments(options.with_prefix("client.", _kinds())),
         )
+
+    @property
+    def admin_url(self) -> str:
+        """No URL: it is only here to make this class an `Endpoint` for `check_broker`."""
+        return ""
 
     def read_token(self) -> str | None:
         """Return the token from the place that the options name; None if they name none.
@@ -165,8 +170,8 @@ class ClusterConnection:
             return pulsar.Client(
                 self.service_url,
                 authentication=self._authentication() if token is None else token,
-                tls_trust_certs_file_path=self.trust_certs_file,
-                tls_allow_insecure_connection=self.allow_insecure,
+                tls_trust_certs_file_path=self.tls_trust_certs_file,
+                tls_allow_insecure_connection=self.tls_allow_insecure,
                 tls_validate_hostname=self.validate_hostname,
                 logger=_logger(self._shown_level()),
                 **cast("dict[str, Any]", dict(self.arguments)),

@@ -105,7 +105,7 @@ class SinkOptions:
         max_attempts: A retryable row without an action is retried if its attempt is below this.
         delays: The delay of a row that has no delay itself, by its attempt.
         batching: How rows are batched and sent.
-        oversize: What happens to a row that is too big: fail, truncate or chunk.
+        oversize: What happens to a row that is too big: fail or chunk.
         max_message_bytes: The largest size of payload, key and properties together.
         max_failed_rows: How many rows a job may write before it fails; None for no limit.
         max_redrives: How often a row may be brought back from the dead-letter topic.
@@ -155,7 +155,7 @@ class SinkOptions:
             max_attempts=max_attempts,
             delays=levels,
             batching=_batching(reader, max_message_bytes),
-            oversize=reader.choice("oversize", "fail", ("fail", "truncate", "chunk")),
+            oversize=reader.choice("oversize", "fail", ("fail", "chunk")),
             max_message_bytes=max_message_bytes,
             max_failed_rows=reader.integer("max_failed_rows", minimum=0, maximum=2**63 - 1),
             max_redrives=_or(reader.integer("max_redrives", minimum=0), 5),

@@ -54,45 +54,42 @@ class OptionReader:
             if same != (key.lower(), value):
                 raise ConfigError(f"{key}: expected it only once, but {same[0]} is the same option")
 
-    def _take(self, key: str) -> str | None:
+    def text(self, key: str) -> str | None:
+        """Return a text; None if it is absent or blank."""
         self._known.append(key)
         _, value = self._left.pop(_plain(key), (key, ""))
         return value.strip() or None
 
-    def text(self, key: str) -> str | None:
-        """Return a text; None if it is absent or blank."""
-        return self._take(key)
-
     def text_or_none(self, key: str, default: str) -> str | None:
         """Return a text; *default* if it is absent, None if it is blank or ``none``."""
         given = _plain(key) in self._left
-        value = self._take(key)
+        value = self.text(key)
         if value is None:
             return None if given else default
         return None if value.lower() == "none" else value
 
     def needed(self, key: str, accepted: str) -> str:
         """Return a text that must be present."""
-        value = self._take(key)
+        value = self.text(key)
         if value is None:
             raise ConfigError.bad(key, None, accepted)
         return value
 
     def choice(self, key: str, default: str, accepted: Iterable[str]) -> str:
         """Return one of the *accepted* words."""
-        value = (self._take(key) or default).lower()
+        value = (self.text(key) or default).lower()
         if value not in accepted:
             raise ConfigError.bad(key, value, f"one of {', '.join(accepted)}")
         return value
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return true or false."""
-        value = self._take(key)
+        value = self.text(key)
         return default if value is None else as_flag(key, value)
 
     def integer(self, key: str, *, minimum: int, maximum: int = MAX_INT) -> int | None:
         """Return a whole number from *minimum* to *maximum*; None if it is absent."""
-        value = self._take(key)
+        value = self.text(key)
         return None if value is None else as_integer(key, value, minimum, maximum)
 
     def with_prefix(self, prefix: str, names: Iterable[str]) -> dict[str, str]:

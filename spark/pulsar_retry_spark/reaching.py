@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import time
 
-import attrs
-
 from pulsar_retry.errors import ConfigError, UnreachableError
 from pulsar_retry.replay.reaching import check_broker
 from pulsar_retry_spark.connection import ClusterConnection
@@ -21,25 +19,6 @@ _PAUSE = 0.2
 
 #: The clusters that were reached: a process checks each only once.
 _reached: set[ClusterConnection] = set()
-
-
-@attrs.frozen
-class _Endpoint:
-    """A connection in the form that `check_broker` takes."""
-
-    connection: ClusterConnection
-    admin_url: str = ""
-
-    @property
-    def tls_trust_certs_file(self) -> str | None:
-        return self.connection.trust_certs_file
-
-    @property
-    def tls_allow_insecure(self) -> bool:
-        return self.connection.allow_insecure
-
-    def read_token(self) -> str | None:
-        return self.connection.read_token()
 
 
 def reach(
@@ -56,11 +35,12 @@ def reach(
     """
     if connection in _reached or connection.oauth2 or connection.certificate_file:
         return
-    endpoint, validate = _Endpoint(connection), connection.validate_hostname
     give_up_at = time.monotonic() + PATIENCE
     while True:
         try:
-            check_broker(connection.service_url, endpoint, validate_hostname=validate)
+            check_broker(
+                connection.service_url, connection, validate_hostname=connection.validate_hostname
+            )
         except PulsarFailuresError:  # there is no token on this machine
             break
         except (ConfigError, UnreachableError) as error:

@@ -11,7 +11,7 @@ import functools
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import attrs
 
@@ -80,15 +80,6 @@ _IGNORED = "__publishtime"
 
 
 _COLLATION: Final = re.compile(r" collate \w+", re.IGNORECASE)
-
-
-class _Type(Protocol):
-    def simpleString(self) -> str: ...  # noqa: N802 - Spark's name
-
-
-class _Field(Protocol):
-    name: str
-    dataType: _Type  # noqa: N815 - Spark's name
 
 
 @attrs.frozen
@@ -181,7 +172,7 @@ def check_schema(schema: Any, options: SinkOptions) -> Columns:
     Raises:
         ConfigError: a column is unknown, missing, of a wrong type, or contradicts the options.
     """
-    fields: list[_Field] = list(schema.fields)
+    fields = schema.fields
     columns = Columns.of(each.name for each in fields)
     for ours, position in columns.known.items():
         _check_type(fields[position], COLUMNS[ours])
@@ -189,7 +180,7 @@ def check_schema(schema: Any, options: SinkOptions) -> Columns:
     return columns
 
 
-def _check_type(field: _Field, accepted: tuple[str, ...]) -> None:
+def _check_type(field: Any, accepted: tuple[str, ...]) -> None:
     kind = field.dataType.simpleString()
     # A collation makes no difference here; an untyped null is allowed everywhere.
     word = _COLLATION.sub("", kind)

@@ -14,18 +14,6 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, Stru
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.frames.plans import hides_metadata, is_deterministic, keep_rows
 
-#: The conditions that Spark raises where a `try_…` function gives null, with their SQLSTATEs.
-TRY_CONDITIONS = {
-    "ARITHMETIC_OVERFLOW": "22003",
-    "CANNOT_PARSE_TIMESTAMP": "22007",
-    "CAST_INVALID_INPUT": "22018",
-    "CAST_OVERFLOW": "22003",
-    "CONVERSION_INVALID_INPUT": "22018",
-    "DIVIDE_BY_ZERO": "22012",
-    "INVALID_VARIANT_CAST": "22023",
-    "MALFORMED_RECORD_IN_PARSING": "22023",
-}
-
 #: The fields of a struct that hold its reason: that of `cast_failed`, and that of rule engines.
 _NAME_FIELDS = ("condition", "name")
 
@@ -134,9 +122,8 @@ def cast_failed(
     """Return a rule for `split` that fails a row if *value* is null although *raw* is not.
 
     That is how `try_cast`, `try_to_timestamp` and the other `try_…` functions mark a value that
-    would otherwise fail the job. The reason is *condition*. The details are those of Spark's error:
-    the condition, its `sqlstate` if `TRY_CONDITIONS` has it, and the `expression`, which is the raw
-    value as text, cut at 256 characters.
+    would otherwise fail the job. The reason is *condition*. The details are the condition and the
+    `expression`, which is the raw value as text, cut at 256 characters.
 
     Args:
         value: The function's result: a Column or a column's name.
@@ -146,7 +133,6 @@ def cast_failed(
     value, raw = _column(value), _column(raw)
     failure = F.struct(
         F.lit(condition).alias("condition"),
-        F.lit(TRY_CONDITIONS.get(condition)).cast("string").alias("sqlstate"),
         F.substring(raw.cast("string"), 1, 256).alias("expression"),
     )
     return F.when(raw.isNotNull() & value.isNull(), failure)

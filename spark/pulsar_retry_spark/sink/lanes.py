@@ -160,20 +160,11 @@ class BatchLane:
 class SingleLane:
     """Sends messages to a topic, or a partition, one by one: delayed ones, and chunked ones."""
 
-    def __init__(
-        self,
-        raw: Any,
-        receipt: Callable[[Any, Any], None],
-        reserve: Reserve,
-        receipts: Receipts | None = None,
-        topic: str = "",
-    ) -> None:
-        """Make a lane to *topic*. With *receipts*, the extension module sends and counts."""
-        self._raw = raw
-        self._receipt = receipt
-        self._reserve = reserve
-        self._receipts = receipts
+    def __init__(self, topic: str, raw: Any, receipts: Receipts, reserve: Reserve) -> None:
         self._topic = topic
+        self._raw = raw
+        self._receipts = receipts
+        self._reserve = reserve
         self._callback: Callable[[Any, Any], None] = self._first
 
     @staticmethod
@@ -184,17 +175,16 @@ class SingleLane:
     def add(self, message: Any, size: int, payload_size: int, key: str) -> None:  # noqa: ARG002 - of all lanes
         """Send *message*."""
         self._reserve(1, size)
-        if self._receipts is not None:
+        if self._receipts.module is not None:
             letters = self._receipts.letters()
             letters.append(message)
             self._receipts.send(self._raw, letters, self._topic, each=True)
             return
         self._raw.send_async(message, self._callback)
-        self._callback = self._receipt
+        self._callback = self._receipts.of_row
 
     def add_rows(self, group: RowGroup, rows: Sequence[int]) -> None:
         """Send *rows*."""
-        assert self._receipts is not None  # noqa: S101 - there are no groups without the module
         self._reserve(len(rows), sum(group.sizes[row] for row in rows))
         letters = self._receipts.letters()
         group.build(letters, rows)
@@ -203,7 +193,7 @@ class SingleLane:
     def _first(self, result: Any, message_id: Any) -> None:
         """Pass on the first receipt, and keep the thread's Python state, which saves time."""
         keep_thread_state()
-        self._receipt(result, message_id)
+        self._receipts.of_row(result, message_id)
 
 
 class PartitionedLane:

@@ -20,7 +20,7 @@ class Report:
         by_topic: Rows by the full name of their topic.
         by_reason: Rows by reason; "" for rows without one.
         by_action: Rows by `retry` and `dead_letter`.
-        oversize: Rows that were too big, and were truncated or sent in chunks.
+        oversize: Rows that were too big, and were sent in chunks.
         over_redriven: Rows that would have been brought back more often than `max_redrives`, and
             were written to the dead-letter topic instead.
         partitions: The number of tasks.

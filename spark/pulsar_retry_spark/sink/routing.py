@@ -36,7 +36,7 @@ from pulsar_retry_spark.frames.batch import (
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions, SinkTargets
 from pulsar_retry_spark.schemas import TopicSchema
-from pulsar_retry_spark.sink.values import RowSchemas, Versions, no_version
+from pulsar_retry_spark.sink.values import RowSchemas, Versions
 
 RETRY = "retry"
 DEAD_LETTER = "dead_letter"
@@ -65,9 +65,9 @@ _MESSAGE_ROOM, _PROPERTY_ROOM = 64, 16
 #: Bytes reserved for the properties that name the task.
 _TASK_ROOM = 1024
 
-#: Headers that no longer apply when a dead letter is brought back: the earlier retry topic, the
-#: mark of a truncated payload (it may be repaired), and the earlier redrive with its origin.
-_STALE = frozenset({wire.RETRY_TOPIC, wire.FAILURE_TRUNCATED, wire.REDRIVEN_FROM, wire.REDRIVE_ID})
+#: Headers that no longer apply when a dead letter is brought back: the earlier retry topic, and the
+#: earlier redrive with its origin.
+_STALE = frozenset({wire.RETRY_TOPIC, wire.REDRIVEN_FROM, wire.REDRIVE_ID})
 
 _MAX_DELAY_MS = round(MAX_DELAY * 1000)
 _MAX_ATTEMPT = 2**31 - 1  # Java reads an int
@@ -81,7 +81,6 @@ _OWN_PROPERTIES = (
     wire.ORIGIN_MESSAGE_ID,
     wire.ORIGIN_MESSAGE_ID_OLD,
     wire.FAILURE_SOURCE,
-    wire.FAILURE_TRUNCATED,
     wire.DEDUPE_ID,
 )
 
@@ -124,7 +123,7 @@ class Router:
         targets: Where rows go.
         routes: The routes, by the decisions that led to them.
         reasons: The number of rows for each reason; "" for none.
-        oversize: The number of rows that were truncated, or are sent in chunks.
+        oversize: The number of rows that are sent in chunks.
         over_redriven: The number of rows that were brought back `max_redrives` times already, and
             stay dead letters.
         payload_bytes: Bytes of all payloads.
@@ -138,7 +137,7 @@ class Router:
         task: Mapping[str, str],
         clock: Callable[[], float],
         *,
-        versions: Versions = no_version,
+        versions: Versions = lambda _topic, _version: None,
     ) -> None:
         """Make a router.
 
@@ -271,7 +270,7 @@ class Router:
                 properties[wire.DEDUPE_ID] = redriven_id(properties, "", turn)
             due = self._due(route, wait, properties) if route.delayed or wait != _NO_WAIT else 0
             if size > limit:
-                payload, size = self._fit(payload, size, properties)  # noqa: PLW2901 - likewise
+                self._too_big(payload, size)
             yield (
                 route.topic,
                 payload,
@@ -406,24 +405,16 @@ class Router:
         dead: Decision = (DEAD_LETTER, retryable, attempt, None)
         return self.routes.get(dead) or self._decide(dead), headers, 0
 
-    def _fit(
-        self, payload: bytes | None, size: int, properties: dict[str, str]
-    ) -> tuple[bytes | None, int]:
-        """Return the payload to send for a row that is too big, and the row's new size."""
-        whole, limit = payload or b"", self._options.max_message_bytes
-        self.oversize += 1
-        if self._options.oversize == "chunk":
-            return payload, size
-        rest = len(whole) - (size - limit)
-        if self._options.oversize == "fail" or rest < 0:
+    def _too_big(self, payload: bytes | None, size: int) -> None:
+        """Count a row that is sent in chunks, or raise an error."""
+        if self._options.oversize == "fail":
             raise PulsarFailuresError(
                 "OVERSIZE",
-                f"a row takes {size} bytes, {len(whole)} of them payload, but "
-                f"max_message_bytes={limit}: oversize=truncate shortens payloads, oversize=chunk "
-                "sends several parts",
+                f"a row takes {size} bytes, {len(payload or b'')} of them payload, but "
+                f"max_message_bytes={self._options.max_message_bytes}: oversize=chunk sends "
+                "several parts",
             )
-        properties[wire.FAILURE_TRUNCATED] = str(len(whole))
-        return whole[:rest], limit
+        self.oversize += 1
 
 
 def identity(

@@ -277,8 +277,7 @@ class Sender:
             lane = BatchLane(topic, raw, self._options, self._receipts, self._reserve)
             self._batches.append(lane)
             return lane
-        receipts = None if self.module is None else self._receipts
-        return SingleLane(raw, self._receipts.of_row, self._reserve, receipts, topic)
+        return SingleLane(topic, raw, self._receipts, self._reserve)
 
 
 def message_of(row: Row) -> Any:

@@ -21,11 +21,6 @@ from pulsar_retry_spark.schemas import TopicSchema, version_of
 Versions = Callable[[str, int], TopicSchema | None]
 
 
-def no_version(_topic: str, _version: int) -> TopicSchema | None:
-    """Return None: rows that were not read name no versions."""
-    return None
-
-
 def with_topic_schema(options: SinkOptions, frame: Any) -> SinkOptions:
     """Return *options* with the latest schema of the topic, if it is asked for. On the driver.
 

@@ -1,9 +1,9 @@
-"""Functions that write failed rows from a job's code and return a report of what was written."""
+"""Functions that write failed rows from a job's code and report what was written."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
 from pulsar_retry_spark.frames.columns import Columns, check_schema, warn_of
+from pulsar_retry_spark.frames.plans import freeing_kept_rows, is_frame
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.parsing import Option, option_texts
 from pulsar_retry_spark.reaching import reach
@@ -25,6 +26,11 @@ _ERRORS: dict[str, type[PulsarFailuresError]] = {
     each.prefix: each for each in (PulsarFailuresError, PulsarSourceError)
 }
 _ERROR = re.compile(rf"\[({'|'.join(_ERRORS)})_([A-Z0-9_]+)\] (.*)")
+
+
+#: Judges the rows of a micro-batch: returns the good rows, and the failed rows in the sink's
+#: columns.
+Handler = Callable[[DataFrame], tuple[DataFrame, DataFrame]]
 
 
 def write_failures(
@@ -62,26 +68,92 @@ def write_failures(
             sent; or a row could not be written, and others may be stored already. If these are
             written again, they have the same ids. The attribute `slug` names the cause.
     """
-    parsed = parse_options(options)
-    ready = prepare(failed, parsed, action=action, keep_attempts=keep_attempts)
+    parsed = _parse_options(options)
+    ready = _prepare(failed, parsed, action=action, keep_attempts=keep_attempts)
     parsed = with_topic_schema(parsed, ready.schema)
-    with within_limit(ready, parsed) as rows:
-        return send(rows, parsed)
+    with _within_limit(ready, parsed) as rows:
+        return _send(rows, parsed)
 
 
-def parse_options(options: Mapping[str, Option]) -> SinkOptions:
+def route_batches(
+    handler: Handler,
+    options: Mapping[str, Option],
+    *,
+    write_good: Callable[[DataFrame, int], None] | None = None,
+    on_report: Callable[[Report, int], None] | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """Return a function for `writeStream.foreachBatch` that writes good rows and failed rows.
+
+    Each micro-batch is kept in Spark's cache, judged once, and written: first the good rows, then
+    the failed rows. If either fails, the query fails. When the query is started again from its
+    checkpoint, it repeats the same micro-batch. Its rows are then written a second time, with the
+    same batch number and, for failed rows, the same ids. `write_good` can recognize by the number
+    what it has written already, as Delta's `txnVersion` does.
+
+    Args:
+        handler: Judges the rows of a micro-batch, for example with `split` and `failures`. It
+            returns the good and the failed rows, and does not write the failed ones. `split` judges
+            each row once. If a handler does not use it, and may judge a row differently the second
+            time, it has to checkpoint its verdicts: otherwise a row may be lost, or written as good
+            and as failed.
+        options: The sink's options. `max_failed_rows` is checked for each micro-batch, before any
+            row of it is written, good or failed.
+        write_good: Writes the good rows of a micro-batch; it is called with them and the
+            batch number. None if *handler* has written them itself, which is before the limit is
+            checked, or if they are not needed.
+        on_report: Called with the report and the number of a micro-batch after all its rows are
+            written, at most once for each run of the micro-batch. If it raises, the query fails.
+
+    Raises:
+        ConfigError: an argument or an option is invalid. An invalid frame is an error of the query,
+            later.
+    """
+    parsed = _parse_options(options)
+
+    def route(batch: DataFrame, batch_id: int) -> None:
+        report = written(batch, batch_id)
+        if on_report is not None:
+            on_report(report, batch_id)
+
+    def written(batch: DataFrame, batch_id: int) -> Report:
+        batch.persist()
+        try:
+            with freeing_kept_rows():
+                good, failed = _judged(handler, batch)
+                ready = _prepare(failed, parsed)
+                with_schema = with_topic_schema(parsed, ready.schema)
+                with _within_limit(ready, parsed) as rows:
+                    if write_good is not None:
+                        write_good(good, batch_id)
+                    return _send(rows, with_schema, batch_id)
+        finally:
+            batch.unpersist()
+
+    return route
+
+
+def _judged(handler: Handler, batch: DataFrame) -> tuple[DataFrame, DataFrame]:
+    match handler(batch):
+        case (good, failed) if is_frame(good) and is_frame(failed):
+            return good, failed
+        case other:
+            accepted = "a handler that returns a pair: good rows, failed rows"
+            raise ConfigError.bad("handler", other, accepted)
+
+
+def _parse_options(options: Mapping[str, Option]) -> SinkOptions:
     """Return the sink's options from values of the types that `DataFrameWriter.options` accepts."""
     return SinkOptions.parse(option_texts(options))
 
 
-def prepare(
+def _prepare(
     failed: DataFrame,
     options: SinkOptions,
     *,
     action: Literal["retry", "dead_letter"] | None = None,
     keep_attempts: bool = False,
 ) -> DataFrame:
-    """Return the rows to send for *failed*, after a check that the broker can be reached.
+    """Return the rows to _send for *failed*, after a check that the broker can be reached.
 
     Nothing is checked on Spark Connect, because the client may run anywhere.
 
@@ -112,8 +184,8 @@ def prepare(
 
 
 @contextmanager
-def within_limit(failed: DataFrame, options: SinkOptions) -> Iterator[DataFrame]:
-    """Check the number of failed rows against `max_failed_rows`, if set; yield the rows to send.
+def _within_limit(failed: DataFrame, options: SinkOptions) -> Iterator[DataFrame]:
+    """Check the number of failed rows against `max_failed_rows`, if set; yield the rows to _send.
 
     The rows stay in Spark's cache meanwhile, so counting them does not evaluate them twice.
 
@@ -127,7 +199,7 @@ def within_limit(failed: DataFrame, options: SinkOptions) -> Iterator[DataFrame]
     cached = failed.storageLevel.useMemory or failed.storageLevel.useDisk
     rows = failed if cached else failed.persist()
     try:
-        with errors_of_tasks():
+        with _errors_of_tasks():
             count = rows.count()
         if count > most:
             text = f"{count} rows failed, more than max_failed_rows={most}; none was sent"
@@ -138,19 +210,19 @@ def within_limit(failed: DataFrame, options: SinkOptions) -> Iterator[DataFrame]
             rows.unpersist()
 
 
-def send(failed: DataFrame, options: SinkOptions, batch: int | None = None) -> Report:
-    """Send rows that `prepare` has returned; *batch* is the number of a micro-batch.
+def _send(failed: DataFrame, options: SinkOptions, batch: int | None = None) -> Report:
+    """Send rows that `_prepare` has returned; *batch* is the number of a micro-batch.
 
     Raises:
         PulsarFailuresError: a row could not be written.
     """
-    with errors_of_tasks():
+    with _errors_of_tasks():
         reports = failed.mapInArrow(arrow_sender(options), REPORT_SCHEMA).collect()
     return conclude(options, (Report.from_json(row.report) for row in reports), batch)
 
 
 @contextmanager
-def errors_of_tasks() -> Iterator[None]:
+def _errors_of_tasks() -> Iterator[None]:
     """Raise an error of this package that a task has raised with its original type.
 
     Spark puts a task's error into the text of another exception, whose type varies.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
-import attrs
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -36,36 +35,21 @@ def check_wanted(wanted: StructType) -> None:
         raise ConfigError("schema: expected none, because the source has its own: use select")
 
 
-@attrs.frozen
-class BatchQuery:
-    """A batch query. Picklable: the driver plans it, and workers read its pieces.
+def pieces(options: SourceOptions) -> list[Piece]:
+    """Find the topics and their ends; return one piece for each of their partitions.
 
-    Attributes:
-        options: The source's options.
+    Raises:
+        PulsarSourceError: the broker was not reached, or refuses.
     """
+    reach(options.connection, PulsarSourceError)
+    connection = quiet(options.connection)
+    with refusals_of("the topics could not be looked up"), lease(connection) as cached:
+        found = existing(cached.client, options.topics)
+        warn_if_none(found, options.topics)
+        partitions = {each.name: each for each in found}
+        extents = held(cached.client, partitions)
 
-    options: SourceOptions
-
-    def pieces(self) -> list[Piece]:
-        """Find the topics and their ends; return one piece for each of their partitions.
-
-        Raises:
-            PulsarSourceError: the broker was not reached, or refuses.
-        """
-        reach(self.options.connection, PulsarSourceError)
-        connection = quiet(self.options.connection)
-        with refusals_of("the topics could not be looked up"), lease(connection) as cached:
-            found = existing(cached.client, self.options.topics)
-            warn_if_none(found, self.options.topics)
-            partitions = {each.name: each for each in found}
-            extents = held(cached.client, partitions)
-        return [self._piece(partitions[name], each) for name, each in extents.items()]
-
-    def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Read one piece, in a worker."""
-        return read_batches(self.options.connection, piece, self.options.queue)
-
-    def _piece(self, partition: Partition, extent: Extent) -> Piece:
+    def piece(partition: Partition, extent: Extent) -> Piece:
         certain = extent.last != END  # else only the time bounds the query
         return Piece(
             partition,
@@ -74,8 +58,10 @@ class BatchQuery:
             first=extent.first,
             until=None if certain else round(time.time() * 1000) + CLOCK_DIFFERENCE_MS,
             certain=certain,
-            whole=self.options.fail_on_data_loss and certain,
+            whole=options.fail_on_data_loss and certain,
         )
+
+    return [piece(partitions[name], each) for name, each in extents.items()]
 
 
 def read_failures(spark: SparkSession, options: Mapping[str, Option]) -> DataFrame:
@@ -94,14 +80,14 @@ def read_failures(spark: SparkSession, options: Mapping[str, Option]) -> DataFra
         ConfigError: an option is invalid.
         PulsarSourceError: the broker was not reached, or refuses.
     """
-    query = BatchQuery(SourceOptions.parse(option_texts(options), streaming=False))
-    pieces = query.pieces()
+    parsed = SourceOptions.parse(option_texts(options), streaming=False)
+    found = pieces(parsed)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from query.read(pieces[number])
+                yield from read_batches(parsed.connection, found[number], parsed.queue)
 
     # One task for each piece, or one without a row if there is nothing to read.
-    numbers = spark.range(0, len(pieces), 1, max(1, len(pieces)))
+    numbers = spark.range(0, len(found), 1, max(1, len(found)))
     return numbers.mapInArrow(read, schema())

@@ -11,8 +11,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pulsar_retry_spark.source.batch import BatchQuery, check_wanted
+from pulsar_retry_spark.source.batch import check_wanted, pieces
 from pulsar_retry_spark.source.options import SourceOptions
+from pulsar_retry_spark.source.reading import read_batches
 
 
 def stream_reader(options: Mapping[str, str], wanted: StructType) -> DataSourceStreamReader:
@@ -38,14 +39,14 @@ class FailureReader(DataSourceReader):
             ConfigError: an option is invalid, or the user has named other columns.
         """
         check_wanted(wanted)
-        self._query = BatchQuery(SourceOptions.parse(options, streaming=False))
+        self._options = SourceOptions.parse(options, streaming=False)
 
     def partitions(self) -> list[InputPartition]:
-        """Return one task for each partition of a topic; see `BatchQuery.pieces`."""
-        return [InputPartition(each) for each in self._query.pieces()]
+        """Return one task for each partition of a topic; see `pieces`."""
+        return [InputPartition(each) for each in pieces(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in a worker."""
         if partition.value is None:  # Spark's partition for a query with nothing to read
             return iter(())
-        return self._query.read(partition.value)
+        return read_batches(self._options.connection, partition.value, self._options.queue)

@@ -87,12 +87,6 @@ def test_a_jvm_that_has_ended(tmp_path: Path) -> None:
     assert "[UNRESOLVED_COLUMN" in done.stderr
 
 
-def test_python_workers_run_this_interpreter(spark) -> None:
-    """Not the first python3 on PATH, which need not have pyarrow or pulsar."""
-    program = spark.range(1).rdd.map(lambda _row: sys.executable).first()
-    assert program == sys.executable
-
-
 def test_one_session_at_a_time(spark) -> None:
     """A second one would be the first with the wrong settings, so it is refused."""
     with pytest.raises(RuntimeError, match="already"), local_session():

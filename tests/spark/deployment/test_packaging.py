@@ -81,14 +81,6 @@ def test_installing_is_enough(broker: RunningBroker, topic: str) -> None:
     assert lines == [f"row {number} invalid dead_letter" for number in range(3)]
 
 
-def test_the_shim_imports_nothing_heavy() -> None:
-    """Spark imports it for every lookup of any Python data source, so it costs nothing."""
-    lines = run("import sys, pyspark_pulsar_failures; print(*sys.modules, sep='\\n')")
-    loaded = {name.partition(".")[0] for name in lines}
-    assert "pyspark_pulsar_failures" in loaded
-    assert not {"_pulsar", "pulsar", "pulsar_retry", "pulsar_retry_spark", "pyarrow"} & loaded
-
-
 def test_a_broken_pulsar_breaks_no_other_source(tmp_path: Path) -> None:
     """Other formats are found all the same, and ours says what is wrong when it is used."""
     for package, content in (

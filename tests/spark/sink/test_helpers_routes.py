@@ -105,22 +105,6 @@ def test_a_batch_is_judged_once(lines, options, tmp_path):
     assert [0, 2] == written(tmp_path)
 
 
-def test_good_rows_may_be_written_by_who_judges(lines, options, client, dead, tmp_path):
-    """Then only the failed ones are left to write."""
-    put(tmp_path, "1.json", range(4))
-
-    def write_and_judge(batch):
-        good, failed = judge(batch)
-        to(tmp_path)(good, 0)
-        return good, failed
-
-    run(lines, tmp_path, route_batches(write_and_judge, options))
-
-    assert [0, 2] == written(tmp_path)
-    messages = read_all(client, dead, 2)
-    assert {"1", "3"} == {each.partition_key() for each in messages}
-
-
 @pytest.mark.parametrize(("when", "times"), [("before", 1), ("after", 2)])
 def test_a_batch_that_fails_is_done_again(lines, options, client, dead, tmp_path, when, times):
     """All of it, with its number; failed rows that were written before keep their ids."""

@@ -241,16 +241,6 @@ def test_too_many_rows(spark, admin, namespace, write):
     write(frame, max_failed_rows="50")
 
 
-def test_a_refused_topic_fails_the_job(admin, write, rows, dead):
-    """With the reason first, by pulsar-client's name for it."""
-    admin.create_topic(dead)
-    admin.terminate(dead)
-    with pytest.raises(
-        PythonException, match=r"\[PULSAR_SINK_TOPIC_TERMINATED\] .*-DLQ could not be writ"
-    ):
-        write(rows("'x' AS payload", "false AS retryable"))
-
-
 @pytest.mark.parametrize(
     ("options", "columns", "message"),
     [

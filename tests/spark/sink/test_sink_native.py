@@ -11,8 +11,8 @@ from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink import sender
 from pulsar_retry_spark.sink.sink import send_batches
 from pulsar_retry_spark.source import reading
-from pulsar_retry_spark.source.batch import BatchQuery
-from pulsar_retry_spark.source.options import SourceOptions
+from pulsar_retry_spark.source.batch import schema
+from pulsar_retry_spark.source.source import FailureReader
 from support.reading import SUBSCRIPTION
 from support.stored import stored
 
@@ -50,6 +50,7 @@ def failed_rows() -> pa.RecordBatch:
             "ordering_key": [b"o%d" % n if n % 5 == 0 else None for n in numbers],
             "attempt": pa.array([n % 6 for n in numbers], pa.int32()),
             "reason": [f"reason-{n % 4}" if n % 7 else None for n in numbers],
+            "details": ["d" * 4000 if n % 13 == 0 else None for n in numbers],
             "dedupe_id": [f"{n:06}" if n % 11 else None for n in numbers],
             "event_time": pa.array([n * 1_000_000 for n in numbers], pa.timestamp("us", "UTC")),
         }
@@ -61,7 +62,9 @@ def sent_to(admin, broker, topic):
     dead = f"{topic}-{SUBSCRIPTION}-DLQ"
     admin.create_partitioned_topic(dead, PARTITIONS)
     options = {"service.url": broker.service_url, "topic": topic, "subscription": SUBSCRIPTION}
-    sinks = options | {"max_attempts": "4", "delay.levels": "1h", "batch.messages": "100"}
+    # Batches end by number, by payload, and by all bytes.
+    batches = {"batch.messages": "30", "batch.bytes": "100", "max_message_bytes": "50000"}
+    sinks = options | batches | {"max_attempts": "4", "delay.levels": "1h"}
     report = send_batches([failed_rows().slice(0, 2000), failed_rows().slice(2000)], _parsed(sinks))
     assert ROWS == report.rows
     topics = [f"{topic}-{SUBSCRIPTION}-RETRY", *(f"{dead}-partition-{n}" for n in range(3))]
@@ -94,11 +97,11 @@ def _some(messages, is_batched):
 def test_the_same_is_stored_and_read(admin, broker, topic, in_python):
     """Messages, their order, where batches end; and the record batches of a reader."""
     options, by_module = sent_to(admin, broker, topic)
-    query = BatchQuery(SourceOptions.parse(options, streaming=False))
-    pieces = query.pieces()
-    read = [list(query.read(piece)) for piece in pieces]
+    reader = FailureReader(options, schema())
+    partitions = reader.partitions()
+    read = [list(reader.read(each)) for each in partitions]
     in_python()
-    read_in_python = [list(query.read(piece)) for piece in pieces]
+    read_in_python = [list(reader.read(each)) for each in partitions]
     _, by_python = sent_to(admin, broker, f"{topic}-2")
 
     assert ROWS == sum(map(len, by_module))

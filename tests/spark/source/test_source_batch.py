@@ -17,9 +17,6 @@ from support.reading import SOON, SUBSCRIPTION, read_all
 from support.spark.sourcing import forget, frame, payloads
 from support.waiting import eventually
 
-#: Spark gives times without a zone, in that of its session, which is UTC here.
-EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - see above
-
 
 @pytest.fixture
 def read(spark, letters):
@@ -272,31 +269,6 @@ def test_old_names_are_read_where_they_exist(letters, read, namespace):
     assert {(old, b"old"), (letters.retry, b"new")} == {
         (row.topic, bytes(row.payload)) for row in read()
     }
-
-
-def test_malformed_properties_kill_no_job(letters, read):
-    """They stay headers; where they are no UTF-8, pulsar-client gives none of them."""
-    letters.send_raw({"RECONSUMETIMES": "many", "DELAY_TIME": "-5", "FAILURE_SOURCE": "{"})
-    letters.send_raw({"FAILURE_REASON": b"\xff"})
-    letters.send_raw({b"\xfe": "x"})
-    letters.send(b"fine", properties={"a": "b"})
-    first, second, third, fine = read()
-    assert {"RECONSUMETIMES": "many", "DELAY_TIME": "-5", "FAILURE_SOURCE": "{"} == first.headers
-    assert (None, None, None) == (first.attempt, second.headers, third.headers)
-    assert [b"raw"] * 3 + [b"fine"] == payloads([first, second, third, fine])
-    assert {"a": "b"} == fine.headers
-
-
-def test_tombstones_keys_and_times_are_read(letters, read):
-    """A null payload is null; what a message does not have is null, too."""
-    letters.send(None, partition_key="k", event_timestamp=1_700_000_000_123)
-    letters.send(b"")
-    before = dt.datetime.now(dt.UTC).replace(tzinfo=None)
-    tombstone, empty = read()
-    assert (None, "k") == (tombstone.payload, tombstone.key)
-    assert dt.timedelta(milliseconds=1_700_000_000_123) == tombstone.event_time - EPOCH
-    assert (b"", None, None) == (bytes(empty.payload), empty.key, empty.event_time)
-    assert abs(empty.publish_time - before) < dt.timedelta(minutes=10)
 
 
 # -- queries ----------------------------------------------------------------------------------

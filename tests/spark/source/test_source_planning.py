@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 import threading
@@ -323,13 +322,3 @@ def test_a_planned_end_that_was_deleted_is_an_error(letters, micro, admin):
         again.read(end)
     again.kill()
     assert [] == micro(fail_on_data_loss="false").read(end)
-
-
-def test_a_reader_travels_without_what_it_has_opened(letters, micro):
-    """Clients can't be pickled."""
-    letters.send(b"a")
-    stream = micro()
-    stream.plan()
-    copy = pickle.loads(pickle.dumps(stream.reader))  # noqa: S301 - our own
-    assert copy._planner is None
-    assert stream.reader._planner is not None

@@ -59,7 +59,7 @@ def test_a_count_of_rows_may_be_big():
         ({"delay.levels": "1s often"}, "delay.levels='1s often': expected levels"),
         ({"batch.bytes": "9999999"}, "batch.bytes='9999999': expected"),
         ({"compression": "gzip"}, "compression='gzip': expected one of"),
-        ({"oversize": "drop"}, "oversize='drop': expected one of fail, truncate, chunk"),
+        ({"oversize": "drop"}, "oversize='drop': expected one of fail, chunk"),
         ({"max_atempts": "3"}, "unknown option 'max_atempts': did you mean max_attempts?"),
         ({"client.io_thread": "3"}, "unknown option 'client.io_thread': did you mean"),
         ({"client.authentication": "x"}, "unknown option 'client.authentication'"),

@@ -41,12 +41,6 @@ PACKAGES = {
 }
 
 
-def test_only_marked_blocks_need_spark_4():
-    """They have the format by name, which Spark 3.5 lacks; the others have not."""
-    for each in BLOCKS:
-        assert each.startswith(MARK) == ('format("pulsar-failures")' in each)
-
-
 def run(blocks, spark, replaced):
     """Run blocks as one program with other addresses; return its names."""
     code = "".join(blocks)

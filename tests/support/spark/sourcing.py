@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Mapping
 from typing import Any
 
-import _pulsar
 import attrs
 import pulsar
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -63,13 +62,6 @@ class Letters:
         for each in payloads:
             producer.send_async(each, None)
         producer.flush()
-
-    def send_raw(self, properties: Mapping[Any, Any], payload: bytes = b"raw") -> None:
-        """Publish properties that pulsar-client would refuse."""
-        builder = _pulsar.MessageBuilder()
-        builder.content(payload)
-        builder.properties(dict(properties))
-        self._producer(self.dead)._producer.send(builder.build())
 
     def _producer(self, topic: str, **options: Any) -> Any:
         key = (topic, *options.items())

@@ -20,7 +20,6 @@ from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts
 from pulsar_retry_spark.schemas import TopicSchema
 from pulsar_retry_spark.sink.columnar import count, grouped
-from pulsar_retry_spark.sink.lanes import BatchLane, PartitionedLane
 from pulsar_retry_spark.sink.routing import Router, Row
 from pulsar_retry_spark.sink.sender import message_of
 
@@ -153,93 +152,6 @@ def test_a_row_that_is_not_valid():
     batch = pa.RecordBatch.from_pydict({"payload": [b"x"], "action": ["drop"]})
     with pytest.raises(PulsarFailuresError, match="BAD_ROW"):
         grouped(router(batch), MODULE, batch)
-
-
-# -- lanes -----------------------------------------------------------------------------------------
-
-
-class Letters(list):
-    """Stands for the extension module's; a letter is the number of its row."""
-
-    sent: list[list[int]] = []  # noqa: RUF012 - of all
-
-    def send(self, _raw: Any, _receipts: Any, _topic: str, each: bool) -> None:
-        assert not each
-        Letters.sent.append(list(self))
-        self.clear()
-
-
-class Module:
-    """Stands for the extension module."""
-
-    Letters = Letters
-    Receipts = object
-
-
-class Raw:
-    """A producer that only flushes."""
-
-    def flush(self) -> None:
-        """Have nothing to send."""
-
-
-class Group:
-    """Rows that need no messages."""
-
-    def __init__(self, sizes: list[int], payload_sizes: list[int]) -> None:
-        self.sizes, self.payload_sizes = sizes, payload_sizes
-
-    def build(self, letters: Any, rows: Any) -> None:
-        letters.extend(rows)
-
-    def routed(self, row: int) -> str:
-        return str(row % 7)
-
-
-def sent_with(add: Any, messages: int) -> list[list[int]]:
-    """Return the batches of a lane after *add* has added to it."""
-    Letters.sent = []
-    options = {"batch.messages": str(messages), "batch.bytes": "2000", "max_message_bytes": "10000"}
-    receipts = Receipts(1.0, Module)
-
-    def lane(_name: str = "") -> BatchLane:
-        lanes.append(
-            BatchLane("t", Raw(), SinkOptions.parse(BASE | options), receipts, lambda *_: None)
-        )
-        return lanes[-1]
-
-    lanes: list[BatchLane] = []
-    add(lane)
-    for each in lanes:
-        each.flush()
-    return Letters.sent
-
-
-rows = st.lists(st.tuples(st.integers(0, 1200), st.integers(1, 6000)), min_size=1, max_size=60)
-
-
-@given(rows, st.integers(1, 8), st.integers(1, 9), st.booleans())
-def test_batches_end_at_the_same_rows(rows, messages, step, partitioned):
-    """Whether rows come one by one or many at once; only the last row of a batch has a receipt."""
-    sizes = [payload + rest for payload, rest in rows]
-    group = Group(sizes, [payload for payload, _ in rows])
-
-    def to(lane: Any) -> Any:
-        return PartitionedLane(["p0", "p1", "p2"], lane) if partitioned else lane()
-
-    def one_by_one(lane: Any) -> None:
-        under_test = to(lane)
-        for row, size in enumerate(sizes):
-            under_test.add(row, size, group.payload_sizes[row], group.routed(row))
-
-    def many(lane: Any) -> None:
-        under_test = to(lane)
-        for begin in range(0, len(rows), step):
-            under_test.add_rows(group, range(len(rows))[begin : begin + step])
-
-    one, other = sent_with(one_by_one, messages), sent_with(many, messages)
-    assert sorted(one) == sorted(other)
-    assert partitioned or one == other
 
 
 def test_receipts_of_the_module():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts
-from pulsar_retry_spark.sink.lanes import BatchLane, PartitionedLane, SingleLane
+from pulsar_retry_spark.sink.lanes import BatchLane
 
 MAX_PAYLOAD, MAX_SIZE = 1000, 2000
 
@@ -110,21 +110,6 @@ def test_every_row_is_sent_and_vouched_for(rows, messages):
         assert len(batch) == 1 or (size <= MAX_SIZE and sum(batch) <= MAX_PAYLOAD)
 
 
-@given(rows, st.integers(1, 8))
-def test_batches_end_at_the_same_rows_each_time(rows, messages):
-    """Whatever was waited for in between."""
-    sent = []
-    for impatient in (False, True):
-        under_test = Harness(messages)
-        for payload, rest in rows:
-            under_test.lane.add(payload, payload + rest, payload, "")
-            if impatient and not under_test.lane.sealed:
-                under_test.lane.seal()
-        under_test.finish()
-        sent.append(under_test.producer.sent)
-    assert sent[0] == sent[1]
-
-
 def test_a_full_batch_needs_no_sealing():
     """So nothing waits for the broker while rows come."""
     under_test = Harness(2)
@@ -170,53 +155,3 @@ def test_receipts_that_stay_away():
     with pytest.raises(PulsarFailuresError, match=r"TIMEOUT\] 2 rows have had no receipt for 0.01"):
         receipts.wait()
     assert 1 == receipts.acked
-
-
-def test_as_many_as_may_stay_under_way():
-    """Waiting for room is not waiting for all."""
-    receipts = Receipts(timeout=0.01)
-    receipts.pending = 3
-    receipts.of_row(Result.Ok, Id(-1))
-    receipts.wait(2)
-    assert 2 == receipts.pending
-
-
-def test_a_row_alone_is_sent_at_once():
-    """Delayed ones and those in parts; each has its own receipt."""
-    receipts = Receipts(timeout=0.01)
-    sent: list[tuple[int, Any]] = []
-
-    class Raw:
-        def send_async(self, message: int, callback: Any) -> None:
-            sent.append((message, callback))
-
-    def reserve(rows: int, _size: int) -> None:
-        receipts.pending += rows
-
-    lane = SingleLane(Raw(), receipts.of_row, reserve)
-    for number in range(3):
-        lane.add(number, 1, 1, "")
-    for _, callback in sent:
-        callback(Result.Ok, Id(-1))
-    receipts.wait()
-    assert ([0, 1, 2], 3) == ([number for number, _ in sent], receipts.acked)
-
-
-@given(st.lists(st.text(max_size=4)), st.integers(1, 5))
-def test_a_key_has_one_partition(keys, partitions):
-    """And so keeps its order; a partition that gets nothing is not opened."""
-    opened: dict[str, list[str]] = {}
-
-    class Recorder:
-        def __init__(self, partition: str) -> None:
-            self.keys = opened.setdefault(partition, [])
-
-        def add(self, _message: Any, _size: int, _payload_size: int, key: str) -> None:
-            self.keys.append(key)
-
-    lane = PartitionedLane([f"t-partition-{n}" for n in range(partitions)], Recorder)
-    for key in keys:
-        lane.add(None, 1, 1, key)
-    assert sorted(keys) == sorted(key for got in opened.values() for key in got)
-    assert len(set(keys)) == sum(len(set(got)) for got in opened.values())
-    assert all(opened.values())

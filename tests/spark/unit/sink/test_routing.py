@@ -453,20 +453,6 @@ def test_too_big_fails():
         one({"max_message_bytes": "5000"}, payload=b"x" * 10_000)
 
 
-def test_too_big_is_cut():
-    """To fit; the message says how big it was."""
-    message = one({"max_message_bytes": "5000", "oversize": "truncate"}, payload=b"x" * 10_000)
-    assert "10000" == message[3]["FAILURE_TRUNCATED"]
-    assert 5000 == message[6]
-    assert 2000 < len(message[1]) < 5000
-
-
-def test_too_big_without_its_payload():
-    """Cutting does not help."""
-    with pytest.raises(PulsarFailuresError, match="OVERSIZE"):
-        one({"max_message_bytes": "5000", "oversize": "truncate"}, details="x" * 4096)
-
-
 def test_long_texts_are_cut():
     """A traceback of a megabyte does not travel."""
     assert 4096 == len(properties(details="ä" * 100_000)["FAILURE_MESSAGE"])
@@ -538,17 +524,16 @@ def test_only_redrives_are_counted():
 
 
 def test_a_redrive_leaves_behind_what_is_no_longer_so():
-    """Where it was to be retried, whose it was, and that its payload was cut."""
-    old = headed(RETRY_TOPIC="old", REAL_SUBSCRIPTION="old", FAILURE_TRUNCATED="9", shop="7")
+    """Where it was to be retried, and whose it was."""
+    old = headed(RETRY_TOPIC="old", REAL_SUBSCRIPTION="old", shop="7")
     carried = properties(headers=old, action="retry", **READ_BACK)
     assert (RETRY, "billing", "7") == (
         carried["RETRY_TOPIC"],
         carried["REAL_SUBSCRIPTION"],
         carried["shop"],
     )
-    assert "FAILURE_TRUNCATED" not in carried
     kept = properties(headers=old, action="dead_letter", **READ_BACK)
-    assert ("billing", "9") == (kept["REAL_SUBSCRIPTION"], kept["FAILURE_TRUNCATED"])
+    assert "billing" == kept["REAL_SUBSCRIPTION"]
 
 
 # --- Counts --------------------------------------------------------------------------------------

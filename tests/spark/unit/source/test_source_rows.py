@@ -1,82 +1,72 @@
-"""What becomes of a message's parts and properties, whoever wrote them."""
+"""What becomes of a message's parts and properties: by Python, and by the extension module."""
 
 from __future__ import annotations
 
-import attrs
+import json
+
 import pytest
+from _pulsar import MessageBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from pulsar_retry.wire.properties import (
-    SYSTEM_PROPERTIES,
-)
+from pulsar_retry.native.loading import native_rows
+from pulsar_retry.wire.properties import origin_message_id
 from pulsar_retry_spark.frames.columns import COLUMNS
-from pulsar_retry_spark.source.rows import SCHEMA, RowBuffer
+from pulsar_retry_spark.source.rows import PROPERTIES, SCHEMA, Block, RowBuffer
 
-NOON = 1_700_000_000_123
 CONSTANTS = {"topic": "persistent://public/default/t-s-DLQ", "kind": "dead_letter"}
-TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+MODULE = native_rows().module
+END = (2**62, 0, 0)
+MANY = (1_000, 1 << 30)  # rows and bytes of a block
+
+of_module = pytest.mark.skipif(MODULE is None, reason="rows are read in Python here")
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+ODD = {
+    "RECONSUMETIMES": ["0", "7", "x", "-1", "99999999999"],
+    "DELAY_TIME": ["0", "1500", "soon", "1.5"],
+    "FAILURE_RULE": ["a", "a,b", '["a,b"]', "[", ""],
+    "FAILURE_SOURCE": ['{"file": "f"}', '{"other": 1}', "no", json.dumps({"position": 2**40})],
+    "ORIGIN_MESSAGE_ID": ["", "1:2:3", "(1,2,3,-1)", "(x)"],
+    "ORIGIN_MESSAGE_IDY_TIME": ["", "1:2:3", "(1,2,3,4)"],
+}
+PAIRS = st.one_of(
+    st.tuples(TEXT, TEXT),
+    st.tuples(st.sampled_from(PROPERTIES), TEXT),
+    *(st.tuples(st.just(name), st.sampled_from(values)) for name, values in ODD.items()),
+)
 
 
-@attrs.frozen
-class Message:
-    """What is read of a `_pulsar.Message`."""
-
-    carried: object = attrs.field(factory=dict)
-    content: bytes | None = b"payload"
-    key: object = ""
-    ordering: object = ""
-    published: int = NOON
-    happened: int = 0
-    version: int = -1
-
-    def int_schema_version(self):
-        return self.version
-
-    def properties(self):
-        if isinstance(self.carried, Exception):
-            raise self.carried
-        return dict(self.carried)
-
-    def data(self):
-        return self.content or b""
-
-    def has_null_value(self):
-        return self.content is None
-
-    def partition_key(self):
-        if isinstance(self.key, Exception):
-            raise self.key
-        return self.key
-
-    def ordering_key(self):
-        if isinstance(self.ordering, Exception):
-            raise self.ordering
-        return self.ordering
-
-    def publish_timestamp(self):
-        return self.published
-
-    def event_timestamp(self):
-        return self.happened
+def message(properties, content=b"payload", **values):
+    """Return a raw message that was not published."""
+    builder = MessageBuilder()
+    if content is None:
+        builder.set_null_value()
+    else:
+        builder.content(content)
+    builder.properties(properties)
+    for name, value in values.items():
+        getattr(builder, name)(value)
+    return builder.build()
 
 
-def rows(*messages):
-    """Return the rows of messages, as dicts; maps as dicts too."""
+def row(raw):
+    """Return the row of a raw message, which is the same by Python and by the module."""
     buffer = RowBuffer(CONSTANTS)
-    for number, message in enumerate(messages):
-        buffer.add(message, f"1:{number}:-1")
-    taken = buffer.take().to_pylist()
-    for row in taken:
-        if row.get("headers") is not None:
-            row["headers"] = dict(row["headers"])
-    return taken
-
-
-def row(**carried):
-    """Return the row of a message with these properties."""
-    return rows(Message(carried))[0]
+    buffer.add(raw, "-1:-1:-1")
+    batch = buffer.take()
+    assert 0 == len(buffer._rows) == len(buffer._names)
+    if MODULE is not None:
+        reading = MODULE.Reading(-1, None, None, END, -1, PROPERTIES, *MANY)
+        assert (1, 1) == (reading.add(raw), reading.rows())
+        module = Block(reading.take(), CONSTANTS).take()
+        module.validate(full=True)
+        assert batch.to_pylist() == module.to_pylist()
+        assert batch.schema.equals(module.schema)
+        assert (0, (-1, -1, -1)) == (reading.rows(), reading.position())
+    (read,) = batch.to_pylist()
+    return read | {"headers": None if read["headers"] is None else dict(read["headers"])}
 
 
 def test_the_schema_is_sparks_to_the_letter():
@@ -94,7 +84,7 @@ def test_what_was_read_can_be_written():
 def test_every_column_that_can_be_written_is_there():
     """Also those that say nothing of a row that was read, so that SQL may fill them in."""
     assert set(COLUMNS) == set(SCHEMA.names)
-    read = row()
+    read = row(message({}))
     assert [None] * 3 == [read[name] for name in ("action", "retryable", "not_before")]
 
 
@@ -111,7 +101,7 @@ def test_every_column_that_can_be_written_is_there():
 )
 def test_any_clients_origin_is_read(carried, origin):
     """Java's misspelling, and the C++ client's own way to print an id."""
-    read = row(**carried)
+    read = row(message(carried))
     assert origin == read["origin_message_id"]
     assert {} == read["headers"]
 
@@ -139,63 +129,88 @@ def test_any_clients_origin_is_read(carried, origin):
 )
 def test_what_can_not_be_decoded_stays_a_header(carried):
     """Nothing is lost and nothing fails."""
-    read = row(**carried)
+    read = row(message(carried))
     assert carried == read["headers"]
     assert read["attempt"] is read["delay_ms"] is read["source"] is None
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from(
-            [*sorted(SYSTEM_PROPERTIES), "FAILURE_REASON", "FAILURE_SOURCE", "FAILURE_RULE", "own"]
-        ),
-        TEXT | st.integers().map(str) | st.just('{"offset": 1}'),
-    )
-)
-def test_every_property_is_somewhere(carried):
+@given(st.dictionaries(TEXT, TEXT, max_size=3), st.lists(PAIRS, max_size=8))
+def test_every_property_is_somewhere(headers, pairs):
     """Whatever is in them: each is a header or has a column."""
-    read = row(**carried)
+    carried = headers | dict(pairs)
+    read = row(message(carried))
     columns = {
         "RECONSUMETIMES": "attempt",
         "DELAY_TIME": "delay_ms",
         "REAL_TOPIC": "origin_topic",
         "FAILURE_REASON": "reason",
+        "FAILURE_ERROR": "error",
+        "FAILURE_MESSAGE": "details",
+        "FAILURE_STAGE": "stage",
         "FAILURE_SOURCE": "source",
         "FAILURE_RULE": "rule",
+        "DEDUPE_ID": "dedupe_id",
     }
-    origins = {"ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_IDY_TIME"}
+    origins = ("ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_IDY_TIME")
     for name, text in carried.items():
         if name in origins:
-            either = {carried.get(each) for each in origins}
-            assert read["origin_message_id"] in either
+            assert read["origin_message_id"] == origin_message_id(carried)
         elif name in columns and read[columns[name]] is not None:
             assert name not in read["headers"]
         else:
             assert text == read["headers"][name]
 
 
-def test_keys_and_times_are_read_where_there_are_any():
-    """pulsar-client says "" and 0 where there are none."""
-    (read,) = rows(Message(key="", happened=0))
-    assert (None, None) == (read["key"], read["event_time"])
-    (read,) = rows(Message(key="k", happened=NOON))
-    assert ("k", NOON) == (read["key"], round(read["event_time"].timestamp() * 1000))
-    (read,) = rows(Message(key=UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")))
-    assert "/w==" == read["key"]  # base64, as the sink writes such bytes
+@pytest.mark.parametrize(
+    ("raw", "wanted"),
+    [
+        (message({}, None), {"payload": None}),
+        (message({}, b""), {"payload": b"", "key": None, "ordering_key": None, "event_time": None}),
+        (message({}, partition_key="ü", ordering_key="o"), {"key": "ü", "ordering_key": b"o"}),
+        # Base64, as the sink writes such bytes.
+        (
+            message({}, partition_key=b"\xff", ordering_key=b"\xff"),
+            {"key": "/w==", "ordering_key": b"\xff"},
+        ),
+        (message({b"\xff": "x"}), {"headers": None, "attempt": None}),
+        # Java may write any long, and Python can't show the year 10000.
+        (message({}, event_timestamp=2**63), {"event_time": None}),
+        (message({}, event_timestamp=253_402_300_800_000), {"event_time": None}),
+    ],
+)
+def test_the_rest_of_a_message(raw, wanted):
+    """Payload, keys and times, where there are any: pulsar-client says "" and 0 if not."""
+    assert wanted.items() <= row(raw).items()
 
 
-def test_times_beyond_all_calendars_are_null():
-    """Java may write any long there, and Python can't show the year 10000."""
-    (read,) = rows(Message(happened=2**63, published=2**64 - 1))
-    assert (None, None) == (read["event_time"], read["publish_time"])
+@pytest.mark.parametrize("moment", [1, 253_402_300_799_999])
+def test_times_are_read(moment):
+    """To the millisecond."""
+    assert moment == round(
+        row(message({}, event_timestamp=moment))["event_time"].timestamp() * 1000
+    )
 
 
-def test_a_buffer_begins_anew():
-    """Each batch has its own rows and headers."""
-    buffer = RowBuffer(CONSTANTS)
-    for number in range(3):
-        buffer.add(Message({"n": str(number)}), f"1:{number}:-1")
-        taken = buffer.take()
-        assert 1 == taken.num_rows
-        assert [[("n", str(number))]] == taken.column("headers").to_pylist()
-        assert [f"1:{number}:-1"] == taken.column("message_id").to_pylist()
+@of_module
+def test_where_reading_ends():
+    """At the end, behind it, too late, before the first message, or not yet."""
+    raw = message({})
+    at, before = (-1, -1, -1), (-2, 0, 0)
+    for first, end, until, status in [
+        (None, at, -1, 2),
+        (None, before, -1, 3),
+        (before, END, -1, 5),
+        (at, END, 0, 1),
+    ]:
+        assert status == MODULE.Reading(0, None, first, end, until, (), *MANY).add(raw)
+    again = MODULE.Reading(0, at, None, END, -1, (), *MANY)
+    assert (1, 0) == (again.add(raw), again.rows())  # it was read before
+
+
+@of_module
+@pytest.mark.parametrize("limits", [(1, 1 << 30), (1_000, 6)])
+def test_a_block_is_limited_however_its_messages_come(limits):
+    """Rows and bytes of a message that was waited for count as those of the others."""
+    reading = MODULE.Reading(0, None, None, END, -1, (), *limits)
+    assert 0 == reading.add(message({}, b"x" * 6))
+    assert 1 == reading.take()[0]

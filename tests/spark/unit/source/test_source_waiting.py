@@ -1,11 +1,13 @@
-"""What a reader does while a broker is silent or away: with a reader of the test's own making."""
+"""What a reader does while a broker is silent or away: with a reader of the test's own making.
+
+The extension module waits by the same function; `source/test_source_faults.py` and
+`source/test_source_planning.py` have it read from a real broker.
+"""
 
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 
-import _pulsar
 import attrs
 import pulsar
 import pytest
@@ -85,82 +87,35 @@ class Reader:
         pass
 
 
-class Reading:
-    """Stands for the extension module's, and does the same in Python."""
-
-    def __init__(self, _number, _after, first, end, *_):
-        assert max(end) < 2**63
-        self.first, self.end, self.last, self.numbers = first, end, None, []
-
-    def read(self, reader, _timeout):
-        while True:
-            try:
-                message = reader.read_next(0)
-            except pulsar.Timeout:
-                return 1, int(_pulsar.Result.Timeout)
-            except pulsar.PulsarException as error:
-                return 1, int(getattr(_pulsar.Result, type(error).__name__))
-            if (status := self.add(message)) != 1:
-                return status, 0
-
-    def add(self, message):
-        self.last = (7, message.number, -1)
-        if self.last > self.end:
-            return 3
-        if self.first is not None and self.last > self.first:
-            return 5
-        self.first = None
-        if not self.numbers or message.number > self.numbers[-1]:
-            self.numbers.append(message.number)
-        return 2 if self.last == self.end else 1
-
-    def rows(self):
-        return len(self.numbers)
-
-    def take(self):
-        return self.numbers
-
-    def position(self):
-        return self.last
+def read(*script, end=2, position=None, silent=0, **piece):
+    """Return the numbers of the messages that come."""
+    wanted = Piece(PARTITION, None, position or MessagePosition(7, end), **piece)
+    reader = Reader(list(script), silent=silent)
+    return [position[1] for position, _ in messages(reader, wanted, 1)]
 
 
-@pytest.fixture(params=["python", "module"])
-def read(request):
-    """Return a function for the numbers of the messages that come, by either way of reading."""
-
-    def numbers(*script, end=2, position=None, silent=0, **piece):
-        wanted = Piece(PARTITION, None, position or MessagePosition(7, end), **piece)
-        reader = Reader(list(script), silent=silent)
-        if request.param == "python":
-            return [position[1] for position, _ in messages(reader, wanted, 1)]
-        blocks = list(reading._many(SimpleNamespace(Reading=Reading), reader, wanted, 1))
-        return list(itertools.chain(*blocks))
-
-    return numbers
-
-
-def test_a_broker_that_is_away_ends_no_reading(read):
+def test_a_broker_that_is_away_ends_no_reading():
     """Neither where the end is known nor where it may be a part of a message."""
     away = [pulsar.NotConnected() for _ in range(3 * reading._UNCERTAIN_LOOKS)]
     assert [0, 1, 2] == read(0, *away, 1, 2)
     assert [0, 1, 2] == read(0, *away, 1, 2, certain=False)
 
 
-def test_a_part_of_a_message_ends_reading_where_it_may_be_one(read):
+def test_a_part_of_a_message_ends_reading_where_it_may_be_one():
     """The broker has to say time and again that there is something, and give nothing."""
     silence = [pulsar.Timeout() for _ in range(2 * reading._UNCERTAIN_LOOKS)]
     assert [0] == read(0, *silence, 1, 2, certain=False)
     assert [0, 1, 2] == read(0, *silence, 1, 2)
 
 
-def test_a_network_that_stalls_ends_no_reading(read):
+def test_a_network_that_stalls_ends_no_reading():
     """Messages are on their way while the broker does not answer, whatever was known before."""
     looks = 2 * reading._UNCERTAIN_LOOKS
     silence = [pulsar.Timeout() for _ in range(looks)]
     assert [0, 1, 2] == read(0, *silence, 1, 2, certain=False, silent=looks)
 
 
-def test_silence_where_there_is_a_message_is_an_error(monkeypatch, read):
+def test_silence_where_there_is_a_message_is_an_error(monkeypatch):
     """And no end of the rows."""
     monkeypatch.setattr(reading, "PATIENCE", 0)
     with pytest.raises(
@@ -169,7 +124,7 @@ def test_silence_where_there_is_a_message_is_an_error(monkeypatch, read):
         read(0, *(pulsar.Timeout() for _ in range(9)), 1, 2)
 
 
-def test_a_reader_that_begins_anew_gives_each_message_once(read):
+def test_a_reader_that_begins_anew_gives_each_message_once():
     """pulsar-client's does, after it has reconnected in the middle of a batch."""
     assert [0, 1, 2] == read(0, 1, 0, 1, 2)
 
@@ -207,13 +162,13 @@ def test_what_is_answered_from_memory_is_no_answer():
     assert reading._has_more(Reader([1], connected=False)) is None
 
 
-def test_a_reader_that_was_closed(read):
+def test_a_reader_that_was_closed():
     """The error is pulsar-client's own."""
     with pytest.raises(pulsar.AlreadyClosed):
         read(0, pulsar.AlreadyClosed())
 
 
-def test_a_first_message_that_is_gone(read):
+def test_a_first_message_that_is_gone():
     """If it has to be there, this is an error; so is an end that is gone."""
     whole = {"whole": True}
     assert [1, 2] == read(1, 2, first=MessagePosition(7, 1), **whole)
@@ -224,6 +179,6 @@ def test_a_first_message_that_is_gone(read):
     assert [0, 1] == read(0, 1, 3)
 
 
-def test_an_end_that_is_not_known(read):
-    """It is behind every message, and greater than the numbers of the extension module."""
+def test_an_end_that_is_not_known():
+    """It is behind every message."""
     assert [0, 1, 2] == read(0, 1, 2, position=END, certain=False)
