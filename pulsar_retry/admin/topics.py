@@ -1,4 +1,4 @@
-"""Requests about namespaces and topics, and about the compaction of topics."""
+"""Requests about namespaces and topics."""
 
 from __future__ import annotations
 
@@ -162,18 +162,6 @@ class Topics:
         With *applied*, the namespace's or the broker's policy is returned if the topic has none.
         """
         return self._transport.json("GET", topic_path(topic, name), applied=applied)
-
-    def compact(self, topic: str) -> None:
-        """Start the compaction of a single topic. A running compaction continues.
-
-        Raises:
-            AdminConflictError: a compaction is running.
-        """
-        self._transport.json("PUT", topic_path(topic, "compaction"))
-
-    def compaction(self, topic: str) -> str:
-        """Return ``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``."""
-        return str(self._transport.json("GET", topic_path(topic, "compaction"))["status"])
 
 
 def _path_of(namespace: str) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 
 from pulsar_retry.admin.client import AdminClient
-from pulsar_retry.client import Client
 from pulsar_retry.errors import (
     AdminNotFoundError,
     PulsarRetryError,
@@ -25,7 +24,7 @@ from pulsar_retry.replay.seeking.seek import GRACE, client_of, letters_of, surve
 from pulsar_retry.replay.seeking.survey import Surveyed, survey_partition
 from pulsar_retry.replay.snapshots.policies import kept_for, oldest
 from pulsar_retry.replay.snapshots.restore import Restore
-from pulsar_retry.replay.snapshots.store import MAX_PROPERTY, Store
+from pulsar_retry.replay.snapshots.store import Store
 from pulsar_retry.replay.snapshots.value import (
     READY,
     Capture,
@@ -126,7 +125,8 @@ class Snapshot:
         Raises:
             ConfigError: an argument is invalid.
             SeekError: the subscription does not exist.
-            SnapshotError: the name is taken, or the snapshot would expire in less than an hour.
+            SnapshotError: the name is taken, the snapshot would expire in less than an hour, or it
+                would be too large.
         """
         now = clock()
         called = made_up_name(now) if name is None else checked_name(name)
@@ -239,8 +239,9 @@ class Snapshot:
             _prune(store, self.topic, clock())
             manifest = self._current(store)
             captures = store.captures(manifest)
-            restore = Restore(store.client(), store.admin, manifest, captures, target, wait)
-            return restore.run(dry_run=dry_run)
+            with client_of(self.cluster) as client:
+                restore = Restore(client, store.admin, manifest, captures, target, wait)
+                return restore.run(dry_run=dry_run)
 
     def update_labels(
         self, labels: Mapping[str, str], *, clock: Callable[[], datetime] = _now
@@ -321,17 +322,8 @@ def _capture(admin: AdminClient, topic: str, manifest: Manifest) -> Capture:
 
 @contextlib.contextmanager
 def _store(cluster: Cluster) -> Iterator[Store]:
-    """Yield a store whose client is opened when it is needed."""
-    with contextlib.ExitStack() as opened:
-        admin = opened.enter_context(cluster.admin())
-        clients: list[Client] = []
-
-        def client() -> Client:
-            if not clients:
-                clients.append(opened.enter_context(client_of(cluster)))
-            return clients[0]
-
-        yield Store(admin, client, MAX_PROPERTY)
+    with cluster.admin() as admin:
+        yield Store(admin)
 
 
 def _prune(store: Store, topic: str, now: datetime) -> list[Manifest]:

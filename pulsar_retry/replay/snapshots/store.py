@@ -9,24 +9,20 @@ last, so that unfinished snapshots can be found by it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from datetime import datetime
 
 import attrs
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
-from pulsar_retry.client import Client
 from pulsar_retry.errors import AdminConflictError, AdminNotFoundError, SnapshotError
 from pulsar_retry.replay.ack_state import EntryPlace
-from pulsar_retry.replay.snapshots.chunks import LargeValues
 from pulsar_retry.replay.snapshots.value import DELETING, PIN, Capture, Manifest
 
 _MANIFEST, _CAPTURE = "manifest", "capture"
-#: Stands for a capture that is too large for a property and is in the compacted topic.
-_LARGE = "large"
-#: The largest capture in a property, in bytes. The broker keeps properties in its metadata store.
-MAX_PROPERTY = 32 * 1024
+#: The largest capture in bytes. The broker keeps properties in its metadata store, which usually
+#: has a limit of 1 MiB.
+MAX_CAPTURE = 256 * 1024
 
 
 @attrs.frozen
@@ -35,13 +31,9 @@ class Store:
 
     Attributes:
         admin: The REST API.
-        client: Returns a client, which is opened when it is needed.
-        max_property: Longer captures go to the compacted topic.
     """
 
     admin: AdminClient
-    client: Callable[[], Client]
-    max_property: int
 
     def manifests(self, topic: str) -> list[Manifest]:
         """Return the snapshots of a main topic, finished or not, oldest first.
@@ -84,9 +76,19 @@ class Store:
             self.admin.subscriptions.create(topic, manifest.pin, at=Position(*marks[topic]))
 
     def save(self, manifest: Manifest, captures: dict[str, Capture]) -> None:
-        """Store the captures, and then the *manifest*, which marks them as complete."""
+        """Store the captures, and then the *manifest*, which marks them as complete.
+
+        Raises:
+            SnapshotError: a capture is too large.
+        """
         first, *_ = manifest.main_topics
-        kept = {topic: self._kept(manifest, topic, one) for topic, one in captures.items()}
+        kept = {topic: one.encode() for topic, one in captures.items()}
+        for topic, text in kept.items():
+            if len(text) > MAX_CAPTURE:
+                raise SnapshotError(
+                    f"{topic}: too many messages are acknowledged behind others that are not: the "
+                    f"snapshot would take {len(text)} bytes, and at most {MAX_CAPTURE} are kept"
+                )
         for topic, text in kept.items():
             if topic != first:
                 self.admin.subscriptions.set_properties(topic, manifest.pin, {_CAPTURE: text})
@@ -113,8 +115,6 @@ class Store:
                 raise SnapshotError(
                     f"snapshot {manifest.name!r} of {manifest.topic} has lost its part on {topic}"
                 ) from None
-            if text == _LARGE:
-                text = self._large(manifest).get(_key(manifest, topic))
             found[topic] = Capture.decode(text)
         return found
 
@@ -125,9 +125,6 @@ class Store:
             self.rewrite(attrs.evolve(manifest, state=DELETING))
         for topic in (*others, first):
             with contextlib.suppress(AdminNotFoundError):
-                properties = self.admin.subscriptions.properties(topic, manifest.pin)
-                if properties.get(_CAPTURE) == _LARGE:
-                    self._large(manifest).delete(_key(manifest, topic))
                 self.admin.subscriptions.delete(topic, manifest.pin, force=True)
 
     def prune(self, topic: str, now: datetime) -> list[Manifest]:
@@ -137,20 +134,6 @@ class Store:
             self.delete(each)
         return over
 
-    def _kept(self, manifest: Manifest, topic: str, capture: Capture) -> str:
-        text = capture.encode()
-        if len(text) <= self.max_property:
-            return text
-        self._large(manifest).put(_key(manifest, topic), text)
-        return _LARGE
-
     def _write(self, manifest: Manifest, capture: str) -> None:
         properties = {_MANIFEST: manifest.encode(), _CAPTURE: capture}
         self.admin.subscriptions.set_properties(manifest.main_topics[0], manifest.pin, properties)
-
-    def _large(self, manifest: Manifest) -> LargeValues:
-        return LargeValues(self.client(), self.admin, manifest.topic)
-
-
-def _key(manifest: Manifest, topic: str) -> str:
-    return f"{topic}/{manifest.name}"
