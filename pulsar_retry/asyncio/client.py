@@ -6,9 +6,7 @@ import contextlib
 import inspect
 import re
 import weakref
-from collections.abc import Callable, Sequence
-from functools import WRAPPER_ASSIGNMENTS, wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Self
 
 import pulsar
 import pulsar.asyncio
@@ -17,6 +15,7 @@ from pulsar_retry import client as threaded
 from pulsar_retry.asyncio.bridge import Pool
 from pulsar_retry.asyncio.consumer import Consumer
 from pulsar_retry.asyncio.delivery import Delivery
+from pulsar_retry.asyncio.signatures import taking
 from pulsar_retry.asyncio.subscriber import Subscriber
 from pulsar_retry.consumer.arguments import SubscribeArguments
 from pulsar_retry.errors import ConfigError
@@ -24,36 +23,11 @@ from pulsar_retry.pull.delivery import hand_back_all
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.results import Opener
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 _ARGUMENTS = inspect.signature(SubscribeArguments)
 
 #: How many pulls can wait for messages at a time. They have threads of their own, because other
 #: calls must not wait for them.
 _MOST_PULLS = 64
-
-
-def _taking(
-    original: Callable[Concatenate[Any, P], Any], assigned: Sequence[str] = WRAPPER_ASSIGNMENTS
-) -> Callable[
-    [Callable[Concatenate[Client, ...], R]],
-    Callable[Concatenate[Client, P], R],
-]:
-    """Give a method the parameters and docstring of *original*, but keep its return type.
-
-    *assigned* are the attributes of *original* that it gets besides.
-    """
-
-    def decorate(
-        method: Callable[Concatenate[Client, ...], R],
-    ) -> Callable[Concatenate[Client, P], R]:
-        returns = inspect.signature(method).return_annotation
-        taking: Any = wraps(original, assigned)(method)
-        taking.__signature__ = inspect.signature(original).replace(return_annotation=returns)
-        return cast("Callable[Concatenate[Client, P], R]", taking)
-
-    return decorate
 
 
 class Client(pulsar.asyncio.Client):
@@ -66,7 +40,7 @@ class Client(pulsar.asyncio.Client):
 
     _client: Any
 
-    @_taking(pulsar.Client.__init__)
+    @taking(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._begin(threaded.Client(*args, **kwargs))
 
@@ -79,25 +53,25 @@ class Client(pulsar.asyncio.Client):
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         fork.guard(self, "_client")
 
-    @_taking(pulsar.asyncio.Client.create_producer)
+    @taking(pulsar.asyncio.Client.create_producer)
     async def create_producer(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Producer:  # noqa: D102 - wrapped
         producer = await super().create_producer(*args, **kwargs)
         fork.guard(producer, "_producer")
         return producer
 
-    @_taking(pulsar.asyncio.Client.create_reader)
+    @taking(pulsar.asyncio.Client.create_reader)
     async def create_reader(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Reader:  # noqa: D102 - wrapped
         reader = await super().create_reader(*args, **kwargs)
         fork.guard(reader, "_reader")
         return reader
 
-    @_taking(pulsar.Client.create_table_view)
+    @taking(pulsar.Client.create_table_view)
     async def create_table_view(self, *args: Any, **kwargs: Any) -> pulsar.TableView:  # noqa: D102 - wrapped
         return await self._pool.run(
             lambda: self._inner.create_table_view(*args, **kwargs), dropped=_close
         )
 
-    @_taking(SubscribeArguments.__init__, assigned=())
+    @taking(SubscribeArguments.__init__, assigned=())
     async def subscribe(self, *args: Any, **kwargs: Any) -> Consumer:  # noqa: D417 - see the other
         """Subscribe, as `pulsar.asyncio.Client.subscribe` does, with support for letters.
 
@@ -129,11 +103,11 @@ class Client(pulsar.asyncio.Client):
         self._consumers.add(consumer)
         return consumer
 
-    @_taking(threaded.Client.subscriber)
+    @taking(threaded.Client.subscriber)
     def subscriber(self, *args: Any, **kwargs: Any) -> Subscriber:  # noqa: D102 - wrapped
         return Subscriber(self._inner.subscriber(*args, **kwargs))
 
-    @_taking(threaded.Client.pull)
+    @taking(threaded.Client.pull)
     async def pull(self, *args: Any, **kwargs: Any) -> list[Delivery]:  # noqa: D102 - wrapped
         deliveries = await self._pulls.run(
             lambda: self._inner.pull(*args, **kwargs), dropped=hand_back_all

@@ -14,6 +14,7 @@ import pulsar.asyncio
 from pulsar_retry.asyncio.arrivals import Arrivals
 from pulsar_retry.asyncio.bridge import Bridge, Pool
 from pulsar_retry.asyncio.failing import failure, translating_errors
+from pulsar_retry.asyncio.signatures import taking
 from pulsar_retry.consumer import consumer as threaded
 from pulsar_retry.consumer.handoff.lists import raise_failures
 from pulsar_retry.consumer.handoff.making import handed_on
@@ -41,7 +42,8 @@ class Consumer(pulsar.asyncio.Consumer):
         arrivals: Receives. For the client; applications have no use for it.
 
     Each method works as the method of `pulsar_retry.Consumer` with the same name. A task that is
-    cancelled while it awaits one of them loses no message.
+    cancelled while it awaits one of them loses no message: a hand-off or closing that has begun
+    continues, or the message is redelivered. Acknowledgements and nacks never wait.
     """
 
     _consumer: Any
@@ -137,65 +139,29 @@ class Consumer(pulsar.asyncio.Consumer):
         except pulsar.PulsarException as error:
             raise failure(error) from None
 
-    async def acknowledge_cumulative(self, message: MessageOrId) -> None:
-        """Acknowledge everything up to *message* on the topic that it came from.
-
-        See `pulsar_retry.Consumer.acknowledge_cumulative`. It never waits.
-
-        Raises:
-            pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.
-        """
+    @taking(threaded.Consumer.acknowledge_cumulative)
+    async def acknowledge_cumulative(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
         with translating_errors():
-            self._inner.acknowledge_cumulative(message)
+            self._inner.acknowledge_cumulative(*args, **kwargs)
 
-    async def negative_acknowledge(
-        self, message: MessageOrId, *, delay: Duration | None = None
-    ) -> None:
-        """Have *message* redelivered later; see `pulsar_retry.Consumer.negative_acknowledge`.
-
-        It does not wait for the broker.
-
-        Args:
-            message: A message or an id.
-            delay: Seconds or a timedelta; 0 means now. None: the delay of ``negative_ack_backoff``,
-                or else ``negative_ack_redelivery_delay_ms``.
-
-        Raises:
-            ConfigError: *delay* is invalid.
-            TypeError: *message* is neither a message nor a message id.
-        """
+    @taking(threaded.Consumer.negative_acknowledge)
+    async def negative_acknowledge(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
         with translating_errors():
-            self._inner.negative_acknowledge(message, delay=delay)
+            self._inner.negative_acknowledge(*args, **kwargs)
 
-    async def reconsume_later(
-        self,
-        message: pulsar.Message | list[pulsar.Message] | tuple[pulsar.Message, ...],
-        *,
-        delay: Duration | None = None,
-        level: int | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> None:
-        """Publish *message* as a retry letter and acknowledge it; the letter arrives after a delay.
-
-        Arguments and errors are those of `pulsar_retry.Consumer.reconsume_later`. The call returns
-        when the letter is published and the original is acknowledged. If it is cancelled, the
-        hand-off continues, or the message is redelivered.
-        """
+    @taking(threaded.Consumer.reconsume_later)
+    async def reconsume_later(self, message: Any, **how: Any) -> None:  # noqa: D102 - wrapped
         if isinstance(message, list | tuple):
-            await self._reconsume_all(message, delay, level, properties)
+            await self._reconsume_all(message, **how)
         else:
-            await (
-                await self.reconsume_later_async(
-                    message, delay=delay, level=level, properties=properties
-                )
-            )
+            await (await self.reconsume_later_async(message, **how))
 
     async def _reconsume_all(
         self,
         messages: Sequence[pulsar.Message],
-        delay: Duration | None,
-        level: int | None,
-        properties: Mapping[str, str] | None,
+        delay: Duration | None = None,
+        level: int | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         """Do what `reconsume_later` does with a list."""
         self._outbox.delay_request(delay, level)
@@ -257,41 +223,16 @@ class Consumer(pulsar.asyncio.Consumer):
         letter = self._outbox.retry_letter(message, delay, level, properties)
         return await self._hand_on(message, letter)
 
-    async def reconsume_later_cumulative(
-        self,
-        message: pulsar.Message,
-        *,
-        delay: Duration | None = None,
-        level: int | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> None:
-        """Publish *message* as a retry letter and acknowledge everything up to it.
-
-        See `pulsar_retry.Consumer.reconsume_later_cumulative`. If the call is cancelled, nothing
-        before *message* is acknowledged.
-        """
+    @taking(threaded.Consumer.reconsume_later_cumulative)
+    async def reconsume_later_cumulative(self, message: Any, **how: Any) -> None:  # noqa: D102 - wrapped
         acknowledge = self._handle.cumulatively(message)
-        await self.reconsume_later(message, delay=delay, level=level, properties=properties)
+        await self.reconsume_later(message, **how)
         with translating_errors():
             acknowledge()
 
-    async def dead_letter(
-        self,
-        message: pulsar.Message,
-        *,
-        reason: str = "rejected",
-        error: BaseException | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> None:
-        """Publish *message* to the dead-letter topic now and acknowledge it.
-
-        Arguments and errors are those of `pulsar_retry.Consumer.dead_letter`. Cancelling has the
-        same effect as for `reconsume_later`.
-        """
-        ended = await self.dead_letter_async(
-            message, reason=reason, error=error, properties=properties
-        )
-        await ended
+    @taking(threaded.Consumer.dead_letter)
+    async def dead_letter(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+        await (await self.dead_letter_async(*args, **kwargs))
 
     async def dead_letter_async(
         self,
@@ -331,14 +272,11 @@ class Consumer(pulsar.asyncio.Consumer):
         self._bridge.check()
         self._inner.redeliver_unacknowledged_messages()
 
-    async def seek(self, messageid: pulsar.MessageId | _pulsar.MessageId | int) -> None:
-        """Move the subscription to a message id or a time (milliseconds since 1970).
-
-        Only the topic is moved. The retry letters stay as they are.
-        """
+    @taking(threaded.Consumer.seek)
+    async def seek(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
         self._bridge.check()
         async with self.arrivals.paused():  # else a message of before could come after it
-            await self._pool.run(self._inner.seek, messageid)
+            await self._pool.run(lambda: self._inner.seek(*args, **kwargs))
 
     async def get_last_message_id(self) -> _pulsar.MessageId:
         """Return the id of the last message of the topic."""
@@ -354,12 +292,8 @@ class Consumer(pulsar.asyncio.Consumer):
         """Tell whether the consumer is connected to the brokers of both topics."""
         return bool(self._inner.is_connected())
 
-    async def unsubscribe(self) -> None:
-        """Remove the subscription from all its topics, after the letters in flight are done.
-
-        Raises:
-            pulsar.PulsarException: the broker refused. The consumer can still be used.
-        """
+    @taking(threaded.Consumer.unsubscribe)
+    async def unsubscribe(self) -> None:  # noqa: D102 - wrapped
         self._bridge.check()
         await self._pool.run(self._inner.unsubscribe)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pulsar_retry.asyncio.bridge import Pool
 from pulsar_retry.asyncio.failing import translating_errors
-from pulsar_retry.policy.durations import Duration
+from pulsar_retry.asyncio.signatures import taking
 from pulsar_retry.pull import delivery as threaded
 
 
@@ -27,33 +29,25 @@ class Delivery:
     def __repr__(self) -> str:
         return repr(self._inner)
 
-    async def ack(self) -> None:
-        """Acknowledge the message. It never waits."""
+    @taking(threaded.Delivery.ack)
+    async def ack(self) -> None:  # noqa: D102 - wrapped
         with translating_errors():
             self._inner.ack()
 
-    async def nack(
-        self,
-        *,
-        delay: Duration | None = None,
-        level: int | None = None,
-        error: Exception | None = None,
-    ) -> None:
-        """Have the message redelivered, or dead-lettered if this was its last attempt."""
-        await self._pool.run(lambda: self._inner.nack(delay=delay, level=level, error=error))
+    @taking(threaded.Delivery.nack)
+    async def nack(self, **how: Any) -> None:  # noqa: D102 - wrapped
+        await self._pool.run(lambda: self._inner.nack(**how))
 
-    async def dead_letter(
-        self, reason: str = "rejected", *, error: Exception | None = None
-    ) -> None:
-        """Move the message to the dead-letter topic now."""
-        await self._pool.run(lambda: self._inner.dead_letter(reason, error=error))
+    @taking(threaded.Delivery.dead_letter)
+    async def dead_letter(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+        await self._pool.run(lambda: self._inner.dead_letter(*args, **kwargs))
 
-    async def modify(self, seconds: Duration) -> None:
-        """Let the lease end this many seconds from now (Pub/Sub's ``modify_ack_deadline``)."""
+    @taking(threaded.Delivery.modify)
+    async def modify(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
         with translating_errors():
-            self._inner.modify(seconds)
+            self._inner.modify(*args, **kwargs)
 
-    async def hand_back(self) -> None:
-        """Have the message redelivered at once; this does not count as an attempt."""
+    @taking(threaded.Delivery.hand_back)
+    async def hand_back(self) -> None:  # noqa: D102 - wrapped
         with translating_errors():
             self._inner.hand_back()

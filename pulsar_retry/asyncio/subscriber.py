@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from pulsar_retry.asyncio.bridge import Bridge
 from pulsar_retry.asyncio.failing import failure
+from pulsar_retry.asyncio.signatures import taking
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull import subscriber as threaded
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.report import Report, StopMode, checked_mode
@@ -56,21 +56,8 @@ class Subscriber:
             raise failure(refusal) from refusal.__cause__
         return self
 
-    async def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:
-        """Run until SIGTERM, SIGINT or `stop`, then stop as *mode* and *timeout* say.
-
-        A second SIGINT abandons the messages that are still in hand; another SIGTERM is only
-        logged. Signals are handled if the event loop runs on the main thread. The previous handlers
-        are restored at the end. If the call is cancelled, it stops in the same way, and then raises
-        `asyncio.CancelledError`. If it is cancelled again, it abandons the messages in hand.
-
-        Returns:
-            The report.
-
-        Raises:
-            ConfigError: an argument is invalid.
-            Exception: the error that has ended the subscription.
-        """
+    @taking(threaded.Subscriber.run)
+    async def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:  # noqa: D102 - wrapped
         checked_mode(mode, timeout)
         told = Requests(self._course.ask, mode, timeout).told
         loop = asyncio.get_running_loop()
@@ -83,24 +70,8 @@ class Subscriber:
                 raise
             return await self.result()
 
-    async def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:
-        """Stop, and wait until the subscriber has ended; see `pulsar_retry.Subscriber.stop`.
-
-        If the call is cancelled, stopping continues.
-
-        Args:
-            mode: ``"drain"``, ``"hand_back"`` or ``"abandon"``.
-            timeout: Seconds, or a timedelta, for the first two modes. After it the rest is
-                abandoned.
-
-        Returns:
-            The report. None if the subscriber was not started, if its own handler calls this (a
-            handler cannot wait for itself), or if it has ended by itself; then `result` has the
-            reason.
-
-        Raises:
-            ConfigError: an argument is invalid.
-        """
+    @taking(threaded.Subscriber.stop)
+    async def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:  # noqa: D102 - wrapped
         checked_mode(mode, timeout)
         if self._bridge is None:
             return None
@@ -110,32 +81,16 @@ class Subscriber:
         await self._until_the_end()
         return self._course.report
 
-    def pause(self, reason: str = "paused") -> None:
-        """Begin no more messages until `resume`; see `pulsar_retry.Subscriber.pause`.
+    @taking(threaded.Subscriber.pause)
+    def pause(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+        self._inner.pause(*args, **kwargs)
 
-        Args:
-            reason: Why, in words, for the health.
-
-        Raises:
-            ConfigError: *reason* is not text, or is blank.
-        """
-        self._inner.pause(reason)
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
+    @taking(threaded.Subscriber.resume)
+    def resume(self) -> None:  # noqa: D102 - wrapped
         self._inner.resume()
 
-    async def result(self, timeout: Duration | None = None) -> Report:
-        """Wait until the subscription has ended, and return the report.
-
-        Args:
-            timeout: Seconds, or a timedelta; None: no limit.
-
-        Raises:
-            TimeoutError: the subscription is still running.
-            RuntimeError: the subscriber was not started.
-            Exception: the error that has ended the subscription, if `stop` has not.
-        """
+    @taking(threaded.Subscriber.result)
+    async def result(self, timeout: Duration | None = None) -> Report:  # noqa: D102 - wrapped
         wait = None if timeout is None else seconds("timeout", timeout)
         if self._bridge is None:
             raise RuntimeError(threaded.NOT_STARTED)
@@ -156,13 +111,9 @@ class Subscriber:
         """The health: a state, and a description of the problem."""
         return self._inner.health
 
-    def update_policy(self, retry_policy: RetryPolicy) -> None:
-        """Use another policy for failures from now on; see `pulsar_retry.Subscriber`.
-
-        Raises:
-            ConfigError: *retry_policy* is not a policy.
-        """
-        self._inner.update_policy(retry_policy)
+    @taking(threaded.Subscriber.update_policy)
+    def update_policy(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+        self._inner.update_policy(*args, **kwargs)
 
     @property
     def in_hand(self) -> tuple[int, int]:
