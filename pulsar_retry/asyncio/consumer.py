@@ -38,12 +38,12 @@ class Consumer(pulsar.asyncio.Consumer):
     ``async for message in consumer`` receives until the consumer is closed. ``async with consumer``
     closes it.
 
-    Attributes:
-        arrivals: Receives. For the client; applications have no use for it.
-
     Each method works as the method of `pulsar_retry.Consumer` with the same name. A task that is
     cancelled while it awaits one of them loses no message: a hand-off or closing that has begun
     continues, or the message is redelivered. Acknowledgements and nacks never wait.
+
+    Attributes:
+        arrivals: Receives. For the client; applications have no use for it.
     """
 
     _consumer: Any

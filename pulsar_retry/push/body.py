@@ -54,7 +54,8 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 Header = tuple[bytes, bytes]
 _USER_AGENT = (b"User-Agent", f"pulsar-retry/{__version__}".encode())
-_WRAPPED = (b"Content-Type", b"application/json")
+#: The header of a wrapped body.
+JSON_CONTENT = (b"Content-Type", b"application/json")
 
 
 @attrs.frozen
@@ -204,11 +205,6 @@ def common_headers(message: Pushed, attempt: int) -> list[Header]:
         (b"Idempotency-Key", _quoted(message.key)),
         (b"X-Pulsar-Retry-Attempt", str(attempt).encode()),
     ]
-
-
-def wrapped_headers() -> list[Header]:
-    """Return the headers of a wrapped body."""
-    return [_WRAPPED]
 
 
 def unwrapped_headers(

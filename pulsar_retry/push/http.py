@@ -451,7 +451,7 @@ class Poster:
         again = asyncio.get_running_loop().call_later
         self._sweeping = again(_IDLE, self._sweep) if self._idle else None
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Close all idle connections now, and the others after their requests."""
         self._is_closed = True
         if self._sweeping is not None:

@@ -15,12 +15,12 @@ from pulsar_retry.policy.decide import NOT_RETRYABLE
 from pulsar_retry.policy.outcomes import Reject
 from pulsar_retry.pull.workers.loop import RECIPIENT, RETRIES_IN_PLACE
 from pulsar_retry.push.body import (
+    JSON_CONTENT,
     Header,
     Pushed,
     common_headers,
     unwrapped_headers,
     wrapped,
-    wrapped_headers,
 )
 from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.form import Form
@@ -43,6 +43,7 @@ class Pusher:
     last one. `change` and `give_up` may be called on any thread.
 
     Attributes:
+        poster: The current target of requests.
         ready: Called when it is entered.
     """
 
@@ -71,7 +72,7 @@ class Pusher:
         self._tells_attempt = tells_attempt
         self._of_letters = of_letters
         self._dead_letter_statuses = dead_letter_statuses
-        self._poster = poster
+        self.poster = poster
         self._pacer = pacer
         self._form = form
         self._counters = counters
@@ -82,11 +83,6 @@ class Pusher:
         self.ready: Callable[[], object] | None = None
         counters.attach(self)
 
-    @property
-    def poster(self) -> Poster:
-        """The current target of requests."""
-        return self._poster
-
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         if self.ready is not None:
@@ -94,10 +90,8 @@ class Pusher:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        try:
-            await self._poster.aclose()
-        finally:
-            self._has_left.set()
+        self.poster.close()
+        self._has_left.set()
 
     async def __call__(self, message: Any) -> None:
         """Push *message*.
@@ -112,7 +106,7 @@ class Pusher:
         self._at_work.add(task)
         ticket = self._pacer.begin()
         try:
-            poster = self._poster
+            poster = self.poster
             body, headers = self._request(message)
             token = self._token(poster)
             if token:
@@ -146,7 +140,7 @@ class Pusher:
         headers = common_headers(pushed, attempt)
         if form.wrapped:
             body = wrapped(pushed, subscription, attempt if self._tells_attempt else None)
-            headers += wrapped_headers()
+            headers.append(JSON_CONTENT)
         else:
             body = pushed.data or b""
             own, left_out = unwrapped_headers(
@@ -185,9 +179,9 @@ class Pusher:
 
     def change(self, poster: Poster) -> None:
         """Post to another endpoint from now on; outstanding requests are not affected."""
-        before, self._poster = self._poster, poster
+        before, self.poster = self.poster, poster
         self._pacer.begin_anew()
-        self._on_loop(lambda: _spawn(before.aclose()))
+        self._on_loop(before.close)
 
     def give_up(self, timeout: float) -> None:
         """Break off all outstanding requests; wait until the connections are closed."""
@@ -200,12 +194,3 @@ class Pusher:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(act)
-
-
-_closing: set[asyncio.Task[None]] = set()
-
-
-def _spawn(coroutine: Any) -> None:
-    task = asyncio.get_running_loop().create_task(coroutine)
-    _closing.add(task)
-    task.add_done_callback(_closing.discard)

@@ -22,7 +22,6 @@ from jwt.utils import base64url_encode
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.serving import Page
 from pulsar_retry.policy.checks import not_blank
-from pulsar_retry.policy.durations import Duration, seconds
 
 ALGORITHM = "RS256"
 #: The issuer in Google's tokens, which existing receivers check.
@@ -69,7 +68,6 @@ class ServiceAccount:
         key_id: str | None = None,
         subject: str | None = None,
         issuer: str = ISSUER,
-        lifetime: Duration = _LIFETIME,
         others: Iterable[ServiceAccount] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -81,8 +79,6 @@ class ServiceAccount:
             key_id: The ``kid`` of tokens. None means the thumbprint of the key (RFC 7638).
             subject: The ``sub`` and ``azp`` claims. None means the email.
             issuer: The ``iss`` claim. The default is Google's, which receivers expect.
-            lifetime: How long a token is valid, as seconds or a timedelta: more than 300 s, up to
-                3600 s.
             others: Accounts with the next key or the last one. Their public keys are published,
                 too; they do not sign.
             clock: Returns the seconds since 1970.
@@ -92,11 +88,6 @@ class ServiceAccount:
         """
         for name, value in {"email": email, "issuer": issuer}.items():
             not_blank(name, value)
-        self._lifetime = seconds("lifetime", lifetime)
-        shortest = _MARGIN + _BACKDATED
-        if not shortest < self._lifetime <= _LIFETIME:
-            accepted = f"more than {shortest:g} seconds, up to {_LIFETIME:g}"
-            raise ConfigError.bad("lifetime", lifetime, accepted)
         self._key = _Key.of(private_key, key_id)
         self._published = (self._key, *(each._key for each in _accounts(others)))  # noqa: SLF001 - of this class
         if len({each.id for each in self._published}) < len(self._published):
@@ -115,7 +106,6 @@ class ServiceAccount:
         path: str | Path,
         *,
         issuer: str = ISSUER,
-        lifetime: Duration = _LIFETIME,
         others: Iterable[ServiceAccount] = (),
     ) -> Self:
         """Read the key file of a service account (Google's JSON format).
@@ -137,7 +127,6 @@ class ServiceAccount:
             key_id=content.get("private_key_id"),
             subject=content.get("client_id"),
             issuer=issuer,
-            lifetime=lifetime,
             others=others,
         )
 
@@ -151,7 +140,7 @@ class ServiceAccount:
                 self._tokens.pop(audience, None)  # so that it becomes the newest
                 if len(self._tokens) == _MOST_AUDIENCES:
                     del self._tokens[next(iter(self._tokens))]
-                self._tokens[audience] = (now - _BACKDATED + self._lifetime, token)
+                self._tokens[audience] = (now - _BACKDATED + _LIFETIME, token)
             return token
 
     def jwks(self) -> dict[str, Any]:
@@ -184,7 +173,7 @@ class ServiceAccount:
             "azp": self._subject,
             "email": self._email,
             "email_verified": True,
-            "exp": issued + int(self._lifetime),
+            "exp": issued + int(_LIFETIME),
             "iat": issued,
             "iss": self._issuer,
             "sub": self._subject,

@@ -16,7 +16,7 @@ import pulsar.asyncio
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.push.body import Pushed, common_headers, wrapped, wrapped_headers
+from pulsar_retry.push.body import JSON_CONTENT, Pushed, common_headers, wrapped
 from pulsar_retry.push.endpoint import PushEndpoint
 from pulsar_retry.push.http import Poster
 from support.benchmarks.comparing import Stopwatch, compare
@@ -77,7 +77,7 @@ def poster_to(url: str) -> Poster:
 
 async def post(poster: Poster, message: Pushed, body: bytes | None = None) -> None:
     """Post a message, as the dispatcher does."""
-    headers = [*common_headers(message, 1), *wrapped_headers()]
+    headers = [*common_headers(message, 1), JSON_CONTENT]
     assert (await poster.post(body or wrapped(message, NAME, None), headers)).is_ack
 
 
@@ -98,7 +98,7 @@ def bare(url: str, concurrency: int, timed: Timed) -> Stopwatch:
         )
 
         async def ask() -> None:
-            headers = [*common_headers(message, 1), *wrapped_headers()]
+            headers = [*common_headers(message, 1), JSON_CONTENT]
             response = await pool.request("POST", url, headers=headers, content=body)
             assert response.status == 204
 
@@ -120,7 +120,7 @@ def own_connections(url: str, concurrency: int, timed: Timed) -> Stopwatch:
         poster = poster_to(url)
         with watch:
             await at_once(concurrency, MESSAGES, lambda: timed.take(post(poster, message, body)))
-        await poster.aclose()
+        poster.close()
 
     asyncio.run(main())
     return watch
@@ -142,7 +142,7 @@ def by_hand(url: str, concurrency: int, service_url: str, topic: str) -> Stopwat
                 await consumer.acknowledge(message)
 
             await at_once(concurrency, MESSAGES, work)
-        await poster.aclose()
+        poster.close()
         await client.close()
 
     asyncio.run(main())

@@ -92,7 +92,7 @@ def test_an_endpoint_that_echoes_the_request():
         try:
             return await poster.post(body, [(b"Authorization", f"Bearer {token}".encode())])
         finally:
-            await poster.aclose()
+            poster.close()
 
     with Receiver(echoed) as receiver:
         path = "hooks/T012345678?token=s3cr3t-value"

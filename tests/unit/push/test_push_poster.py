@@ -31,7 +31,7 @@ def asked(
         try:
             return await use(poster)
         finally:
-            await poster.aclose()
+            poster.close()
 
     return asyncio.run(main())
 
@@ -291,7 +291,7 @@ def spoken(
             await said.wait()
             said.clear()
             await asyncio.sleep(0.1)  # it has come
-        await poster.aclose()
+        poster.close()
         server.close()
         await asyncio.sleep(0.05)  # the server's side of the connections ends
         return answers
@@ -382,7 +382,7 @@ def unread(
         url = f"http{'s' if tls else ''}://localhost:{server.sockets[0].getsockname()[1]}/"
         poster = Poster(PushEndpoint.of(url), deadline=60.0, tls=ours)
         answers = [await poster.post(body, []) for _ in range(2)]
-        await poster.aclose()
+        poster.close()
         server.close()
         over.set()
         await asyncio.sleep(0.05)  # the server's side of the connections ends
@@ -481,7 +481,7 @@ def test_the_host_of_long_and_of_foreign_names(host, monkeypatch):
         endpoint = PushEndpoint.of(f"http://{host}:{port}/", allow_http=True)
         poster = Poster(endpoint, deadline=20.0)
         answered = await poster.post(b"{}", [])
-        await poster.aclose()
+        poster.close()
         return answered
 
     with Receiver() as receiver:

@@ -344,8 +344,6 @@ def test_clock_skew(verifier, account):
         {"private_key": pem(EC_KEY)},
         {"private_key": pem(rsa_key(1024))},
         {"private_key": None},
-        {"lifetime": 300},
-        {"lifetime": 3601},
         {"issuer": ""},
         {"others": "secret"},
         {"others": [ServiceAccount(EMAIL, pem(KEY))]},
