@@ -107,10 +107,6 @@ class Arrivals:
             self._is_paused = False
             self._news.set()
 
-    def end(self) -> None:
-        """Do what `close` does on the event loop. Thread-safe."""
-        self.bridge.post(self.close)
-
     def close(self) -> None:
         """Make all waiting receives raise `pulsar.AlreadyClosed`."""
         self._is_closed = True

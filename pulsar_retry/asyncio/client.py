@@ -140,7 +140,7 @@ class Client(pulsar.asyncio.Client):
             pulsar.AlreadyClosed: the client is closed already.
         """
         for consumer in list(self._consumers):
-            consumer.arrivals.end()
+            consumer.arrivals.bridge.post(consumer.arrivals.close)
         try:
             await self._pool.run(self._inner.close)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -27,7 +28,6 @@ from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.policy.explain import SCHEDULE_SETTINGS
 from pulsar_retry.policy.retry import RetryPolicy, policy_of_texts
 from pulsar_retry.pull.rules.breaker import Breaker
-from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.wire.names import Naming
 
 if TYPE_CHECKING:
@@ -166,43 +166,6 @@ _serve_options = with_options(
 )
 
 
-@attrs.frozen(kw_only=True)
-class _Options:
-    """The options, by their names."""
-
-    cluster: Cluster
-    topics: tuple[str, ...]
-    subscription: str
-    endpoint: str | None
-    endpoint_file: Path | None
-    ack_deadline: str
-    unwrapped: bool
-    write_metadata: bool
-    subscription_name: str | None
-    ordered: bool
-    service_accounts: tuple[Path, ...]
-    audience: str | None
-    max_attempts: str | None
-    max_age: str | None
-    backoff: str | None
-    jitter: str | None
-    max_delivery_attempts: int | None
-    dead_letter_statuses: tuple[int, ...]
-    dead_letter_topic: str | None
-    retry_letter_topic: str | None
-    naming: str
-    pubsub_attributes: bool
-    no_breaker: bool
-    max_outstanding: int
-    max_rate: float | None
-    allow_http: bool
-    ca_file: Path | None
-    renew_after: str
-    listen: str
-    drain_timeout: str
-    as_json: bool
-
-
 @command.command(
     short_help="Post each message to an endpoint until SIGTERM.",
     epilog="""\b
@@ -227,12 +190,12 @@ def serve(**options: Any) -> None:
     the exit code is 0.
     """
     try:
-        _serve(_Options(**options))
+        _serve(SimpleNamespace(**options))
     except ConfigError as error:
         raise by_options(error, click.get_current_context().command, _NAMES) from None
 
 
-def _serve(options: _Options) -> None:
+def _serve(options: SimpleNamespace) -> None:
     try:
         from pulsar_retry.observe.serving import (  # noqa: PLC0415 - for --help's sake
             own_registry,
@@ -268,7 +231,7 @@ def _serve(options: _Options) -> None:
 
 
 def _dispatcher(
-    client: Any, options: _Options, endpoint: str, account: ServiceAccount | None
+    client: Any, options: SimpleNamespace, endpoint: str, account: ServiceAccount | None
 ) -> Dispatcher:
     from pulsar_retry.pull.letters import Letters  # noqa: PLC0415 - likewise
     from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
@@ -308,7 +271,7 @@ def _dispatcher(
 # -- options as values ----------------------------------------------------------------------------
 
 
-def _drain_timeout(options: _Options) -> float:
+def _drain_timeout(options: SimpleNamespace) -> float:
     """Return the seconds to wait for answers, which are as many as an answer may take, or more."""
     deadline, drain = options.ack_deadline, options.drain_timeout
     timeout = seconds_of_text("drain_timeout", drain)
@@ -318,7 +281,7 @@ def _drain_timeout(options: _Options) -> float:
     return timeout
 
 
-def _endpoint(options: _Options) -> str:
+def _endpoint(options: SimpleNamespace) -> str:
     """Return the URL from the command line, from its file, or else from the environment."""
     source = click.get_current_context().get_parameter_source("endpoint")
     by_option = options.endpoint is not None and source is ParameterSource.COMMANDLINE
@@ -336,7 +299,7 @@ def _endpoint(options: _Options) -> str:
     return endpoint
 
 
-def _retry_policy(options: _Options) -> RetryPolicy | None:
+def _retry_policy(options: SimpleNamespace) -> RetryPolicy | None:
     texts = {name: getattr(options, name) for name in SCHEDULE_SETTINGS}
     is_given = any(text is not None for text in texts.values())
     if not is_given and options.retry_letter_topic is not None:
@@ -345,7 +308,7 @@ def _retry_policy(options: _Options) -> RetryPolicy | None:
     return policy_of_texts(texts) if is_given else None
 
 
-def _dead_letter_policy(options: _Options) -> DeadLetterPolicy | None:
+def _dead_letter_policy(options: SimpleNamespace) -> DeadLetterPolicy | None:
     dead, retry = options.dead_letter_topic, options.retry_letter_topic
     if options.max_delivery_attempts is not None:
         policy = DeadLetterPolicy.pubsub(options.max_delivery_attempts)
@@ -355,7 +318,7 @@ def _dead_letter_policy(options: _Options) -> DeadLetterPolicy | None:
     return DeadLetterPolicy(dead_letter_topic=dead, retry_letter_topic=retry)
 
 
-def _account(options: _Options) -> ServiceAccount | None:
+def _account(options: SimpleNamespace) -> ServiceAccount | None:
     from pulsar_retry.push.tokens import ServiceAccount  # noqa: PLC0415 - likewise
 
     if not options.service_accounts:
@@ -377,7 +340,7 @@ def _trust(path: Path | None) -> ssl.SSLContext | None:
 # -- output ---------------------------------------------------------------------------------------
 
 
-def _ready(told: dict[str, Any], options: _Options) -> None:
+def _ready(told: dict[str, Any], options: SimpleNamespace) -> None:
     if options.as_json:
         click.echo(json.dumps({"ready": told}))
     else:
@@ -387,7 +350,7 @@ def _ready(told: dict[str, Any], options: _Options) -> None:
         )
 
 
-def _tell(report: dict[str, Any], options: _Options) -> None:
+def _tell(report: dict[str, Any], options: SimpleNamespace) -> None:
     if options.as_json:
         click.echo(json.dumps({"report": report}))
     else:

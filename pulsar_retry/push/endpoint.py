@@ -17,7 +17,7 @@ _ACCEPTED = "an https:// URL; http:// to loopback, or with allow_http=True"
 #: Characters that a URL must not contain unencoded; urlsplit silently drops some of them.
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 #: Names of services in clusters may contain an underscore.
-_NAME = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*")
+_NAME = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*\.?")
 
 
 @attrs.frozen
@@ -52,8 +52,11 @@ class PushEndpoint:
         Raises:
             ConfigError: the URL is invalid. The message shows no more of it than necessary.
         """
-        if not isinstance(url, str) or _CONTROL.search(url):
-            raise ConfigError.bad("endpoint", _kind(url), _ACCEPTED)
+        if not isinstance(url, str):
+            raise ConfigError.bad("endpoint", url, _ACCEPTED)
+        if _CONTROL.search(url):
+            shown = "a URL with blanks or control characters"
+            raise ConfigError.bad("endpoint", shown, _ACCEPTED)
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -62,18 +65,16 @@ class PushEndpoint:
         except ValueError:  # a UnicodeError is one
             raise ConfigError.bad("endpoint", "a URL that cannot be read", _ACCEPTED) from None
         host, scheme = parts.hostname or "", parts.scheme
-        is_host = host_name(host) or _is_address(host)
-        if scheme not in _PORTS or not is_host or port == 0:
-            raise ConfigError.bad("endpoint", f"{scheme}://{host}", _ACCEPTED)
+        name, shown = host if _is_address(host) else _host_name(host), f"{scheme}://{host}"
+        if scheme not in _PORTS or not name or port == 0:
+            raise ConfigError.bad("endpoint", shown, _ACCEPTED)
         if parts.username is not None or parts.password is not None or parts.fragment:
-            shown = f"{scheme}://{host}"
             accepted = _ACCEPTED + ", without user, password and fragment"
             raise ConfigError.bad("endpoint", shown, accepted)
         if scheme == "http" and not (allow_http or is_loopback_name(host)):
-            raise ConfigError.bad("endpoint", f"http://{host}", _ACCEPTED)
+            raise ConfigError.bad("endpoint", shown, _ACCEPTED)
         target = f"{path}?{query}" if query else path
-        ascii_host = host if _is_address(host) else host.encode("idna").decode("ascii")
-        return cls(url, scheme == "https", ascii_host, port or _PORTS[scheme], target.encode())
+        return cls(url, scheme == "https", name, port or _PORTS[scheme], target.encode())
 
     @property
     def authority(self) -> str:
@@ -90,10 +91,10 @@ class PushEndpoint:
         return f"{self.scheme}://{self.authority}"
 
 
-def host_name(text: str) -> str:
-    """Return a host name as DNS needs it, in lower-case ASCII; empty if *text* is not one."""
+def _host_name(text: str) -> str:
+    """Return a host name as DNS needs it, in ASCII; empty if *text* is not one."""
     try:
-        name = text.encode("idna").decode("ascii").lower().removesuffix(".")
+        name = text.encode("idna").decode("ascii")
     except UnicodeError:
         return ""
     return name if _NAME.fullmatch(name) else ""
@@ -112,10 +113,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _kind(url: object) -> object:
-    return "a URL with blanks or control characters" if isinstance(url, str) else url
 
 
 def refusal(host: str, address: str) -> str | None:
