@@ -242,7 +242,7 @@ class Standalone:
         """
         if not self._secret:
             raise StandaloneError("there are no tokens: start the broker with auth=True")
-        expires = None if lifetime is None else seconds("lifetime", lifetime)
+        expires = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
         return tokens.sign_token(self._secret, role, expires)
 
     def _started(self) -> jvm.GuardedProcess:
