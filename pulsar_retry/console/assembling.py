@@ -42,7 +42,7 @@ class ConsoleOptions:
         namespaces: The namespaces to show, as ``tenant/namespace``.
         every: Seconds between two questions to the broker.
         store: The file; None means one for the cluster, in the user's folder for state.
-        keep: For how many seconds depths and arrivals are kept.
+        keep: For how many seconds arrivals are kept.
         audits: Whether the audit log of each namespace is written.
     """
 

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from pulsar_retry.console.chart import Bars, Chart, bars, chart
+from pulsar_retry.console.chart import Bars, bars
 from pulsar_retry.console.filtering import Query
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.lookup import LetterLookup
@@ -81,7 +81,6 @@ class Pages:
             span=span,
             spans=SPANS,
             bars=self._bars(names, request),
-            lines={each.topic: self._line(each, now - seconds, 120, 28) for each in all_topics},
             top=self.history.top(names, now - seconds, now + 1, _TOP),
             before=self._arrived(names, now - 2 * seconds, now - seconds),
             findings=[each for each in self.watcher.findings if not asked or asked in each.topic],
@@ -89,11 +88,6 @@ class Pages:
             problem=self.watcher.problem,
             running=sum(each.runs for each in self.jobs.all(most=20)),
         )
-
-    def _line(self, topic: LetterTopic, since: float, width: int, height: int) -> Chart | None:
-        now = time.time()
-        samples = self.history.depths(topic.topic, since, (now - since) / width)
-        return chart([*samples, (now, topic.backlog)], width, height)
 
     def _arrived(self, topics: Sequence[str], since: float, until: float) -> int:
         return sum(self.history.arrivals(topics, since, until, 1))
@@ -125,7 +119,6 @@ class Pages:
         contents = self.lookup.contents(
             topic, query.where(), after=params.get("after"), before=params.get("before")
         )
-        _, (seconds, _) = self._span(request)
         owner = self._owner(topic)
         return self.views.page(
             "topic.html",
@@ -135,7 +128,6 @@ class Pages:
             query=query,
             contents=contents,
             owner=owner,
-            line=owner and self._line(owner, time.time() - seconds, _WIDTH, 90),
             bars=self._bars([topic], request),
             span=self._span(request)[0],
             spans=SPANS,

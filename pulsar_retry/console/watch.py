@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import attrs
 
-from pulsar_retry.console.indexing import MOST, Indexer
+from pulsar_retry.console.indexing import Indexer
 from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.observe.failures import LogLimiter
@@ -81,7 +81,7 @@ class _Listed:
 
 
 class Watcher:
-    """Asks for topics at intervals, stores their depths, and keeps the index up to date."""
+    """Asks for topics at intervals, and keeps the index up to date."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Watcher:
             cluster: The cluster.
             namespaces: The namespaces.
             interval: Seconds between two samples; more if a request takes long.
-            history: Takes the depths.
+            history: Forgets what is old.
             records: Is cleaned up from time to time.
             indexer: Reads the letters of topics that have changed.
             changes: Is told what changes.
@@ -196,7 +196,6 @@ class Watcher:
     def _poll(self, namespace: str) -> None:
         before = self._listed.get(namespace)
         found = self._ask(namespace)
-        self._history.add_depths(time.time(), self._depths(found))
         known = {each.topic: each for each in before.topics} if before else {}
         for each in found:
             if each.kind == "dead_letter" and _has_changed(known.get(each.topic), each):
@@ -231,15 +230,6 @@ class Watcher:
             if result.verdict in {"error", "warning"}
         ]
         return tuple(sorted(found, key=lambda each: each.result.verdict))
-
-    def _depths(self, topics: Sequence[LetterTopic]) -> list[tuple[str, int]]:
-        """Return the numbers of letters, without those of topics that are just being read."""
-        counts = self._indexer.counts()
-        return [
-            (each.topic, counts.get(each.topic, each.backlog))
-            for each in topics
-            if each.kind == "retry" or each.topic in counts or each.backlog >= MOST
-        ]
 
     def _counted(self, topics: Sequence[LetterTopic]) -> tuple[LetterTopic, ...]:
         """Return topics with the numbers of their letters, where the index has them all."""

@@ -22,10 +22,6 @@ MEMORY = ":memory:"
 _VERSION = 1
 _TABLES = """
 CREATE TABLE topics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE depths (
-    topic INTEGER NOT NULL, at REAL NOT NULL, backlog INTEGER NOT NULL,
-    PRIMARY KEY (topic, at)
-) WITHOUT ROWID;
 CREATE TABLE groups (
     id INTEGER PRIMARY KEY, topic INTEGER NOT NULL, reason TEXT NOT NULL, error TEXT NOT NULL,
     fingerprint TEXT NOT NULL, message TEXT NOT NULL, first_seen REAL NOT NULL,

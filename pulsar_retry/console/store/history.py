@@ -1,21 +1,16 @@
-"""The numbers over time: backlogs, and arrivals by group."""
+"""The arrivals over time, by group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
 from pulsar_retry.console.store.database import Database
 
-#: A time in seconds since 1970, and a number of letters.
-Sample = tuple[float, int]
-
 #: Arrivals are counted in buckets of so many seconds.
 BUCKET = 300
-#: An unchanged backlog is stored again after so many seconds.
-_REPEAT = 300.0
 
 
 @attrs.frozen(kw_only=True)
@@ -57,56 +52,11 @@ class Arrived(FailureGroup):
 
 
 class History:
-    """Backlogs and arrivals. Thread-safe."""
+    """Arrivals. Thread-safe."""
 
     def __init__(self, database: Database, keep: float = 30 * 86_400.0) -> None:
         """Use *database*, and keep what is younger than *keep* seconds."""
         self._database, self._keep = database, keep
-        self._last: dict[str, Sample] = {}
-
-    # -- backlogs ---------------------------------------------------------------------------------
-
-    def add_depths(self, now: float, depths: Iterable[tuple[str, int]]) -> None:
-        """Store the backlogs of topics. One that has not changed is stored every five minutes."""
-        changed = [
-            (topic, depth)
-            for topic, depth in depths
-            if topic not in self._last
-            or self._last[topic][1] != depth
-            or now - self._last[topic][0] >= _REPEAT
-        ]
-        if not changed:
-            return
-        with self._database.writing() as writer:
-            for topic, depth in changed:
-                writer.execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (topic,))
-                writer.execute(
-                    "INSERT OR REPLACE INTO depths SELECT id, ?, ? FROM topics WHERE name = ?",
-                    (now, depth, topic),
-                )
-                self._last[topic] = (now, depth)
-
-    def depths(self, topic: str, since: float, step: float = 1.0) -> list[Sample]:
-        """Return the backlogs of a topic, the oldest first.
-
-        Args:
-            topic: The topic.
-            since: The start, in seconds since 1970.
-            step: Of so many seconds, only the least, the most and the last backlog.
-        """
-        with self._database.reading() as reader:
-            # With max(at), SQLite takes the backlog of that row.
-            rows = reader.execute(
-                "SELECT max(at), backlog, min(backlog), max(backlog)"
-                " FROM depths JOIN topics ON topics.id = topic"
-                " WHERE name = ? AND at >= ? GROUP BY CAST(at / ? AS INTEGER) ORDER BY 1",
-                (topic, since, step),
-            )
-            return [
-                (at, each) for at, last, *ends in rows for each in (*sorted({*ends} - {last}), last)
-            ]
-
-    # -- arrivals ---------------------------------------------------------------------------------
 
     def arrivals(
         self, topics: Sequence[str], since: float, until: float, bars: int, group: int | None = None
@@ -148,13 +98,10 @@ class History:
             )
             return [Arrived(**dict(each)) for each in rows]
 
-    # -- keeping ----------------------------------------------------------------------------------
-
     def forget(self, now: float) -> None:
         """Delete what is too old."""
         until = now - self._keep
         with self._database.writing() as writer:
-            writer.execute("DELETE FROM depths WHERE at < ?", (until,))
             writer.execute("DELETE FROM arrivals WHERE bucket < ?", (until,))
             writer.execute(
                 "DELETE FROM groups WHERE first_seen < ? AND id NOT IN (SELECT grp FROM arrivals)"

@@ -127,27 +127,14 @@ def test_arrivals_by_time_and_by_group(database) -> None:
     assert ("new", NOW + 3 * BUCKET) == (new.reason, new.first_seen)
 
 
-def test_depths_are_stored_when_they_change_and_for_a_time(database) -> None:
-    """A depth that stays the same is stored every five minutes; old ones are deleted."""
-    history = History(database, keep=1000)
-    for step in range(100):
-        history.add_depths(NOW + 10 * step, [(DLQ, step // 50)])
-    found = history.depths(DLQ, 0)
-    assert 4 == len(found)
-    assert (0, 1) == (found[0][1], found[-1][1])
-    history.forget(NOW + 1400)
-    assert all(at >= NOW + 400 for at, _ in history.depths(DLQ, 0))
-
-
-def test_a_line_has_no_more_samples_than_pixels(database) -> None:
-    """30 days of a busy topic are 170,000 samples; none of its peaks and valleys is hidden."""
-    history = History(database)
-    for number in range(600):
-        history.add_depths(NOW + number, [(DLQ, 5000 if number == 311 else number)])
-    found = history.depths(DLQ, NOW, 60)
-    assert len(found) <= 3 * 11
-    assert (0, 5000, 599) == (found[0][1], max(each for _, each in found), found[-1][1])
-    assert [each for each, _ in found] == sorted(each for each, _ in found)
+def test_arrivals_are_kept_for_a_time(database) -> None:
+    """The groups of what is forgotten go too, if no letter of them is left."""
+    index, history = filled(database, 10), History(database, keep=1000)
+    index.remove(DLQ)
+    history.forget(NOW + 500)
+    assert [10] == history.arrivals([DLQ], NOW - 100, NOW + 100, 1)
+    history.forget(NOW + 2000)
+    assert [0] == history.arrivals([DLQ], NOW - 100, NOW + 100, 1)
 
 
 def test_a_restart_remembers_everything_and_says_what_was_interrupted(tmp_path) -> None:
