@@ -46,7 +46,7 @@ Examples:
   pulsar-retry dlq show orders-billing-DLQ
   pulsar-retry dlq show orders-billing-DLQ 12:7
   pulsar-retry dlq tail orders-billing-DLQ --reason timeout
-  pulsar-retry dlq export orders-billing-DLQ --output dead.parquet""",
+  pulsar-retry dlq export orders-billing-DLQ --output dead.csv""",
 )
 def command() -> None:
     """Look into dead-letter topics: list them, and show their letters and the reasons.
@@ -215,14 +215,14 @@ def tail(*, cluster: Cluster, where: Filter, dlq: str, count: int | None, as_jso
     epilog="""\b
 Examples:
   pulsar-retry dlq export orders-billing-DLQ > dead.jsonl
-  pulsar-retry dlq export orders-billing-DLQ --output dead.parquet --reason invalid""",
+  pulsar-retry dlq export orders-billing-DLQ --output dead.csv --reason invalid""",
 )
 @click.argument("dlq")
 @filter_options
 @click.option(
     "--output",
     metavar="FILE",
-    help="A file: CSV if it ends with .csv, Parquet if .parquet, otherwise JSON Lines; - for "
+    help="A file: CSV if it ends with .csv, otherwise JSON Lines; - for "
     "standard output.  [default: -]",
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
@@ -246,7 +246,7 @@ def export_(
     dlq_subscription: str | None,
     as_json: bool,
 ) -> None:
-    """Write the letters of DLQ as JSON Lines, CSV, or Parquet (which needs pyarrow).
+    """Write the letters of DLQ as JSON Lines or CSV.
 
     Payloads are complete. In JSON and CSV they are text if they are UTF-8, and otherwise under
     payload_base64. The file appears only when it is complete. An existing file is replaced only

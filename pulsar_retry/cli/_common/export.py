@@ -1,36 +1,29 @@
-"""Writes dead letters to a file: JSON Lines, CSV or Parquet."""
+"""Writes dead letters to a file: JSON Lines or CSV."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.replay.reading import LetterInPlace
-from pulsar_retry.runtime.upstream import has_null_value
-from pulsar_retry.wire.payloads.rows import DECODED, NUMBERS, TEXTS, TIMES, as_csv, texts_of
+from pulsar_retry.wire.payloads.rows import as_csv
 
 __all__ = ["Export"]
 
-#: How many rows of a Parquet file are written at a time.
-_ROWS = 1_000
 #: The name that stands for standard output.
 _STDOUT = "-"
 
 #: Returns a letter as JSON-compatible values.
 FactsOf = Callable[[LetterInPlace], dict[str, Any]]
-#: A letter, and its values.
-_Exported = tuple[LetterInPlace, dict[str, Any]]
 
 
 class Export:
@@ -44,14 +37,12 @@ class Export:
             force: Whether an existing file is replaced.
 
         Raises:
-            ConfigError: the file exists, or its format needs a package that is not installed.
+            ConfigError: the file exists.
         """
         self._output = None if output == _STDOUT else output
         self._force = force
         if self._output is not None:
             _check_is_new(Path(self._output), force=force)
-            if self._output.endswith(".parquet"):
-                _arrow()
 
     def write(
         self,
@@ -73,13 +64,11 @@ class Export:
             PulsarRetryError: the file cannot be written.
         """
         told = _counted(islice(letters, limit), limit, tell)
-        counted = ((each, facts_of(each)) for each in told)
+        counted = map(facts_of, told)
         if self._output is None:
             return _write_lines(sys.stdout, counted)
         try:
             with _complete(Path(self._output), force=self._force) as path:
-                if self._output.endswith(".parquet"):
-                    return _write_parquet(counted, path)
                 write = _write_csv if self._output.endswith(".csv") else _write_lines
                 # The csv module ends lines itself.
                 with path.open("w", encoding="utf-8", newline="") as file:
@@ -97,53 +86,18 @@ def _counted(
         yield each
 
 
-def _write_lines(file: IO[str], letters: Iterable[_Exported]) -> int:
+def _write_lines(file: IO[str], letters: Iterable[dict[str, Any]]) -> int:
     count = 0
-    for count, (_, facts) in enumerate(letters, 1):  # noqa: B007 - it is what is returned
+    for count, facts in enumerate(letters, 1):  # noqa: B007 - it is what is returned
         file.write(json.dumps(facts, ensure_ascii=False) + "\n")
     return count
 
 
-def _write_csv(file: IO[str], letters: Iterable[_Exported]) -> int:
+def _write_csv(file: IO[str], letters: Iterable[dict[str, Any]]) -> int:
     count = -1  # the first line has the names of the columns
-    for count, text in enumerate(as_csv(facts for _, facts in letters)):  # noqa: B007 - likewise
+    for count, text in enumerate(as_csv(letters)):  # noqa: B007 - likewise
         file.write(text)
     return count
-
-
-def _write_parquet(letters: Iterator[_Exported], path: Path) -> int:
-    arrow, parquet = _arrow()
-    schema = arrow.schema(
-        [
-            *((name, arrow.timestamp("us", tz="UTC")) for name in TIMES),
-            *((name, arrow.string()) for name in TEXTS),
-            *((name, arrow.int64()) for name in NUMBERS),
-            ("payload", arrow.binary()),
-            *((name, arrow.string()) for name in DECODED),
-        ]
-    )
-    count = 0
-    with parquet.ParquetWriter(path, schema) as writer:
-        while chunk := [_row(*each) for each in islice(letters, _ROWS)]:
-            writer.write_table(arrow.Table.from_pylist(chunk, schema=schema))
-            count += len(chunk)
-    return count
-
-
-def _row(stored: LetterInPlace, facts: dict[str, Any]) -> dict[str, Any]:
-    row = {name: facts[name] for name in (*TEXTS, *NUMBERS)}
-    for name in TIMES:
-        row[name] = None if facts[name] is None else datetime.fromisoformat(facts[name])
-    row |= {name: facts.get(name) for name in DECODED} | texts_of(facts)
-    row["payload"] = None if has_null_value(stored.raw) else stored.raw.data()
-    return row
-
-
-def _arrow() -> tuple[Any, Any]:
-    try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ModuleNotFoundError:
-        raise ConfigError("Parquet needs pyarrow: pip install pyarrow") from None
 
 
 # -- the file -------------------------------------------------------------------------------------

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any
 
 import click
 from rich import box
@@ -44,10 +41,7 @@ __all__ = [
     "words_of_age",
 ]
 
-#: The environment variable with the form of the lines for a log, its values, and the seconds from
-#: one line to the next.
-_LOG = "PULSAR_RETRY_LOG"
-_LOG_FORMS = ("text", "json", "off")
+#: Seconds from one line of a log to the next.
 _LOG_SECONDS = 10.0
 
 
@@ -90,23 +84,19 @@ class _Rate(ProgressColumn):
 
 @contextlib.contextmanager
 def progress(
-    what: str, topic: str | None = None, result: Callable[[], str] = lambda: "ok"
+    what: str, topic: str | None = None
 ) -> Iterator[Callable[[float, float | None], None]]:
     """Yield a function that shows progress on standard error: what is done, and the total.
 
     The rate, and the time that is left if the total is known, are shown, too. If standard error is
-    not a terminal, a verb that changes a *topic* writes lines for a log: when it begins, every ten
-    seconds, and when it ends, with the *result* if no error was raised. Other verbs write nothing
-    there.
+    not a terminal, a verb that changes a *topic* writes a line every ten seconds, except with
+    ``--json``. Other verbs write nothing there.
     """
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        form = _log_form()
-        if topic is None or form == "off":
-            yield lambda _done, _total: None
-        else:
-            with _VerbLog(what, topic, result, as_json=form == "json") as log:
-                yield log.tell
+        context = click.get_current_context(silent=True)
+        is_json = context is not None and bool(context.params.get("as_json"))
+        yield (lambda _done, _total: None) if topic is None or is_json else _lines(what, topic)
         return
     columns = (
         *(SpinnerColumn(), TextColumn(what), BarColumn(30), MofNCompleteColumn()),
@@ -115,6 +105,19 @@ def progress(
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _lines(what: str, topic: str) -> Callable[[float, float | None], None]:
+    due = time.monotonic() + _LOG_SECONDS
+
+    def tell(done: float, total: float | None) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + _LOG_SECONDS
+            of = "" if total is None else f" of {total:.0f}"
+            click.echo(clean(f"{topic}: {done:.0f}{of} {what}"), err=True)
+
+    return tell
 
 
 @contextlib.contextmanager
@@ -128,81 +131,6 @@ def busy(what: str) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True) as bar:
         bar.add_task("", total=None)
         yield
-
-
-def _log_form() -> str:
-    """Return ``text``, ``json`` or ``off``.
-
-    Raises:
-        ConfigError: the environment has another value.
-    """
-    context = click.get_current_context(silent=True)
-    is_json = context is not None and bool(context.params.get("as_json"))
-    form = os.environ.get(_LOG) or ("off" if is_json else "text")
-    if form not in _LOG_FORMS:
-        raise ConfigError.bad(_LOG, form, " or ".join(_LOG_FORMS))
-    return form
-
-
-class _VerbLog:
-    """Writes lines with fields to standard error: at the start, in between, and at the end.
-
-    If the work fails before it has begun, there is no line.
-    """
-
-    def __init__(self, what: str, topic: str, result: Callable[[], str], *, as_json: bool) -> None:
-        context = click.get_current_context(silent=True)
-        path = "" if context is None else context.command_path
-        self._fields = {"verb": path.partition(" ")[2], "what": what, "topic": topic}
-        self._result, self._as_json = result, as_json
-        self._began = self._next = time.monotonic()
-        self._has_begun = False
-        self._so_far: tuple[float, float | None] = (0, None)
-
-    def __enter__(self) -> Self:
-        self._next += _LOG_SECONDS
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not self._has_begun:
-            return  # the error is told anyway
-        self._begin()
-        result = self._result() if kind is None else kind.__name__
-        self._write("end", result=result, **self._counts())
-
-    def tell(self, done: float, total: float | None) -> None:
-        """Record what is done, and write a line if the last one is ten seconds old."""
-        self._begin()
-        self._so_far = (done, total)
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _LOG_SECONDS
-            self._write("progress", **self._counts())
-
-    def _begin(self) -> None:
-        if not self._has_begun:
-            self._has_begun = True
-            self._write("start")
-
-    def _counts(self) -> dict[str, Any]:
-        (done, total), seconds = self._so_far, time.monotonic() - self._began
-        rate = done / seconds if seconds else 0.0
-        counts = {"done": done, "total": total, "seconds": round(seconds, 1), "rate": round(rate)}
-        if total is not None and rate:
-            counts["left_seconds"] = round(max(0.0, total - done) / rate)
-        return {name: each for name, each in counts.items() if each is not None}
-
-    def _write(self, event: str, **more: Any) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        fields = {"at": now, "event": event, **self._fields, **more}
-        if self._as_json:
-            click.echo(json.dumps(fields, ensure_ascii=False), err=True)
-        else:
-            pairs = (f"{name}={_quoted(str(each))}" for name, each in fields.items())
-            click.echo(clean(" ".join(pairs)), err=True)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if re.search(r'[\s"=]', text) else text
 
 
 def check_can_ask(*, yes: bool) -> None:

@@ -173,14 +173,8 @@ def _counts(done: Redriven) -> dict[str, Any]:
 
 
 def _run(job: Redrive, what: str, total: int | None) -> Redriven:
-    """Do the job, show its progress, and log its result."""
-    ended: list[Redriven] = []
-
-    def result() -> str:
-        (done,) = ended
-        return "ok" if done.is_complete else done.stopped or "incomplete"
-
-    with _interruptible(job), progress(what, job.source, result) as show:
+    """Do the job, and show its progress."""
+    with _interruptible(job), progress(what, job.source) as show:
 
         def tell(so_far: Redriven) -> None:
             if so_far.dry_run:
@@ -188,8 +182,7 @@ def _run(job: Redrive, what: str, total: int | None) -> Redriven:
             else:
                 show(so_far.redriven, total)
 
-        ended.append(job.run(tell))
-    return ended[0]
+        return job.run(tell)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Dead letters as the rows of a table, whose columns are the same for CSV and Parquet. Pure."""
+"""Dead letters as the rows of a CSV file. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-#: The columns with times, texts and numbers, and those that only letters with a schema have.
-TIMES = ("published", "event_time", "failed")
-TEXTS = (
+_COLUMNS = (
+    *("published", "event_time", "failed"),
     *("topic", "message_id", "key", "reason", "error", "message", "traceback", "fingerprint"),
     *("stage", "origin_topic", "subscription", "origin_message_id", "properties"),
+    *("attempt", "redrives", "payload", "payload_base64"),
+    *("schema", "value", "problem"),  # only letters with a schema have these
 )
-NUMBERS = ("attempt", "redrives")
-DECODED = ("schema", "value", "problem")
-
-_COLUMNS = (*TIMES, *TEXTS, *NUMBERS, "payload", "payload_base64", *DECODED)
 #: What a spreadsheet takes for a formula, and what of that is only a number.
 _FORMULA = re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
-def texts_of(facts: Mapping[str, Any]) -> dict[str, str]:
+def _texts_of(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return what is JSON in a cell of a table."""
     names = facts.keys() & {"properties", "value"}
     return {name: json.dumps(facts[name], ensure_ascii=False) for name in names}
@@ -45,7 +42,7 @@ def as_csv(letters: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield line.getvalue()
         line.seek(0)
         line.truncate()
-        writer.writerow({name: _inert(cell) for name, cell in {**each, **texts_of(each)}.items()})
+        writer.writerow({name: _inert(cell) for name, cell in {**each, **_texts_of(each)}.items()})
     yield line.getvalue()
 
 

@@ -46,7 +46,7 @@ def test_fix_and_redrive(dead, run, run_json, namespace, tmp_path) -> None:
     )
     assert "JsonPatchTestFailed" in done["problems"][0]
     code, text, errors = run("redrive", dead.dlq, "--patch", '{"price": 100}', "--yes")
-    assert (0, ["event=start", "event=end"]) == (code, [e.split()[1] for e in errors.splitlines()])
+    assert (0, "") == (code, errors)
     assert f"verb=redrive what=redriven topic={dead.dlq} result=ok done=2" in errors
     assert "2 changed by the patch" in text
     assert [7, 100, 100] == sorted(json.loads(m.data())["price"] for m in received(consumer, 3))
