@@ -23,9 +23,9 @@ from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handle import Handle
 from pulsar_retry.consumer.handoff.making import NewMessage
-from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.consumer.parts import ClientParts
+from pulsar_retry.consumer.source import CLIENT_DELAY_MS
 from pulsar_retry.errors import ForkedError, about
 from pulsar_retry.letters.sources import checked_sources, without_letters
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
@@ -302,7 +302,7 @@ class Client(pulsar.Client):
         if crypto_failure_action == pulsar.ConsumerCryptoFailureAction.CONSUME:
             _log.warning(_CRASHES, subscription_name)
         of_both = arguments.passed("both")
-        of_both["negative_ack_redelivery_delay_ms"] = CLIENT_DELAY_MS  # `Nacks` has the delays
+        of_both["negative_ack_redelivery_delay_ms"] = CLIENT_DELAY_MS  # `Source` has the delays
         limits = batch_limits(batch_receive_policy)
         plan = with_old_names(plan, self)
         checked_sources(plan)  # the look-up may have changed the names

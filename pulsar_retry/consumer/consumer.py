@@ -50,7 +50,7 @@ class Consumer(pulsar.Consumer):
         if handle.plan.ack_timeout or handle.watch.examines_all:  # each message is looked at
             self.acknowledge = in_hand.acknowledge  # type: ignore[method-assign]
         # Each acknowledgement checks this dictionary, which costs nothing while it is empty.
-        self._nacked = in_hand.main.nacks.pending
+        self._nacked = in_hand.main.pending
         fork.guard(self, "_consumer")
 
     def topic(self) -> str:
@@ -144,7 +144,7 @@ class Consumer(pulsar.Consumer):
             message.settled = True
             self._in_hand.settled += 1
             if self._nacked:
-                self._in_hand.main.nacks.cancel(raw.message_id())
+                self._in_hand.main.cancel(raw.message_id())
             self._counters.acknowledged += 1
         else:
             self._in_hand.acknowledge(message)

@@ -127,7 +127,7 @@ class Handle:
         Call it only while no letter is in flight, and not for a consumer with a listener.
         """
         for source in reversed(self.in_hand.sources):
-            source.nacks.clear()
+            source.clear()
             with contextlib.suppress(pulsar.PulsarException):  # a broker that is away forgets it
                 source.raw.close()
         if self.in_hand.letters is not None:

@@ -11,15 +11,14 @@ from typing import Any
 import _pulsar
 
 from pulsar_retry.consumer.duplicates import Copies, LetterId
-from pulsar_retry.consumer.nacks import Nacks, chunk_ids, chunks_of
 from pulsar_retry.consumer.received_letters import ReceivedLetters
-from pulsar_retry.consumer.returns import COME_BACK, Returns, Rounds
+from pulsar_retry.consumer.returns import Returns
+from pulsar_retry.consumer.source import Source, chunk_ids, chunks_of
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.observe.counting import topic_label
 from pulsar_retry.observe.instruments import ACKNOWLEDGED, SUPERSEDED
 from pulsar_retry.observe.watch import Watch
-from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import id_of, position_of, raw_of
 from pulsar_retry.runtime.timer import Timer
@@ -33,30 +32,6 @@ _LOOK_INTERVAL = 0.001
 
 #: At least one in this number of messages is looked at.
 _MOST_UNSEEN = 128
-
-
-class TopicSource:
-    """One of pulsar-client's consumers, and the nacks of its messages. Thread-safe.
-
-    Attributes:
-        raw: pulsar-client's consumer; None until it is open.
-        nacks: The nacks.
-    """
-
-    def __init__(self, timer: Timer, returns: Returns, *, redelivers_all: bool) -> None:
-        """Start without a raw consumer; see `Nacks` for *redelivers_all*."""
-        self.raw: Any = None
-        self.nacks = Nacks(timer, redelivers_all=redelivers_all)
-        self.nacks.not_retried = returns.not_retried
-        self._rounds = Rounds(self.nacks, timer) if redelivers_all else None
-        fork.guard(self, "raw", "nacks")
-
-    def come_back(self, message_id: Any, failures: int, chunks: Sequence[Any]) -> None:
-        """Have a message redelivered whose hand-off has failed *failures* times."""
-        if self._rounds is None:
-            self.nacks.add(message_id, COME_BACK.delay(failures), chunks)
-        else:
-            self._rounds.add(message_id, failures)
 
 
 class InHand:
@@ -81,12 +56,12 @@ class InHand:
 
     def __init__(self, plan: Plan, timer: Timer, clock: Clock, watch: Watch) -> None:
         self.returns = Returns()
-        self.main = TopicSource(timer, self.returns, redelivers_all=not plan.shared)
-        self.retry: TopicSource | None = None
+        self.main = Source(timer, self.returns.not_retried, redelivers_all=not plan.shared)
+        self.retry: Source | None = None
         self.letters: ReceivedLetters | None = None
-        self.sources: tuple[TopicSource, ...] = (self.main,)
+        self.sources: tuple[Source, ...] = (self.main,)
         if plan.topics is not None:
-            self.retry = TopicSource(timer, self.returns, redelivers_all=False)
+            self.retry = Source(timer, self.returns.not_retried)
             self.letters = ReceivedLetters(plan, clock)
             self.sources = (self.main, self.retry)
         #: What can have copies: not where the broker does not count redeliveries.
@@ -107,13 +82,13 @@ class InHand:
     def open(self, main: Any, retry: Any) -> None:
         """Store the raw consumers of the topic and of the retry topic."""
         for source, raw in zip(self.sources, (main, retry), strict=False):
-            source.raw = source.nacks.raw = raw
+            source.raw = raw
 
     def is_letter(self, message: Any) -> bool:
         """Tell whether *message*, or the message of an id, came from the retry topic."""
         return self.letters is not None and self.letters.includes(message)
 
-    def source(self, *, letter: bool) -> TopicSource:
+    def source(self, *, letter: bool) -> Source:
         """Return the source of the retry topic or of the topic."""
         return self.retry if letter and self.retry is not None else self.main
 
@@ -136,7 +111,7 @@ class InHand:
         if self.received >= self._samples_at:
             self._look_for_chunked(messages)
         self.looks_at = self._samples_at
-        if self._plan.ack_timeout or any(each.nacks.pending for each in self.sources):
+        if self._plan.ack_timeout or any(each.pending for each in self.sources):
             self.looks_at = 0
             for each in messages:
                 self._came(each)
@@ -145,19 +120,18 @@ class InHand:
         """Cancel the nack of a message that comes early, and begin its time-out."""
         raw, time_out = raw_of(message), self._plan.ack_timeout
         letter, message_id = self.is_letter(message), raw.message_id()
-        nacks = self.source(letter=letter).nacks
-        nacks.came(message_id)
+        source = self.source(letter=letter)
+        source.came(message_id)
         if time_out:
             with contextlib.suppress(RuntimeError):  # no thread can be started: the next one tries
-                chunks = self._chunks(raw, message_id, nacks, letter=letter)
-                nacks.time_out(message_id, time_out, chunks)
+                chunks = self._chunks(raw, message_id, source, letter=letter)
+                source.time_out(message_id, time_out, chunks)
 
     def _look_for_chunked(self, messages: Sequence[Any]) -> None:
         """Look at each message, or at high rates at some of them."""
         for each in messages[:: self._step]:
             message_id, letter = id_of(each), self.is_letter(each)
-            nacks = self.source(letter=letter).nacks
-            if nacks.saw(message_id):
+            if self.source(letter=letter).saw(message_id):
                 self._has_chunks()
             if self.letters is not None and not letter:
                 self.letters.saw_other(message_id.ledger_id())
@@ -239,14 +213,14 @@ class InHand:
     def _acknowledge_up_to(self, message: Any) -> None:
         self.main.raw.acknowledge_cumulative(raw_of(message))
         self.all_redelivered()
-        if self.main.nacks.pending:
+        if self.main.pending:
             is_one = isinstance(self._plan.topic, str)
-            self.main.nacks.cancel_up_to(id_of(message), one_topic=is_one)
+            self.main.cancel_up_to(id_of(message), one_topic=is_one)
         self._watch.settled(raw_of(message), ACKNOWLEDGED)
 
-    def _was_requested(self, message: Any, source: TopicSource) -> bool:
+    def _was_requested(self, message: Any, source: Source) -> bool:
         """Cancel the nack of a settled message; tell whether a copy is under way nevertheless."""
-        cancelled = source.nacks.cancel(id_of(message)) if source.nacks.pending else 0
+        cancelled = source.cancel(id_of(message)) if source.pending else 0
         return self._copies is not None and not cancelled
 
     # -- hand-offs ------------------------------------------------------------------------------
@@ -290,7 +264,7 @@ class InHand:
 
     def moved(self) -> None:
         """Drop what was known of messages of the topic: its subscription was moved."""
-        self.main.nacks.clear()
+        self.main.clear()
         self.returns.moved()
         if self._copies is not None:
             self._copies.clear()
@@ -335,10 +309,10 @@ class InHand:
     def redeliver(self, raw: Any, delay: float, *, letter: bool) -> None:
         """Have a raw message, or that of an id, redelivered after *delay* seconds."""
         source, message_id, chunks = self._wanted_again(raw, letter=letter)
-        source.nacks.add(message_id, delay, chunks)
+        source.add(message_id, delay, chunks)
         self.looks_at = 0  # each message can be a nacked one now
 
-    def _wanted_again(self, raw: Any, *, letter: bool) -> tuple[TopicSource, Any, Sequence[Any]]:
+    def _wanted_again(self, raw: Any, *, letter: bool) -> tuple[Source, Any, Sequence[Any]]:
         """Record that a message is redelivered, and needed then.
 
         Returns:
@@ -347,7 +321,7 @@ class InHand:
         source, message_id = self.source(letter=letter), id_of(raw)
         if self._copies is not None:
             self._copies.comes_again(position_of(message_id))
-        return source, message_id, self._chunks(raw, message_id, source.nacks, letter=letter)
+        return source, message_id, self._chunks(raw, message_id, source, letter=letter)
 
     def redeliver_everything(self) -> None:
         """Have all unacknowledged messages redelivered, including nacked ones.
@@ -359,20 +333,20 @@ class InHand:
         if self.letters is not None:
             self.letters.all_come_again()
         for source in self.sources:
-            source.nacks.ask_for_all(waits=waits)
+            source.ask_for_all(waits=waits)
         self.all_redelivered()
         self._settled_before = self.settled
 
     def close(self) -> None:
         """Drop pending nacks: the broker redelivers these messages at once."""
         for source in self.sources:
-            source.nacks.close()
+            source.close()
 
-    def _chunks(self, raw: Any, message_id: Any, nacks: Nacks, *, letter: bool) -> Sequence[Any]:
+    def _chunks(self, raw: Any, message_id: Any, source: Source, *, letter: bool) -> Sequence[Any]:
         """Return the ids of the chunks of a raw message, or that of an id, if a nack needs them."""
-        if nacks.redelivers_all or chunks_of(message_id) is None:
+        if source.redelivers_all or chunks_of(message_id) is None:
             return ()
-        nacks.saw(message_id)
+        source.saw(message_id)
         self._has_chunks()
         if raw is not message_id:
             return chunk_ids(message_id, [raw.topic_name()])
@@ -390,7 +364,7 @@ class InHand:
     @property
     def pending_nacks(self) -> int:
         """How many nacked messages wait for their delay."""
-        return sum(len(each.nacks) for each in self.sources)
+        return sum(len(each) for each in self.sources)
 
     @property
     def unsettled(self) -> int:
@@ -402,7 +376,7 @@ class InHand:
         self.settled = self.received - self._redelivered()
 
     def _redelivered(self) -> int:
-        return sum(each.nacks.redelivered for each in self.sources)
+        return sum(each.redelivered for each in self.sources)
 
     def gauges(self) -> Mapping[str, float]:
         """Return the current values for the metrics."""

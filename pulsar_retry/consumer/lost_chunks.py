@@ -39,7 +39,7 @@ class LostChunks:
         is_quiet = in_hand.received == self._received and in_hand.is_waiting
         if is_quiet and not in_hand.unsettled and not self._outbox.in_flight:
             for source in in_hand.sources:
-                source.nacks.ask_for_all(waits=True)
+                source.ask_for_all(waits=True)
             self._pause = min(2 * self._pause, LONGEST)
         else:
             self._pause = QUIET

@@ -1,4 +1,4 @@
-"""Which deliveries count as attempts, and when messages come back whose letters failed."""
+"""Which deliveries count as attempts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ from typing import Any
 
 import attrs
 
-from pulsar_retry.consumer.nacks import LEAD, Entry, Nacks, place_of
-from pulsar_retry.policy.backoff import Exponential
-from pulsar_retry.runtime.timer import Timer
-
-#: The delay before a letter is published again, or its message is redelivered. It grows, so that a
-#: topic that refuses letters does not get constant requests.
-COME_BACK = Exponential(0.1, 30)
-
-#: A round that begins within this number of seconds after the last one counts as its continuation.
-_CONTINUES_WITHIN = 5.0
+from pulsar_retry.consumer.source import Entry, place_of
 
 #: How many messages, and entries, are remembered with their numbers; the oldest are forgotten.
 _MOST = 10_000
@@ -114,33 +105,3 @@ def _one_more(counts: OrderedDict[tuple[Entry, int], int], place: tuple[Entry, i
     if len(counts) > _MOST:
         counts.popitem(last=False)
     return count
-
-
-class Rounds:
-    """Has all messages whose letters failed redelivered together. Thread-safe.
-
-    This is for Exclusive and Failover subscriptions, where one redelivery includes everything
-    unacknowledged. One redelivery for each message would run the handlers of all others each time.
-    A round begins with a failure and ends with the redelivery. If rounds follow each other, they
-    take longer and longer, even if they are for different messages.
-    """
-
-    def __init__(self, nacks: Nacks, timer: Timer) -> None:
-        """Make the rounds for messages that *nacks* has redelivered."""
-        self._nacks = nacks
-        self._now = timer.now
-        self._lock = threading.Lock()
-        self._due = float("-inf")
-        self._length = 0.0
-        self._failures = 0
-
-    def add(self, message_id: Any, failures: int) -> None:
-        """Have a message redelivered whose hand-off has failed *failures* times."""
-        with self._lock:
-            now = self._now()
-            if now >= self._due - LEAD:  # the last round has been requested
-                if now < self._due + max(self._length, _CONTINUES_WITHIN):
-                    failures = max(failures, self._failures + 1)
-                self._failures, self._length = failures, COME_BACK.delay(failures)
-                self._due = max(now, self._due) + self._length
-            self._nacks.add_at(message_id, self._due)

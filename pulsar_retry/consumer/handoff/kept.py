@@ -9,7 +9,7 @@ from functools import partial
 
 from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.permits import MOST_BYTES
-from pulsar_retry.consumer.returns import COME_BACK
+from pulsar_retry.consumer.source import COME_BACK
 from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
 from pulsar_retry.runtime.results import level_of
 from pulsar_retry.runtime.timer import Timer

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from pulsar_retry.consumer.nacks import LEAD, Nacks
+from pulsar_retry.consumer.source import LEAD, Source
 
 
 @attrs.frozen
@@ -52,7 +52,12 @@ class World:
         self._due = math.inf
         self.redeliveries: list[float] = []
         self.asked_for_all: list[float] = []
-        self.queue = Nacks(self, redelivers_all=redelivers_all)  # type: ignore[arg-type]
+        self.not_retried: set[tuple[int, int]] = set()
+        self.queue = Source(
+            self,  # type: ignore[arg-type]
+            self.not_retried.update,
+            redelivers_all=redelivers_all,
+        )
         self.queue.raw = self
 
     def now(self) -> float:

@@ -47,7 +47,7 @@ class Received:
             self.checked.append(message_id)
             return False
 
-        monkeypatch.setattr(self.in_hand.main.nacks, "saw", saw)
+        monkeypatch.setattr(self.in_hand.main, "saw", saw)
 
     def batches(self, count: int, *, size: int, per_second: float) -> int:
         """Receive batches of *size* messages; return how many messages were checked."""

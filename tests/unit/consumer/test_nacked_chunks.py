@@ -7,7 +7,7 @@ from typing import Any
 import _pulsar
 import pytest
 
-from pulsar_retry.consumer.nacks import Nacks, chunk_ids, chunks_of
+from pulsar_retry.consumer.source import Source, chunk_ids, chunks_of
 from support.consumer.nacking import World
 
 #: MessageIdData of a chunked message: the last chunk's ledger and entry, and the first chunk's.
@@ -32,14 +32,12 @@ class Nacked(World):
     def __init__(self, *, redelivers_all: bool = False) -> None:
         super().__init__(redelivers_all=redelivers_all)
         self.ids: list[Any] = []
-        self.not_retried: set[tuple[int, int]] = set()
-        self.queue.not_retried = self.not_retried.update
 
     def negative_acknowledge(self, message_id: Any) -> None:
         """Record a nack."""
         self.ids.append(message_id)
 
-    def nack(self, message_id: Any, delay: float = 0.0, *topics: str) -> Nacks:
+    def nack(self, message_id: Any, delay: float = 0.0, *topics: str) -> Source:
         """Nack a message of *topics*."""
         self.queue.saw(message_id)
         self.queue.add(message_id, delay, chunk_ids(message_id, topics or ["orders"]))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_retry.consumer import nacks
-from pulsar_retry.consumer.nacks import LEAD
+from pulsar_retry.consumer import source
+from pulsar_retry.consumer.source import LEAD
 from support.consumer.nacking import Id, World
 
 #: Seconds that a release may be late.
@@ -175,7 +175,7 @@ def test_trouble_with_some_is_not_the_others(caplog: pytest.LogCaptureFixture) -
 def test_settling_while_it_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing in the midst of a burst ends it, and no lock is held meanwhile."""
     world = World()
-    for number in range(10 * nacks._PART):
+    for number in range(10 * source._PART):
         world.queue.add(Id(number), 1)
 
     def close(_message_id: Id) -> None:
@@ -187,7 +187,7 @@ def test_settling_while_it_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(world, "negative_acknowledge", close)
     world.run(5)
-    assert nacks._PART == world.calls
+    assert source._PART == world.calls
 
 
 def _no_thread(*_: object) -> None:
@@ -319,7 +319,7 @@ def test_a_garbage_collection_settles_what_is_looked_at(
         collect()
         return tick
 
-    monkeypatch.setattr(nacks, "heapq", SimpleNamespace(heappop=taken, heappush=heapq.heappush))
+    monkeypatch.setattr(source, "heapq", SimpleNamespace(heappop=taken, heappush=heapq.heappush))
     world.run(5)
     assert settled
     assert set(range(76, 86)) <= set(world.released) < set(range(86))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pulsar_retry.consumer.returns import COME_BACK, Rounds
+from pulsar_retry.consumer.source import COME_BACK
 from support.consumer.nacking import Id, World
 
 #: Messages, of one topic, all of whose letters fail.
@@ -20,7 +20,6 @@ class Refused:
 
     def __init__(self, costs: list[float]) -> None:
         self.world = World(redelivers_all=True)
-        self.rounds = Rounds(self.world.queue, self.world)  # type: ignore[arg-type]
         self.runs: Counter[int] = Counter()
         self._costs = costs
 
@@ -37,7 +36,7 @@ class Refused:
                 cost = self._costs[self.runs.total() % len(self._costs)]
                 world.run(world.time - 1000 + cost)
                 self.runs[number] += 1
-                self.rounds.add(Id(number), self.runs[number])
+                self.world.queue.come_back(Id(number), self.runs[number])
             if len(world.redeliveries) > seen:
                 seen, waiting = len(world.redeliveries), list(range(COUNT))
 
@@ -78,10 +77,9 @@ def test_all_come_together() -> None:
 def test_what_fails_while_all_is_on_its_way(pause: float) -> None:
     """It comes with that, or in a round that is longer."""
     world = World(redelivers_all=True)
-    rounds = Rounds(world.queue, world)  # type: ignore[arg-type]
-    rounds.add(Id(1), 3)
+    world.queue.come_back(Id(1), 3)
     world.run(0.3 + pause)  # 0.4 s after the failure all come
-    rounds.add(Id(2), 1)
+    world.queue.come_back(Id(2), 1)
     world.run(0.6)
     assert 1 == len(world.redeliveries)
     if pause < 0.1:  # it was received again
@@ -93,9 +91,8 @@ def test_what_fails_while_all_is_on_its_way(pause: float) -> None:
 def test_a_later_refusal_begins_anew() -> None:
     """At once again, if the topic has taken letters for a while."""
     world = World(redelivers_all=True)
-    rounds = Rounds(world.queue, world)  # type: ignore[arg-type]
-    rounds.add(Id(1), 5)
+    world.queue.come_back(Id(1), 5)
     world.run(100)
-    rounds.add(Id(2), 1)
+    world.queue.come_back(Id(2), 1)
     world.run(100.3)
     assert 2 == len(world.redeliveries)

@@ -1,4 +1,4 @@
-"""Nacks with a delay for each message, and acknowledgement time-outs.
+"""A source of messages: nacks with a delay for each of them, and acknowledgement time-outs.
 
 pulsar-client has one delay for each consumer, and each nack restarts its timer. So frequent nacks
 can prevent older ones from being redelivered at all. Here, one heap holds the due time of each
@@ -29,7 +29,17 @@ import _pulsar
 import attrs
 
 from pulsar_retry.native.loading import native
+from pulsar_retry.policy.backoff import Exponential
+from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.timer import Timer
+
+#: The delay before a letter is published again, or its message is redelivered. It grows, so that a
+#: topic that refuses letters does not get constant requests.
+COME_BACK = Exponential(0.1, 30)
+
+#: A round of redeliveries that begins within this number of seconds after the last one counts as
+#: its continuation.
+_CONTINUES_WITHIN = 5.0
 
 #: Milliseconds that pulsar-client adds at least.
 CLIENT_DELAY_MS = 100
@@ -139,8 +149,8 @@ class _Pending:
     dues: dict[int, int] = attrs.field(factory=dict)
 
 
-class Nacks:
-    """The pending nacks of one of pulsar-client's consumers. Thread-safe.
+class Source:
+    """One of pulsar-client's consumers, and the pending nacks of its messages. Thread-safe.
 
     The broker redelivers whole entries. So an entry is requested when the first of its nacked
     messages is due, and that ends the nacks of the others.
@@ -148,20 +158,30 @@ class Nacks:
     Attributes:
         redelivers_all: Whether one redelivery includes everything unacknowledged, as on Exclusive
             and Failover subscriptions.
-        raw: The consumer.
+        raw: The consumer; None until it is open.
         pending: The entries that will be redelivered. It is always the same dictionary, so that
             others can check whether anything is pending.
         redelivered: How many received messages are redelivered, or were received again.
-        not_retried: Called with entries whose redelivery is not a retry of their message.
     """
 
-    def __init__(self, timer: Timer, *, redelivers_all: bool = False) -> None:
-        """Start without a consumer; *timer* calls when something is due."""
+    def __init__(
+        self,
+        timer: Timer,
+        not_retried: Callable[[Iterable[Entry]], None],
+        *,
+        redelivers_all: bool = False,
+    ) -> None:
+        """Start without a consumer.
+
+        Args:
+            timer: Calls when something is due.
+            not_retried: Called with entries whose redelivery is not a retry of their message.
+            redelivers_all: See the class.
+        """
         self.redelivers_all = redelivers_all
         self.raw: Any = None
         self.pending: dict[Entry, _Pending] = {}
         self.redelivered = 0
-        self.not_retried: Callable[[Iterable[Entry]], None] = lambda _: None
         self._heap: list[int] = []  # the ticks at which something is due
         #: The entries and indexes that are due at a tick; those of cancelled nacks are ignored.
         self._ticks: dict[int, list[tuple[Entry, int]]] = {}
@@ -175,6 +195,10 @@ class Nacks:
         self._next_check = self._all_due = float("inf")
         self._quiet_until = float("-inf")
         self._closed = False
+        self._not_retried = not_retried
+        # The last round of hand-offs that failed, see `come_back`.
+        self._round_due, self._round_length, self._round_failures = float("-inf"), 0.0, 0
+        fork.guard(self, "raw", "_timer")
 
     def __len__(self) -> int:
         """Return how many nacked messages wait for their delay."""
@@ -210,6 +234,27 @@ class Nacks:
             known.dues[index] = tick
             self._count += is_new
             self._schedule(tick, place)
+
+    def come_back(self, message_id: Any, failures: int, chunks: Sequence[Any] = ()) -> None:
+        """Have a message redelivered whose hand-off has failed *failures* times: later each time.
+
+        Where one redelivery includes everything unacknowledged, one for each of these messages
+        would run the handlers of all others each time. So they come back in rounds. A round begins
+        with a failure and ends with the redelivery. If rounds follow each other, they take longer
+        and longer, even if they are for different messages.
+        """
+        with self._lock:
+            now = self._timer.now()
+            due = now + COME_BACK.delay(failures)
+            if self.redelivers_all:
+                if now >= self._round_due - LEAD:  # the last round has been requested
+                    if now < self._round_due + max(self._round_length, _CONTINUES_WITHIN):
+                        failures = max(failures, self._round_failures + 1)
+                    self._round_failures = failures
+                    self._round_length = COME_BACK.delay(failures)
+                    self._round_due = max(now, self._round_due) + self._round_length
+                due = self._round_due
+            self.add_at(message_id, due, chunks)
 
     def _schedule(self, tick: int, place: tuple[Entry, int]) -> None:
         """Have the message at *place* redelivered at *tick*. Call it with the lock held."""
@@ -414,7 +459,7 @@ class Nacks:
                 if is_free or entry in (first, last):
                     ids.append(each)
                     entries.add(entry)
-        self.not_retried(entries - {last})
+        self._not_retried(entries - {last})
         return ids
 
 
