@@ -22,8 +22,7 @@ from pulsar_retry.cli._common.redriving import (
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redriving.discarding import Discard
-from pulsar_retry.replay.redriving.redrive import Redrive
+from pulsar_retry.replay.redriving.redrive import Discard, Redrive
 
 __all__ = ["command"]
 

@@ -13,8 +13,7 @@ from pulsar_retry.console.filtering import NAMES, Pairs, Query
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.redriving.discarding import Discard
-from pulsar_retry.replay.redriving.redrive import Redrive
+from pulsar_retry.replay.redriving.redrive import Discard, Redrive
 from pulsar_retry.replay.redriving.report import STAYS, STOPPED, Redriven
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.seek import seek

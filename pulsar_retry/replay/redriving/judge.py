@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+
+import attrs
 
 from pulsar_retry.errors import PayloadError
 from pulsar_retry.letters.letter import Letter
@@ -19,15 +20,27 @@ from pulsar_retry.wire.redrive import RedriveProperties, next_redrive
 Verdict = Letter | str | None
 
 
-class LetterJudge(abc.ABC):
-    """Decides which letters leave their topic, and to which topic they go.
+@attrs.define(kw_only=True)
+class LetterJudge:
+    """Decides which letters leave their topic, and to which topic they go; see `Redrive`.
 
     Attributes:
+        where: Which letters are meant.
+        targets: Finds the topics to publish to; None: letters are only acknowledged.
+        written: How the properties of letters change.
+        source: The topic of the letters.
+        max_redrives: A letter that was redriven this often stays.
+        patcher: Changes payloads; None: they stay.
         problems: Why letters stay in their topic, in words; a dictionary without values.
     """
 
-    def __init__(self) -> None:
-        self.problems: dict[str, None] = {}
+    where: Filter
+    targets: RedriveTargets | None
+    written: RedriveProperties
+    source: str
+    max_redrives: int
+    patcher: Patcher | None
+    problems: dict[str, None] = attrs.field(factory=dict, init=False)
 
     def judge(self, raw: Any, position: str) -> Verdict:
         """Return what happens to a letter.
@@ -43,50 +56,27 @@ class LetterJudge(abc.ABC):
                 f"{position}: a property is not UTF-8, so pulsar-client cannot read it"
             ] = None
             return UNREADABLE
-        return self.decide(raw, properties, position)
-
-    @abc.abstractmethod
-    def decide(self, raw: Any, properties: dict[str, str], position: str) -> Verdict:
-        """Return the same as `judge`, for a letter with readable properties."""
-
-
-class RedriveJudge(LetterJudge):
-    """Decides which letters are redriven, and to which topic."""
-
-    def __init__(
-        self,
-        where: Filter,
-        targets: RedriveTargets,
-        written: RedriveProperties,
-        *,
-        source: str,
-        max_redrives: int,
-        patcher: Patcher | None = None,
-    ) -> None:
-        """Make the judge of one redrive; see `Redrive`."""
-        super().__init__()
-        self._where = None if where.takes_all else where
-        self._targets = targets
-        self._written = written
-        self._source = source
-        self._max_redrives = max_redrives
-        self._patcher = patcher
-
-    def decide(self, raw: Any, properties: dict[str, str], position: str) -> Letter | str:
-        """Return the letter to publish, or the reason why the dead letter stays."""
-        if self._where is not None and not is_meant(self._where, raw, properties, position):
+        if not (self.where.takes_all or is_meant(self.where, raw, properties, position)):
             return FILTERED
-        count = next_redrive(properties, self._max_redrives)
+        if self.targets is None:
+            return None
+        return self._redriven(self.targets, raw, properties, position)
+
+    def _redriven(
+        self, targets: RedriveTargets, raw: Any, properties: dict[str, str], position: str
+    ) -> Letter | str:
+        """Return the letter to publish, or the reason why the dead letter stays."""
+        count = next_redrive(properties, self.max_redrives)
         if count is None:
             return TOO_OFTEN
-        target = self._targets.of(properties)
+        target = targets.of(properties)
         if isinstance(target, NoTarget):
             self.problems[target.problem] = None
             return target.why
-        place = f"{self._source} {position}"
-        written = self._written.build(properties, count=count, position=place, owner=target.owner)
+        place = f"{self.source} {position}"
+        written = self.written.build(properties, count=count, position=place, owner=target.owner)
         try:
-            payload = None if self._patcher is None else self._patcher.payload(raw, position)
+            payload = None if self.patcher is None else self.patcher.payload(raw, position)
         except PayloadError as error:
             self.problems[f"{position}: {error}"] = None
             return PATCH_REFUSED

@@ -28,7 +28,7 @@ from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.publishing import hand_off_of
 from pulsar_retry.replay.reading import LetterCodecs
 from pulsar_retry.replay.redriving.delivery import DeliveryWatch
-from pulsar_retry.replay.redriving.judge import LetterJudge, RedriveJudge
+from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.patching import Patcher, PatchLike, PayloadPatch
 from pulsar_retry.replay.redriving.report import WHY_NOT_SEEN, Redriven, first_of_each
 from pulsar_retry.replay.redriving.run import RedriveWork, Run
@@ -74,6 +74,8 @@ class Redrive:
     messages that fail again and again. Letters that are left out stay in the topic, and so do those
     that die during the redrive.
     """
+
+    _discards = False
 
     def __init__(
         self,
@@ -252,10 +254,10 @@ class Redrive:
         targets = RedriveTargets(
             admin, self._to, self._source, self._owner, self._naming, keep=keep
         )
-        return RedriveJudge(
-            self._where,
-            targets,
-            RedriveProperties(job, self._to, self._naming, *self._keep),
+        return LetterJudge(
+            where=self._where,
+            targets=None if self._discards else targets,
+            written=RedriveProperties(job, self._to, self._naming, *self._keep),
             source=self._source,
             max_redrives=self._max_redrives,
             patcher=patcher,
@@ -340,6 +342,29 @@ class Redrive:
         if self._patch is not None:
             text += self._patch.text
         return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+class Discard(Redrive):
+    """Acknowledges letters of a dead-letter topic, so that they are gone. It cannot be undone.
+
+    It has the filters, limits, rates and the dry run of a redrive, and continues like one.
+    """
+
+    _discards = True
+
+    def __init__(self, source: str, *, job_key: str = "", **options: Any) -> None:
+        """Prepare; nothing is opened.
+
+        Args:
+            source: The dead-letter topic.
+            job_key: As in `Redrive`.
+            options: As in `Redrive`: cluster, dlq_subscription, where, limit, rate, any_topic,
+                dry_run, within.
+
+        Raises:
+            ConfigError: an argument is invalid.
+        """
+        super().__init__(source, job_key=f"discard {job_key}", **options)
 
 
 @contextlib.contextmanager
