@@ -405,7 +405,7 @@ class Simulation:
                 continue
             consumer = shell if self.scenario.shell == "consumer" else shell._consumer
             flights = consumer._outbox._hand_off.flights
-            kept = consumer._outbox.kept._waiting
+            kept = consumer._outbox.kept._due
             if not any(copy_id(each.raw) == copy for each in (*flights, *kept)):
                 witness.assume("come_back", p, witness.number(copy))
 
