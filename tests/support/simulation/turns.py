@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.testing.clock import Ticket, VirtualClock, _Thread
 
 #: Real seconds for a thread to give up its turn.
@@ -134,30 +135,36 @@ class _TurnThread(_Thread):
         return super().is_alive() and not self._is_finished
 
 
-class TurnExecutor:
-    """In place of an `Executor`: its thread waits for its turn."""
+class TurnWorker:
+    """In place of a `Worker`: its thread waits for its turn."""
 
-    #: The clock of the simulation that runs.
-    clock: Turns
-
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, clock: Turns) -> None:
         self._name = name
+        self._clock = clock
         self._tasks: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
-    def submit(self, task: Callable[[], object]) -> None:
-        """Run *task* after those before it."""
-        self._tasks.append(task)
+    def submit(self, task: Callable[[], object]) -> bool:
+        """Run *task* after those before it, unless the worker is closed."""
+        if self._closed:
+            return False
+        self._tasks.append(self._clock.counted(task))
         if self._thread is None:
-            self._thread = self.clock.thread(target=self._run, name=self._name, daemon=True)
+            self._thread = self._clock.thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
+        return True
 
     def _run(self) -> None:
         while self._tasks:
-            self._tasks.popleft()()
+            try:
+                self._tasks.popleft()()
+            except ConsumerClosedError:  # it was too late
+                continue
         self._thread = None
 
-    def shutdown(self) -> None:
-        """Wait for the tasks."""
+    def close(self, _timeout: float | None = None) -> None:
+        """Take no more tasks, and wait for the others."""
+        self._closed = True
         if self._thread is not None:
             self._thread.join()

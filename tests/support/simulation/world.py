@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from _pulsar import Result
 
+from pulsar_retry.consumer import outbox
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.sender import CallbackSender
-from pulsar_retry.runtime import worker
 from pulsar_retry.testing.memory import raw_client
 from pulsar_retry.testing.memory.consumer import RawConsumer
 from pulsar_retry.testing.memory.later import later
 from pulsar_retry.testing.memory.producer import RawProducer
 from pulsar_retry.testing.memory.topic import MemorySubscription
-from support.simulation.turns import TurnExecutor, Turns
+from support.simulation.turns import Turns, TurnWorker
 
 #: Seconds for which pulsar-client collects acknowledgements.
 GROUP = 0.1
@@ -171,7 +171,6 @@ def simulated(clock: Turns, record: Record, latency: Callable[[], float]) -> Ite
     """Put the classes above in the places of those of the broker in memory."""
     Consumer.record = Producer.record = staticmethod(record)  # type: ignore[assignment]
     Producer.latency = staticmethod(latency)  # type: ignore[assignment]
-    TurnExecutor.clock = clock
     start, send, remove = HandOff._start, CallbackSender.send, MemorySubscription.remove
     redeliver = MemorySubscription.redeliver
     subscribe = raw_client.RawClient._subscribe
@@ -205,7 +204,7 @@ def simulated(clock: Turns, record: Record, latency: Callable[[], float]) -> Ite
         redeliver(subscription, consumer, numbers)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "Executor", TurnExecutor)
+        patch.setattr(outbox, "Worker", TurnWorker)
         patch.setattr(raw_client, "RawConsumer", Consumer)
         patch.setattr(raw_client, "RawProducer", Producer)
         patch.setattr(raw_client.RawClient, "_subscribe", subscribed)
