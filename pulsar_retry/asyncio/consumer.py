@@ -40,7 +40,8 @@ class Consumer(pulsar.asyncio.Consumer):
 
     Each method works as the method of `pulsar_retry.Consumer` with the same name. A task that is
     cancelled while it awaits one of them loses no message: a hand-off or closing that has begun
-    continues, or the message is redelivered. Acknowledgements and nacks never wait.
+    continues, or the message is redelivered. A `reconsume_later_cumulative` that is cancelled
+    acknowledges nothing before its message. Acknowledgements and nacks never wait.
 
     Attributes:
         arrivals: Receives. For the client; applications have no use for it.
