@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 import pulsar
-from click.core import ParameterSource
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.options import (
@@ -19,7 +18,6 @@ from pulsar_retry.cli._common.options import (
     address,
     by_options,
     naming_option,
-    text_of_file,
     with_options,
 )
 from pulsar_retry.errors import ConfigError, UnreachableError
@@ -63,12 +61,11 @@ _serve_options = with_options(
     click.option(
         "--endpoint",
         envvar="PULSAR_PUSH_ENDPOINT",
+        show_envvar=True,
+        required=True,
         metavar="URL",
         help="An https URL; http only to loopback or with --allow-http. Other users can see the "
-        "command line: give a URL that contains a secret by the environment or a file.",
-    ),
-    click.option(
-        "--endpoint-file", type=FILE, metavar="FILE", help="A file that holds the endpoint's URL."
+        "command line: give a URL that contains a secret by the environment.",
     ),
     click.option(
         "--ack-deadline",
@@ -206,11 +203,10 @@ def _serve(options: SimpleNamespace) -> None:
         raise click.ClickException(str(error)) from error
     account = _account(options)
     host, port = address(options.listen)
-    endpoint = _endpoint(options)
     timeout = _drain_timeout(options)
     client = options.cluster.client(check=False)
     try:
-        dispatcher = _dispatcher(client, options, endpoint, account)
+        dispatcher = _dispatcher(client, options, account)
         options.cluster.check()
         pages = key_pages(account)
         with serve_registry(own_registry(), port, host, dispatcher, pages) as server:
@@ -231,7 +227,7 @@ def _serve(options: SimpleNamespace) -> None:
 
 
 def _dispatcher(
-    client: Any, options: SimpleNamespace, endpoint: str, account: ServiceAccount | None
+    client: Any, options: SimpleNamespace, account: ServiceAccount | None
 ) -> Dispatcher:
     from pulsar_retry.pull.letters import Letters  # noqa: PLC0415 - likewise
     from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
@@ -243,7 +239,7 @@ def _dispatcher(
         client,
         list(options.topics) if len(options.topics) > 1 else options.topics[0],
         options.subscription,
-        endpoint,
+        options.endpoint,
         ack_deadline=seconds_of_text("ack_deadline", options.ack_deadline),
         retry_policy=_retry_policy(options),
         dead_letter_policy=_dead_letter_policy(options),
@@ -279,24 +275,6 @@ def _drain_timeout(options: SimpleNamespace) -> float:
         accepted = f"at least --ack-deadline {deadline}, so that answers can be awaited"
         raise ConfigError.bad("drain_timeout", drain, accepted)
     return timeout
-
-
-def _endpoint(options: SimpleNamespace) -> str:
-    """Return the URL from the command line, from its file, or else from the environment."""
-    source = click.get_current_context().get_parameter_source("endpoint")
-    by_option = options.endpoint is not None and source is ParameterSource.COMMANDLINE
-    if by_option and options.endpoint_file is not None:
-        raise click.UsageError("Give --endpoint or --endpoint-file, not both.")
-    accepted = "a file that holds a URL"
-    endpoint = text_of_file("endpoint_file", options.endpoint_file, accepted)
-    if endpoint == "":
-        raise ConfigError.bad("endpoint_file", str(options.endpoint_file), accepted)
-    endpoint = endpoint or options.endpoint
-    if not endpoint:
-        raise click.UsageError(
-            "Missing option '--endpoint', '--endpoint-file' or PULSAR_PUSH_ENDPOINT."
-        )
-    return endpoint
 
 
 def _retry_policy(options: SimpleNamespace) -> RetryPolicy | None:
