@@ -146,7 +146,6 @@ def take(url: str, browser: Browser) -> None:
     browser.open(topic)
     browser.wait_for("document.querySelector('#indexing').innerText.trim() === ''")
     browser.open(url)
-    browser.wait_for("document.querySelector('#doctor a')")
     taken("-overview")
     browser.open(topic)
     taken("")

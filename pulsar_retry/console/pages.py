@@ -83,8 +83,6 @@ class Pages:
             bars=self._bars(names, request),
             top=self.history.top(names, now - seconds, now + 1, _TOP),
             before=self._arrived(names, now - 2 * seconds, now - seconds),
-            findings=[each for each in self.watcher.findings if not asked or asked in each.topic],
-            checked_at=self.watcher.checked_at,
             problem=self.watcher.problem,
             running=sum(each.runs for each in self.jobs.all(most=20)),
         )

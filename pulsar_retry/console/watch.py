@@ -16,19 +16,14 @@ from pulsar_retry.console.indexing import Indexer
 from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.observe.failures import LogLimiter
-from pulsar_retry.ops.check_result import CheckResult
-from pulsar_retry.ops.doctor import check_up
 from pulsar_retry.ops.overview import LetterTopic, letter_topics
 from pulsar_retry.ops.polling import Polling
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.subscription import Subscription
 
 _log = logging.getLogger("pulsar_retry")
 
 #: What pages about all topics, and about all jobs, listen to.
 TOPICS, JOBS = "topics", "jobs"
-#: Seconds between two check-ups of all subscriptions, and how many of these are checked.
-_CHECKS_EVERY, _MOST_CHECKED = 600.0, 50
 #: Seconds between two clean-ups of the store.
 _FORGETS_EVERY = 3600.0
 #: Seconds to wait at the end for what is running.
@@ -57,21 +52,6 @@ class Changes:
     def number(self, *what: str) -> int:
         """Return a number that grows when one of these changes."""
         return max((self._last.get(each, 0) for each in what), default=0)
-
-
-@attrs.frozen
-class SetUpProblem:
-    """A problem of a subscription.
-
-    Attributes:
-        topic: Its topic.
-        subscription: The subscription.
-        result: What was found.
-    """
-
-    topic: str
-    subscription: str
-    result: CheckResult
 
 
 @attrs.frozen
@@ -114,34 +94,24 @@ class Watcher:
         self._limiter = LogLimiter()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_READERS, "pulsar-retry-index")
-        self._polls = (
-            Polling(self.poll, interval, "pulsar-retry-topics"),
-            Polling(self.check, _CHECKS_EVERY, "pulsar-retry-doctor"),
-        )
+        self._polling = Polling(self.poll, interval, "pulsar-retry-topics")
         self._forgets_at = 0.0
-        self._ended = threading.Event()
-        self.findings: tuple[SetUpProblem, ...] = ()
-        self.checked_at: float | None = None
         self.problem = ""
 
     def start(self) -> None:
         """Start to watch."""
-        for each in self._polls:
-            each.start()
+        self._polling.start()
 
     def stop(self) -> None:
         """Stop watching, and wait until what is running has ended.
 
         A client of pulsar-client that is open when the interpreter ends aborts the process.
         """
-        self._ended.set()
-        for each in self._polls:
-            each.stop()
+        self._polling.stop()
         self._indexer.end()
         self._pool.shutdown(wait=False, cancel_futures=True)
         wait(list(self._syncing.values()), _PATIENCE)
-        for each in self._polls:
-            each.join(_PATIENCE)
+        self._polling.join(_PATIENCE)
         self._indexer.close()
 
     def topics(self, namespace: str) -> tuple[LetterTopic, ...]:
@@ -202,34 +172,6 @@ class Watcher:
                 self._sync(each.topic)
         if before is None or _shown(before.topics) != _shown(found):
             self._changes.tell(TOPICS)
-
-    def check(self) -> None:
-        """Check the subscriptions with letters once; see `pulsar_retry.ops.doctor`."""
-        try:
-            found = self._check()
-        except Exception as error:  # noqa: BLE001 - it may work the next time
-            self._warn("check", f"the subscriptions could not be checked: {error}")
-            return
-        self.checked_at = time.time()
-        if found != self.findings:
-            self.findings = found
-            self._changes.tell(TOPICS)
-
-    def _check(self) -> tuple[SetUpProblem, ...]:
-        owners = {
-            (each.main_topic, each.subscription): None
-            for namespace in self._namespaces
-            for each in self.topics(namespace)
-            if each.main_topic and each.subscription
-        }
-        found = [
-            SetUpProblem(topic, name, result)
-            for topic, name in list(owners)[:_MOST_CHECKED]
-            if topic and name and not self._ended.is_set()
-            for result in check_up(Subscription(self._cluster, topic, name))
-            if result.verdict in {"error", "warning"}
-        ]
-        return tuple(sorted(found, key=lambda each: each.result.verdict))
 
     def _counted(self, topics: Sequence[LetterTopic]) -> tuple[LetterTopic, ...]:
         """Return topics with the numbers of their letters, where the index has them all."""
