@@ -342,9 +342,10 @@ def test_errors_nobody_looks_at(broker, topic, admin):
         while not await asyncio.to_thread(is_settled, admin, topic):
             with suppress(pulsar.Timeout):
                 await consumer.acknowledge(await consumer.receive(A_LOOK))
-        closing = [asyncio.create_task(consumer.receive()) for _ in range(3)]
+        quiet = await client.subscribe(f"{topic}-quiet", "billing", **RETRIES)
+        closing = [asyncio.create_task(quiet.receive()) for _ in range(3)]
         await asyncio.sleep(0.1)
-        await consumer.close()
+        await quiet.close()
         with suppress(pulsar.AlreadyClosed):
             await closing[0]
         for each in closing[1:]:
