@@ -70,6 +70,8 @@ class Arrivals:
         try:
             if not self._turn.locked() and (raw := self._take()) is not None:
                 return raw
+            if timeout == 0:
+                raise TimeoutError
             async with asyncio.timeout(timeout):
                 await self._turn.acquire()
                 try:
