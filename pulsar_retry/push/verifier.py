@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jwt
-from jwt.jwk_set_cache import JWKSetCache
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.policy.checks import not_blank
@@ -132,16 +131,6 @@ class Verifier:
             raise VerificationError("the key is not known") from error
 
 
-class _SigningKeys(JWKSetCache):
-    """A cache of keys that tokens can name, so that other keys replace none of them."""
-
-    def put(self, jwk_set: jwt.PyJWKSet | dict[str, Any] | None) -> None:
-        found = jwt.PyJWKSet.from_dict(jwk_set) if isinstance(jwk_set, dict) else jwk_set
-        if found and not any(k.key_id and k.public_key_use in {"sig", None} for k in found.keys):
-            raise jwt.PyJWKSetError("no key with an id signs")
-        super().put(found)
-
-
 class _FetchedKeys(jwt.PyJWKClient):
     """Keys from a URL, which are not fetched more often after failures than for unknown keys."""
 
@@ -152,7 +141,6 @@ class _FetchedKeys(jwt.PyJWKClient):
             accepted = "an https:// URL, or http:// with localhost or a loopback address"
             raise ConfigError.bad("keys", str(endpoint), accepted)
         super().__init__(url, lifespan=_LIFESPAN, timeout=_TIMEOUT, cooldown_duration=_COOLDOWN)
-        self.jwk_set_cache = _SigningKeys(_LIFESPAN)
         self._next_fetch = -math.inf
 
     def fetch_data(self) -> Any:
