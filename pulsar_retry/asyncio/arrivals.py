@@ -70,13 +70,11 @@ class Arrivals:
         try:
             if not self._turn.locked() and (raw := self._take()) is not None:
                 return raw
-            if timeout == 0:
-                raise TimeoutError
             async with asyncio.timeout(timeout):
                 await self._turn.acquire()
                 try:
                     while (raw := self._take()) is None:
-                        await self._wait()
+                        await self._wait(timeout)
                 finally:
                     with contextlib.suppress(RuntimeError):  # the loop has ended
                         self._turn.release()
@@ -133,8 +131,14 @@ class Arrivals:
         self._at_rest.set()
         self._news.set()
 
-    async def _wait(self) -> None:
-        """Have the thread wait for a message, and wait until there may be one."""
+    async def _wait(self, timeout: float | None) -> None:
+        """Have the thread wait for a message, and wait until there may be one.
+
+        Raises:
+            TimeoutError: *timeout* is 0. It is the caller who waits no longer than that.
+        """
+        if timeout == 0:
+            raise TimeoutError
         self._news.clear()
         if self._at_rest.is_set() and not self._is_paused:
             self._fetcher.ask()
