@@ -49,7 +49,7 @@ def _patch_text(_context: click.Context, _option: click.Parameter, given: str | 
     if given is None:
         return None
     text = given
-    if not given.lstrip().startswith(("[", "{")):
+    if not given.lstrip().startswith("{"):
         try:
             text = Path(given).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -103,8 +103,8 @@ Examples:
     "--patch",
     callback=_patch_text,
     metavar="FILE|JSON",
-    help="Change each payload by a JSON patch (a list, RFC 6902) or a JSON merge patch (an "
-    "object, RFC 7396). The original payloads are not kept.",
+    help="Change each payload by a JSON merge patch (an object, RFC 7396). The original payloads "
+    "are not kept.",
 )
 @click.option(
     "--diffs",

@@ -5,25 +5,22 @@ Letters without a schema, or with the schema JSON, can be patched.
 
 from __future__ import annotations
 
-import copy
 import difflib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 
-from pulsar_retry._extras import need
-from pulsar_retry.errors import ConfigError, PayloadError, shown
+from pulsar_retry.errors import ConfigError, PayloadError
 from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.payloads.codec import PayloadCodec
 from pulsar_retry.wire.payloads.readable import stays, value_as_json
 
-#: A JSON patch, a JSON merge patch, or the text of one.
-PatchLike = Sequence[Any] | Mapping[str, Any] | str
+#: A JSON merge patch, or the text of one.
+PatchLike = Mapping[str, Any] | str
 
-_PATCH = "a JSON patch (a list, RFC 6902) or a JSON merge patch (an object, RFC 7396)"
+_PATCH = "a JSON merge patch (an object, RFC 7396)"
 #: Of how many letters a dry run shows what changes.
 DIFFS = 10
 #: How many lines of a diff are shown, and of how many characters.
@@ -52,7 +49,7 @@ class PayloadPatch:
     """
 
     text: str
-    _apply: Callable[[Any], Any] = attrs.field(eq=False, repr=False)
+    _patch: Mapping[str, Any] = attrs.field(eq=False, repr=False)
 
     @classmethod
     def of(cls, patch: PatchLike) -> PayloadPatch:
@@ -60,24 +57,15 @@ class PayloadPatch:
 
         Raises:
             ConfigError: it is no patch.
-            ModuleNotFoundError: a JSON patch needs `jsonpatch`.
         """
-        read: Any = patch
-        if isinstance(patch, str):
-            try:
-                read = json.loads(patch)
-            except ValueError as error:
-                raise ConfigError(f"patch: expected {_PATCH}: {error}") from None
-        if isinstance(read, Mapping):
-            apply: Callable[[Any], Any] = partial(merged, read)
-        elif isinstance(read, Sequence) and not isinstance(read, str):
-            apply = _json_patch(list(read))
-        else:
-            raise ConfigError.bad("patch", patch, _PATCH)
         try:
-            return cls(json.dumps(read, sort_keys=True, ensure_ascii=False), apply)
+            read: Any = json.loads(patch) if isinstance(patch, str) else patch
+            text = json.dumps(read, sort_keys=True, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"patch: expected {_PATCH}: {error}") from None
+        if not isinstance(read, Mapping):
+            raise ConfigError.bad("patch", patch, _PATCH)
+        return cls(text, read)
 
     def patched(self, payload: bytes | None, schema: str | None) -> bytes:
         """Return the payload that a letter gets: the same bytes if the patch changes nothing.
@@ -87,19 +75,15 @@ class PayloadPatch:
             schema: The type of its schema; None if it has none.
 
         Raises:
-            PayloadError: the payload is not JSON, the patch does not fit it, or writing it again
-                would change also what the patch does not, such as digits of a number that Python
-                does not keep.
+            PayloadError: the payload is not JSON, or writing it again would change also what the
+                patch does not, such as digits of a number that Python does not keep.
         """
         if payload is None:
             raise PayloadError("the letter has a null value")
         if schema not in {None, "JSON"}:
             raise PayloadError(f"a patch changes JSON, and the letter has the schema {schema}")
         before = _read(payload)
-        try:
-            after = self._apply(before)
-        except Exception as error:
-            raise PayloadError(f"{type(error).__name__}: {shown(error)}") from error
+        after = merged(self._patch, before)
         if _same(before, after):
             return payload
         if not stays(payload, before):
@@ -154,7 +138,7 @@ class Patcher:
 def merged(patch: Any, value: Any) -> Any:
     """Return *value* with a JSON merge patch applied, as the pseudo code of RFC 7396 does it."""
     if not isinstance(patch, Mapping):
-        return copy.deepcopy(patch)
+        return patch
     result = dict(value) if isinstance(value, dict) else {}
     for name, each in patch.items():
         if each is None:
@@ -162,18 +146,6 @@ def merged(patch: Any, value: Any) -> Any:
         else:
             result[name] = merged(each, result.get(name))
     return result
-
-
-def _json_patch(operations: list[Any]) -> Callable[[Any], Any]:
-    need("cli", "a JSON patch", "jsonpatch")
-    import jsonpatch  # noqa: PLC0415 - an extra
-
-    try:
-        patch = jsonpatch.JsonPatch(operations)
-    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
-        raise ConfigError(f"patch: expected {_PATCH}: {error}") from None
-    apply: Callable[[Any], Any] = patch.apply
-    return apply
 
 
 def _read(payload: bytes) -> Any:

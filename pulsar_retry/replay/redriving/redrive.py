@@ -128,10 +128,9 @@ class Redrive:
                 topic: by its name in any dialect, as the topic of a `Subscription`, or because
                 letters are read through `pulsar-retry`. Messages that are taken through another
                 subscription are lost for the application that owns that subscription.
-            patch: What is changed in the JSON payload of each letter: a JSON patch (a list of
-                operations, RFC 6902), a JSON merge patch (an object, RFC 7396), or the text of one.
-                A letter that it does not fit stays, and so does one whose payload is not JSON or
-                has another schema. The original payloads are not kept.
+            patch: What is changed in the JSON payload of each letter: a JSON merge patch (an
+                object, RFC 7396), or the text of one. A letter whose payload is not JSON, or has
+                another schema, stays. The original payloads are not kept.
             dry_run: Only report. Nothing is published, acknowledged or created.
             within: For how long a dry run reads at most, in seconds or as a timedelta. If letters
                 are left then, its report says so (``sample``). None: it reads all.

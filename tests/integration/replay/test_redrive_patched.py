@@ -17,7 +17,7 @@ from support.replay.redriving import Dead, received
 from support.waiting import eventually
 
 #: Done twice, it would show.
-FIX = [{"op": "test", "path": "/city", "value": "Zoë"}, {"op": "add", "path": "/to/-", "value": 1}]
+FIX = {"to": [1]}
 
 
 class Order(Record):

@@ -34,26 +34,20 @@ def value_of(patch: Any, payload: bytes = ORDER, schema: str | None = None) -> A
 
 
 def test_patches() -> None:
-    """A list is a JSON patch, an object is a merge patch; text is one of them."""
-    text = (
-        '[{"op": "test", "path": "/amount", "value": -1}, '
-        '{"op": "replace", "path": "/amount", "value": 1}]'
-    )
-    assert {"amount": 1, "city": "Zoë"} == value_of(text)
-    with pytest.raises(pr.PayloadError, match="JsonPatchTestFailed"):
-        value_of(text, b'{"amount": 2}')
+    """An object, or the text of one."""
+    assert {"amount": 1, "city": "Zoë"} == value_of('{"amount": 1}')
     assert {"amount": -1, "currency": "EUR"} == value_of({"city": None, "currency": "EUR"})
     assert {"amount": -1, "city": "Ulm"} == value_of({"city": "Ulm"}, schema="JSON")
 
 
-@pytest.mark.parametrize("patch", [{}, {"amount": -1}, [], {"price": None}])
+@pytest.mark.parametrize("patch", [{}, {"amount": -1}, {"price": None}])
 def test_what_a_patch_does_not_change(patch) -> None:
     """The payload stays byte for byte."""
     assert ORDER == PayloadPatch.of(patch).patched(ORDER, None)
     assert ORDER != PayloadPatch.of({"amount": -1.0}).patched(ORDER, None)
 
 
-@pytest.mark.parametrize("patch", ["{", "3", '[{"op": "no"}]', '[{"op": "add"}]', "[3]", 3])
+@pytest.mark.parametrize("patch", ["{", "3", "[]", [], "[3]", 3])
 def test_what_is_no_patch(patch) -> None:
     """It is refused before anything is opened."""
     with pytest.raises(pr.ConfigError, match="patch"):
