@@ -17,7 +17,7 @@ from pulsar_retry.policy.checks import flag, not_blank, positive, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy, LetterProducerOptions, ProducerOptions
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName, first_topic
+from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName
 
 #: The types on which the broker delays messages and counts redeliveries.
 SHARED_TYPES = frozenset({pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared})
@@ -253,7 +253,7 @@ def _letter_topics(
     topic: Any, subscription: str, policy: DeadLetterPolicy, naming: Naming
 ) -> LetterTopics:
     """Return the full names of the letters' topics, from the policy or the dialect."""
-    default = naming.topics(first_topic(topic_list(topic)), subscription)
+    default = naming.topics(min(topic_list(topic)), subscription)  # the first one, as in Java
     retry = policy.retry_letter_topic or default.retry
     dead_letter = policy.dead_letter_topic or default.dead_letter
     topics = LetterTopics(

@@ -24,7 +24,7 @@ import pulsar
 
 from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.runtime.results import error_of
-from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, first_topic, logical
+from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, logical
 
 #: What pulsar-client raises if a role may not read the topic, or not list the namespace.
 MAY_NOT_LOOK = (pulsar.AuthorizationError, pulsar.LookupError)
@@ -58,7 +58,7 @@ def with_old_names(plan: Plan, client: pulsar.Client) -> Plan:
     """
     if plan.topics is None or plan.policy is None:
         return plan
-    first = TopicName.parse(first_topic(topic_list(plan.topic)))
+    first = TopicName.parse(min(topic_list(plan.topic)))
     retry, dead_letter = plan.topics.retry, plan.topics.dead_letter
     old = old_names(str(first), plan.subscription, plan.naming)
     if old is not None:

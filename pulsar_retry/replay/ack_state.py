@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import bisect
 import json
 import re
@@ -20,7 +19,6 @@ from pulsar_retry.errors import SnapshotError
 
 #: The broker's format for acknowledged ranges: ``[(3:-1..3:1],(3:4..3:6]]``.
 _RANGE = re.compile(r"\(([0-9]+):(-?[0-9]+)\.\.([0-9]+):(-?[0-9]+)\]")
-_VERSION = 1
 
 
 def cursor_of(facts: Mapping[str, Any], subscription: str) -> Mapping[str, Any] | None:
@@ -197,7 +195,7 @@ class AckState:
     # -- as text ----------------------------------------------------------------------------------
 
     def encode(self) -> str:
-        """Return the state as text: a version, the mark, and the ranges, compressed if shorter.
+        """Return the state as text: the mark, and the ranges, compressed.
 
         Ranges are written as differences, so that ten thousand of them take some kilobytes.
         """
@@ -208,28 +206,21 @@ class AckState:
                 at = 0
             numbers += (each.ledger - ledger, each.first - at, each.last - each.first)
             ledger, at = each.ledger, each.last
-        plain = json.dumps(numbers, separators=(",", ":"))[1:-1]
-        packed = base64.b64encode(zlib.compress(plain.encode(), 9)).decode()
-        ranges = f"z{packed}" if len(packed) < len(plain) else f"p{plain}"
-        return f"{_VERSION};{self.mark};{ranges}"
+        packed = base64.b64encode(zlib.compress(json.dumps(numbers).encode(), 9)).decode()
+        return f"{self.mark};{packed}"
 
     @classmethod
     def decode(cls, text: str) -> AckState:
         """Read the text that `encode` wrote.
 
         Raises:
-            SnapshotError: the text has another version, or is broken.
+            SnapshotError: the text is broken.
         """
-        version, _, rest = text.partition(";")
-        if version != str(_VERSION):
-            raise SnapshotError(
-                f"the snapshot has version {version[:20]!r}, but this release reads version "
-                f"{_VERSION}"
-            )
         try:
-            mark, _, ranges = rest.partition(";")
-            return cls(EntryPlace.parse(mark), tuple(_ranges(ranges)))
-        except (ValueError, IndexError, zlib.error, binascii.Error) as error:
+            mark, _, packed = text.partition(";")
+            numbers = json.loads(zlib.decompress(base64.b64decode(packed, validate=True)))
+            return cls(EntryPlace.parse(mark), tuple(_ranges(numbers)))
+        except (ValueError, TypeError, zlib.error) as error:
             raise SnapshotError(f"the snapshot cannot be read: {error}") from error
 
 
@@ -256,12 +247,7 @@ def _merged(ranges: Iterable[Range]) -> Iterator[Range]:
         yield held
 
 
-def _ranges(text: str) -> Iterator[Range]:
-    kind, body = text[0], text[1:]
-    if kind not in "pz":
-        raise ValueError(f"unknown encoding {kind!r}")
-    plain = body if kind == "p" else zlib.decompress(base64.b64decode(body, validate=True)).decode()
-    numbers = [int(each) for each in plain.split(",")] if plain else []
+def _ranges(numbers: Iterable[int]) -> Iterator[Range]:
     ledger, at = 0, 0
     for step, gap, length in zip(*[iter(numbers)] * 3, strict=True):
         if step:

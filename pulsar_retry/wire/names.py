@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal
 
 import attrs
@@ -83,21 +83,21 @@ class Naming(enum.Enum):
 
     @classmethod
     def of(cls, naming: str | Naming) -> Naming:
-        """Return the dialect; its value and its name are accepted too.
+        """Return the dialect; its value is accepted too.
 
         Raises:
             ConfigError: there is no such dialect.
         """
-        for member in cls:
-            if naming in (member, member.value, member.name):
-                return member
-        known = ", ".join(f"Naming.{member.name}" for member in cls)
-        raise ConfigError.bad("naming", naming, f"one of {known}")
+        try:
+            return cls(naming)
+        except ValueError:
+            known = ", ".join(f"Naming.{member.name}" for member in cls)
+            raise ConfigError.bad("naming", naming, f"one of {known}") from None
 
     @property
     def is_tdmq(self) -> bool:
         """Whether this is one of TDMQ's dialects."""
-        return self in _OF_TDMQ
+        return self is not Naming.PULSAR
 
     def topics(self, topic: str, subscription: str) -> LetterTopics:
         """Return the names for one topic and subscription, in the topic's namespace."""
@@ -112,28 +112,8 @@ class Naming(enum.Enum):
         return LetterTopics(stem + retry, stem + dead_letter)
 
 
-_OF_TDMQ = frozenset({Naming.TDMQ_2_9_2, Naming.TDMQ_2_7_2, Naming.TDMQ_2_6_1})
-
-
-#: A dialect, its value or its name.
-NamingLike = (
-    Literal[
-        "pulsar",
-        "tdmq-2.9.2",
-        "tdmq-2.7.2",
-        "tdmq-2.6.1",
-        "PULSAR",
-        "TDMQ_2_9_2",
-        "TDMQ_2_7_2",
-        "TDMQ_2_6_1",
-    ]
-    | Naming
-)
-
-
-def first_topic(topics: Sequence[str]) -> str:
-    """Return the topic that default names are made from: the first by string order (as in Java)."""
-    return min(topics)
+#: A dialect, or its value.
+NamingLike = Literal["pulsar", "tdmq-2.9.2", "tdmq-2.7.2", "tdmq-2.6.1"] | Naming
 
 
 Kind = Literal["retry", "dead_letter"]

@@ -78,7 +78,7 @@ def test_every_letter_topic_of_a_namespace(dead, run, run_json, namespace, clien
         "eu-shipping",
         consumer_type=pulsar.ConsumerType.Shared,
         enable_retry=True,
-        naming="TDMQ_2_7_2",
+        naming="tdmq-2.7.2",
     )
     unread = f"persistent://{namespace}/eu-shipping-DLQ"
     dead.cluster.admin().topics.create(unread, partitions=2)

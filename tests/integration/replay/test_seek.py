@@ -445,7 +445,7 @@ def test_what_cannot_be_moved(broker, topic, name, match):
 
 def test_a_retry_topic_of_another_dialect(subscription, subscribe):
     """Letters under another name are not left behind in silence."""
-    subscribe(naming="TDMQ_2_6_1")
+    subscribe(naming="tdmq-2.6.1")
 
     report = seek(subscription, "earliest", dry_run=True)
 

@@ -27,7 +27,7 @@ SHARED = pulsar.ConsumerType.Shared
         (["orders", "dead"], {"dead_letter_topic": "dead"}, {}),
         (["orders", "public/default/orders-billing-DLQ"], {}, {"enable_retry": True}),
         (["a", "orders", "again"], {"retry_letter_topic": "again"}, {"enable_retry": True}),
-        (["orders", "billing-DLQ"], {}, {"naming": "TDMQ_2_7_2"}),
+        (["orders", "billing-DLQ"], {}, {"naming": "tdmq-2.7.2"}),
     ],
 )
 def test_its_own_letters_are_refused(topic: Any, policy: Any, options: Any) -> None:

@@ -87,7 +87,7 @@ def test_a_token_file_without_a_token(tmp_path, content) -> None:
 def test_a_subscription_and_its_letters() -> None:
     """Full names, by the dialect or as given."""
     default = Subscription(Cluster(), "orders", "billing")
-    tdmq = Subscription(Cluster(), "orders", "billing", naming="TDMQ_2_7_2")
+    tdmq = Subscription(Cluster(), "orders", "billing", naming="tdmq-2.7.2")
     named = Subscription(Cluster(), "a/b/orders", "billing", dead_letter_topic="a/b/dead")
 
     root = "persistent://public/default"

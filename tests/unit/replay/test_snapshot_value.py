@@ -99,7 +99,7 @@ def test_broken_manifests(text):
         Manifest.decode(text)
 
 
-@pytest.mark.parametrize("text", ["", "1;2", "1:2;x;1;1:2;p", "1:2;3;9;1:2;p"])
+@pytest.mark.parametrize("text", ["", "1;2", "1:2;x;1:2;", "1:2;3;1:2;p"])
 def test_broken_captures(text):
     """Nor is a part of one."""
     with pytest.raises(SnapshotError, match="snapshot"):
