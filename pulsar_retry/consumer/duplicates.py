@@ -203,7 +203,7 @@ class Copies:
         self._now = now
         self._most = most
         self._lock = threading.Lock()
-        # Whether each is acknowledged (otherwise its letter is on its way), and since when.
+        # Whether each is acknowledged (otherwise it was handed on), and since when.
         self._settled: OrderedDict[LetterId, tuple[bool, float]] = OrderedDict()
 
     def settled(self, place: LetterId, *, is_acknowledged: bool) -> None:
@@ -212,12 +212,6 @@ class Copies:
             self._settled[place] = is_acknowledged, self._now()
             if len(self._settled) > self._most:
                 self._settled.popitem(last=False)
-
-    def left(self, place: LetterId) -> None:
-        """Record that a message that was handed on is acknowledged now."""
-        with self._lock:
-            if place in self._settled:
-                self._settled[place] = True, self._now()
 
     def comes_again(self, place: LetterId) -> None:
         """Record a message that was nacked, or whose letter has failed: its next copy is needed."""

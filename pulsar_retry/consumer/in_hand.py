@@ -10,7 +10,7 @@ from typing import Any
 
 import _pulsar
 
-from pulsar_retry.consumer.duplicates import Copies, LetterId
+from pulsar_retry.consumer.duplicates import Copies
 from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.consumer.returns import Returns
 from pulsar_retry.consumer.source import Source, chunk_ids, chunks_of
@@ -236,20 +236,13 @@ class InHand:
         source = self.source(letter=letter)
         was_requested = self._was_requested(message, source)
         self.settled += 1  # undone if the hand-off fails
-        if not was_requested and not letter:
+        if was_requested and self._copies is not None:
+            self._copies.settled(position_of(id_of(message)), is_acknowledged=False)
+        if not letter or self.letters is None:
             return source.raw, False, None
         place = position_of(id_of(message))
-        if was_requested and self._copies is not None:
-            self._copies.settled(place, is_acknowledged=False)
-        if letter and self.letters is not None:
-            self.letters.leaves(place)
-        return source.raw, letter, partial(self._has_left, place, letter=letter)
-
-    def _has_left(self, place: LetterId, *, letter: bool) -> None:
-        if self._copies is not None:
-            self._copies.left(place)
-        if letter and self.letters is not None:
-            self.letters.window.settled(place)
+        self.letters.leaves(place)
+        return source.raw, True, partial(self.letters.window.settled, place)
 
     def hand_off_failed(self, raw: Any, was_letter: bool) -> None:
         """Have a message redelivered whose letter has failed."""

@@ -375,15 +375,6 @@ def test_one_copy_is_dropped(clock: Clock, is_acknowledged: bool) -> None:
     assert copies.find(FIRST, 2) is None
 
 
-def test_a_copy_of_what_has_left(clock: Clock) -> None:
-    """Its letter has been published since, so the copy is acknowledged."""
-    copies = Copies(clock.steady)
-    copies.settled(FIRST, is_acknowledged=False)
-    for place in (FIRST, SECOND):
-        copies.left(place)
-    assert (True, None) == (copies.find(FIRST, 1), copies.find(SECOND, 1))
-
-
 @pytest.mark.parametrize("why", ["count", "nack", "seek", "time"])
 def test_what_is_wanted_again_is_no_copy(clock: Clock, why: str) -> None:
     """After another process's seek the broker counts anew; long afterwards, anything can be."""
