@@ -357,7 +357,7 @@ class InHand:
     @property
     def pending_nacks(self) -> int:
         """How many nacked messages wait for their delay."""
-        return sum(len(each) for each in self.sources)
+        return sum(each.nacked for each in self.sources)
 
     @property
     def unsettled(self) -> int:

@@ -200,8 +200,9 @@ class Source:
         self._round_due, self._round_length, self._round_failures = float("-inf"), 0.0, 0
         fork.guard(self, "raw", "_timer")
 
-    def __len__(self) -> int:
-        """Return how many nacked messages wait for their delay."""
+    @property
+    def nacked(self) -> int:
+        """How many nacked messages wait for their delay."""
         return self._count - len(self._time_outs)
 
     # -- adding -----------------------------------------------------------------------------------

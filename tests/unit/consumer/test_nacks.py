@@ -214,7 +214,7 @@ def test_what_comes_early_is_no_longer_nacked() -> None:
     for number in range(2):
         world.queue.add(Id(number), 60)
     world.queue.came(Id(0))
-    assert (1, 1) == (len(world.queue), world.queue.redelivered)
+    assert (1, 1) == (world.queue.nacked, world.queue.redelivered)
     world.run(100)
     assert [1] == list(world.released)
 
@@ -283,10 +283,10 @@ def test_against_one_due_time_for_each_message(steps: list[tuple[str, int, int, 
             model[key] = delay
             timed.add(key)
             world.queue.time_out(message_id, delay)
-    assert len(model) - len(timed) == len(world.queue)
+    assert len(model) - len(timed) == world.queue.nacked
     assert {n for n, _ in model} == {entry for _, entry in world.queue.pending}
     world.run(100)
-    assert ({}, 0, len(model)) == (world.queue.pending, len(world.queue), world.queue.redelivered)
+    assert ({}, 0, len(model)) == (world.queue.pending, world.queue.nacked, world.queue.redelivered)
     dues: dict[int, int] = {}
     for (number, _), delay in model.items():
         dues[number] = min(delay, dues.get(number, delay))
