@@ -41,8 +41,8 @@ class StoredEntry:
 class Subscriptions:
     """Subscriptions of topics. Thread-safe. Failed requests raise `AdminError`.
 
-    For a partitioned topic, `names`, `create`, `delete`, `reset` to a time and `skip_all` apply to
-    all its partitions. All other methods need a single topic, or one partition.
+    For a partitioned topic, `names`, `create`, `delete` and `reset` to a time apply to all its
+    partitions. All other methods need a single topic, or one partition.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -98,10 +98,6 @@ class Subscriptions:
             self._transport.json("POST", path)
         else:
             self._transport.json("POST", _path(topic, name, "resetcursor"), _start(to))
-
-    def skip_all(self, topic: str, name: str) -> None:
-        """Acknowledge all messages that are in the topic now."""
-        self._transport.json("POST", _path(topic, name, "skip_all"))
 
     def properties(self, topic: str, name: str) -> dict[str, str]:
         """Return the properties that are stored with a subscription."""

@@ -30,7 +30,7 @@ def test_what_there_is(rest, namespace, topic) -> None:
 
 
 def test_subscriptions_of_a_topic(rest, topic, publish) -> None:
-    """Made at either end or in between, moved, emptied, with properties, deleted."""
+    """Made at either end or in between, moved, with properties, deleted."""
     rest.topics.create(topic)
     ids = [Position.of(publish(b"%d" % number)) for number in range(4)]
     subscriptions = rest.subscriptions
@@ -43,7 +43,7 @@ def test_subscriptions_of_a_topic(rest, topic, publish) -> None:
 
     assert {"all": 4, "none": 0, "two": 2} == backlogs()
     subscriptions.reset(topic, "two", ids[3])
-    subscriptions.skip_all(topic, "all")
+    subscriptions.reset(topic, "all", "latest")
     subscriptions.reset(topic, "none", "earliest")
     assert {"all": 0, "none": 4, "two": 1} == backlogs()
     subscriptions.reset(topic, "all", datetime.now(UTC).replace(year=2020))

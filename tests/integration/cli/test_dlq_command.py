@@ -408,7 +408,7 @@ def test_doctor_warns_of_many_letters_of_one_delay(dead, run_json, client, monke
     producer = client.create_producer(dead.retry)
 
     def finding(delays: Iterable[int]) -> dict[str, str]:
-        dead.cluster.admin().subscriptions.skip_all(dead.retry, SUBSCRIPTION)
+        dead.cluster.admin().subscriptions.reset(dead.retry, SUBSCRIPTION, "latest")
         for delay in delays:
             producer.send_async(b"", None, deliver_after=timedelta(seconds=delay))
         producer.flush()

@@ -296,7 +296,7 @@ def test_names_are_quoted(topic, path) -> None:
         lambda admin, name: admin.namespaces.topics(f"a/{name}"),
         lambda admin, name: admin.namespaces.topics(f"{name}/b"),
         lambda admin, name: admin.subscriptions.delete("a/b/c", name),
-        lambda admin, name: admin.subscriptions.skip_all("a/b/c", name),
+        lambda admin, name: admin.subscriptions.properties("a/b/c", name),
     ],
 )
 def test_no_name_leads_elsewhere(api, ask, name) -> None:
