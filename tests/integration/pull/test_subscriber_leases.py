@@ -53,23 +53,6 @@ def test_a_late_end_can_be_ignored(start, publish, caplog):
     assert "too late" not in caplog.text
 
 
-def test_expired_leases_are_attempts(start, publish, dead_letters):
-    """A handler that always hangs has its message dead-lettered in the end; `retry_on` or not."""
-    release = threading.Event()
-    notes = Notes(lambda _message: release.wait(SOON))
-    policy = pr.RetryPolicy(max_attempts=2, backoff="immediate", retry_on=TimeoutError)
-    start(notes, lease=SHORT, retry_policy=policy)
-    publish()
-    (dead,) = dead_letters(1)
-    failure = pr.DeadLetter.of(dead).failure
-    assert ("LeaseExpired", "retries-exhausted", 2) == (
-        failure.error,
-        failure.reason,
-        len(notes.seen),
-    )
-    release.set()
-
-
 def test_a_lease_is_extended(start, publish):
     """A handler that takes longer than a lease, but not than all of it, is left alone."""
     pause = threading.Event()

@@ -27,7 +27,7 @@ from support.waiting import eventually
 
 SHORT = pr.Lease(minimum=1, maximum=1, max_total=1)
 DAY = 86_400
-AT_ONCE = pr.RetryPolicy(max_attempts=20, backoff="immediate")
+AT_ONCE = pr.RetryPolicy(max_attempts=20, backoff="immediate", retry_on=ConnectionError)
 
 
 def hanging(memory: MemoryBroker) -> Notes:
@@ -50,7 +50,10 @@ def gauges(topic: str = "orders") -> dict[str, float]:
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_message_that_always_hangs(memory: MemoryBroker, concurrency: int) -> None:
-    """It costs a thread at each attempt, and is dead in the end; all others are handled."""
+    """It costs a thread at each attempt, and is dead in the end, whatever `retry_on` names.
+
+    All others are handled.
+    """
     notes = hanging(memory)
     subscriber = memory.client().subscriber(
         "orders", "billing", notes, lease=SHORT, retry_policy=AT_ONCE, concurrency=concurrency
@@ -71,6 +74,9 @@ def test_a_message_that_always_hangs(memory: MemoryBroker, concurrency: int) -> 
     assert (20, 6) == (notes.attempts[b"hang"], len(notes.seen) - 20)
     report = subscriber.result(SOON)
     assert (6, 1, 20) == (report.acknowledged, report.dead_lettered, report.expired)
+    (dead,) = memory.dead_letters("orders", "billing")
+    failure = pr.DeadLetter.of(dead).failure
+    assert ("LeaseExpired", "retries-exhausted") == (failure.error, failure.reason)
     assert "stopped" == subscriber.health.state
 
 

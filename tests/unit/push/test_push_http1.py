@@ -21,7 +21,6 @@ from pulsar_retry.push.http import (
 )
 
 INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
-FRAMED = b"HTTP/1.1 102 Processing\r\ncontent-LENGTH:  0\r\n\r\n"
 EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 FINAL = b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno"
 
@@ -102,12 +101,6 @@ def test_processing_before_a_part_of_another_one(sizes, length):
     """What breaks off is no whole answer."""
     with pytest.raises(BrokenError):
         replied(INTERIM + EARLY[:length], sizes)
-
-
-def test_processing_that_is_framed():
-    """An interim response has no length: one that has was meant as the last."""
-    assert 102 == replied(FRAMED + b"{}", [1000]).status
-    assert 500 == replied(FRAMED + FINAL, [1000]).status
 
 
 @given(st.binary(max_size=200), pieces)
