@@ -20,9 +20,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: Two SIGINT within these seconds count as one Ctrl-C: the terminal and a parent both send it.
 _SAME_CTRL_C = 0.2
 
-#: Seconds between two checks for a signal. Python runs signal handlers on the main thread. A signal
-#: that arrives just before that thread blocks does not wake it; on a busy machine this is not rare.
-CHECK_INTERVAL = 0.5
+#: Seconds between two checks for a signal, or for the end. Python runs signal handlers on the main
+#: thread. A signal that arrives just before that thread blocks does not wake it; on a busy machine
+#: this is not rare.
+CHECK_INTERVAL = 0.1
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -104,17 +105,13 @@ def awaiting_signals(ended: threading.Event) -> Iterator[Callable[[], int | None
     The function returns None when *ended* is set. Outside of the main thread, it receives no
     signal.
     """
-    queue: SimpleQueue[int | None] = SimpleQueue()  # a signal handler may call its `put`
-
-    def wait_for_the_end() -> None:
-        ended.wait()
-        queue.put(None)
+    queue: SimpleQueue[int] = SimpleQueue()  # a signal handler may call its `put`
 
     def next_request() -> int | None:
-        while True:
+        while not ended.is_set():
             with contextlib.suppress(Empty):
                 return queue.get(timeout=CHECK_INTERVAL)
+        return None
 
     with listening(queue.put):
-        threading.Thread(target=wait_for_the_end, name="pulsar-retry-end", daemon=True).start()
         yield next_request
