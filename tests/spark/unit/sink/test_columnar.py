@@ -122,8 +122,13 @@ def test_the_messages_are_those_of_python(batch):
         {"delay_ms": pa.array([5])},
         {"not_before": pa.array([datetime(2030, 1, 1, tzinfo=UTC)])},
         {"payload": pa.array([b"x" * 20_000])},
+        {
+            "kind": pa.array(["retry"]),
+            "message_id": pa.array(["1:2:-1"]),
+            "publish_time": pa.array([datetime(2030, 1, 1, tzinfo=UTC)]),
+        },
     ],
-    ids=["headers", "delay", "not-before", "too-big"],
+    ids=["headers", "delay", "not-before", "too-big", "read-back"],
 )
 def test_other_rows_are_left_to_python(columns):
     """Whatever is not usual."""
@@ -145,13 +150,6 @@ def test_many_topics_are_left_to_python():
     topics = [f"t{number}" for number in range(17)]
     batch = pa.RecordBatch.from_pydict({"payload": [b"x"] * 17, "target_topic": topics})
     assert grouped(router(batch), MODULE, batch) is None
-
-
-def test_a_row_that_is_not_valid():
-    """It is refused as by `Router.rows`."""
-    batch = pa.RecordBatch.from_pydict({"payload": [b"x"], "action": ["drop"]})
-    with pytest.raises(PulsarFailuresError, match="BAD_ROW"):
-        grouped(router(batch), MODULE, batch)
 
 
 def test_receipts_of_the_module():

@@ -405,6 +405,9 @@ def test_an_id_of_the_rows_own_is_kept():
     assert 32 == len(ids[1])
     known = [properties(payload=each, origin_message_id="1:2:-1") for each in (b"a", b"b")]
     assert 1 == len({each["DEDUPE_ID"] for each in known})
+    parts = ("payload", "key", "reason", "stage", "origin_topic", "origin_message_id", "source")
+    others = [properties(**{part: "{}"}) for part in parts]
+    assert len(parts) == len({each["DEDUPE_ID"] for each in others} - {properties()["DEDUPE_ID"]})
 
 
 def test_an_id_in_the_headers_is_an_older_failures():
