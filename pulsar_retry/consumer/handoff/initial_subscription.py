@@ -11,14 +11,10 @@ import attrs
 import pulsar
 from pulsar import Client as BareClient
 
+from pulsar_retry.consumer.source import COME_BACK
 from pulsar_retry.errors import INITIAL_SUBSCRIPTION, LetterPublishError
-from pulsar_retry.policy.backoff import Exponential
 
 _log = logging.getLogger("pulsar_retry")
-
-#: After a topic did not work, further letters fail at once for this time. So a broken topic does
-#: not cause an attempt for each message.
-_BACKOFF = Exponential(0.1, 30)
 
 #: Seconds after which a letter has the subscription of its topic created again if it is gone.
 _KEPT = 60.0
@@ -76,7 +72,8 @@ class Attempts:
     Attributes:
         failures: How many attempts in succession have failed.
         error: The last error; None after a success.
-        retry_at: Until then, letters fail without an attempt.
+        retry_at: Until then, letters fail without an attempt. So a broken topic does not cause an
+            attempt for each message.
     """
 
     failures: int = attrs.field(default=0, init=False)
@@ -87,7 +84,7 @@ class Attempts:
         """Record that the topic does not work at present."""
         self.failures += 1
         self.error = error
-        self.retry_at = now + _BACKOFF.delay(self.failures)
+        self.retry_at = now + COME_BACK.delay(self.failures)
 
     def worked(self) -> None:
         """Record that it works."""
