@@ -190,12 +190,6 @@ def delay_ms_of(text: str | None) -> int | None:
     return int(text)
 
 
-def _delay(text: str | None) -> float | None:
-    """Return a delay from the wire in seconds; None if it is absent or unreadable."""
-    milliseconds = delay_ms_of(text)
-    return None if milliseconds is None else milliseconds / 1000
-
-
 def _warn_of_garbage(text: str) -> None:
     global _garbage_seen  # noqa: PLW0603 - logged once per process, to keep the log readable
     if not _garbage_seen:
@@ -254,17 +248,9 @@ def counts(count: int, delay: float, level: int | None) -> dict[str, str]:
 
     Only TDMQ's dialects write a level (-1: an explicit delay). None: no level is written.
     """
-    return _with_counts({}, count, delay, level)
-
-
-def _with_counts(
-    properties: dict[str, str], count: int, delay: float, level: int | None
-) -> dict[str, str]:
-    properties[RECONSUMETIMES] = str(min(_MAX_COUNT, count))
-    properties[DELAY_TIME] = str(round(delay * 1000))  # in milliseconds
-    if level is not None:
-        properties[DELAY] = str(level)
-    return properties
+    milliseconds = str(round(delay * 1000))
+    properties = {RECONSUMETIMES: str(min(_MAX_COUNT, count)), DELAY_TIME: milliseconds}
+    return properties if level is None else properties | {DELAY: str(level)}
 
 
 def origin_id(message_id: str) -> dict[str, str]:
@@ -298,7 +284,8 @@ def letter_properties(
         properties.setdefault(RETRY_TOPIC, retry_topic)
     if custom:
         properties.update(custom)
-    return _with_counts(properties, count, delay, level)
+    properties.update(counts(count, delay, level))
+    return properties
 
 
 def dead_letter_properties(
@@ -348,9 +335,10 @@ class RetryProperties:
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> RetryProperties:
         """Read a mapping of properties, for example from a row."""
+        milliseconds = delay_ms_of(properties.get(DELAY_TIME))
         return cls(
             reconsume_times=reconsume_times(properties),
-            delay=_delay(properties.get(DELAY_TIME)),
+            delay=None if milliseconds is None else milliseconds / 1000,
             real_topic=properties.get(REAL_TOPIC),
             real_subscription=properties.get(REAL_SUBSCRIPTION),
             origin_message_id=_origin_id(properties),
