@@ -23,9 +23,10 @@ from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
 from pulsar_retry.replay.seeking.late import Late
 from pulsar_retry.replay.seeking.letters import Fate, Main, OpenLetter, SeekJudge
-from pulsar_retry.replay.seeking.report import Goal, LetterCounts
+from pulsar_retry.replay.seeking.report import Goal, LetterCounts, SeekReport
 from pulsar_retry.replay.seeking.republishing import Republisher, read_open_letters
 from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, survey_all
+from pulsar_retry.replay.seeking.warnings import what_to_know
 from pulsar_retry.replay.subscription import Subscription
 
 #: The maximum number of seconds to wait for consumers to reconnect. No result depends on it.
@@ -61,24 +62,57 @@ class Mover:
         default=attrs.Factory(lambda self: TargetKeeper(self.admin), takes_self=True), init=False
     )
 
-    def consumers(self, goals: Sequence[Goal]) -> int:
-        """Return how many consumers the main topic has; one for all partitions counts once."""
-        return max(self._connected(goals).values(), default=0)
-
-    def move(
+    def run(
         self,
         mains: Sequence[Goal],
         retries: Sequence[Goal],
         letters: Sequence[Surveyed],
         make_judge: MakeJudge,
-    ) -> LetterCounts:
+        *,
+        to: str,
+        dry_run: bool,
+        warnings: Sequence[str] = (),
+    ) -> SeekReport:
         """Move *mains* (and *retries*), then settle the *letters* that existed before.
+
+        Args:
+            mains: The goals of the main topic's partitions.
+            retries: Those of the retry topic, for a snapshot.
+            letters: The state of the retry topic's partitions.
+            make_judge: Makes the judge of letters from the state of the main topic.
+            to: The target, as text.
+            dry_run: Change nothing, and report what would be done.
+            warnings: Warnings for the report, which gets more.
 
         Raises:
             SeekError: the move could not be finished.
             AdminError: the REST API is unreachable, or refuses a request.
             LetterPublishError: a letter could not be published.
         """
+        it = self.subscription
+        # One consumer for all partitions counts once.
+        consumers = max(self._connected(mains).values(), default=0)
+        known = what_to_know(self.admin, it, mains, letters, consumers=consumers, grace=self.grace)
+        act = self._preview if dry_run else self._move
+        counts = act(mains, retries, letters, make_judge)
+        return SeekReport(
+            topic=it.topic,
+            subscription=it.name,
+            to=to,
+            dry_run=dry_run,
+            partitions=tuple(goal.report() for goal in mains),
+            letters=counts,
+            consumers=consumers,
+            warnings=(*warnings, *known, *self.keeper.problems),
+        )
+
+    def _move(
+        self,
+        mains: Sequence[Goal],
+        retries: Sequence[Goal],
+        letters: Sequence[Surveyed],
+        make_judge: MakeJudge,
+    ) -> LetterCounts:
         goals = (*mains, *retries)
         connected = self._connected(goals)
         self._reset(goals)
@@ -88,7 +122,7 @@ class Mover:
         self._wait_for(goals, connected)
         return attrs.evolve(counts, late=late)
 
-    def preview(
+    def _preview(
         self,
         mains: Sequence[Goal],
         retries: Sequence[Goal],

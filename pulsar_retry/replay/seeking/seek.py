@@ -32,7 +32,7 @@ from pulsar_retry.replay.seeking.survey import (
     survey_all,
 )
 from pulsar_retry.replay.seeking.target import LATEST, SeekTarget, SeekTo, target_of
-from pulsar_retry.replay.seeking.warnings import beyond_retention, what_to_know
+from pulsar_retry.replay.seeking.warnings import beyond_retention
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import logical
 
@@ -115,24 +115,9 @@ def seek(
         )
         with client_of(subscription.cluster) as client:
             mover = Mover(client, admin, subscription, wait)
-            consumers = mover.consumers(goals)
-            warnings += what_to_know(
-                admin, subscription, goals, letters, consumers=consumers, grace=wait
+            return mover.run(
+                goals, (), letters, make_judge, to=str(target), dry_run=dry_run, warnings=warnings
             )
-            if dry_run:
-                counts = mover.preview(goals, (), letters, make_judge)
-            else:
-                counts = mover.move(goals, (), letters, make_judge)
-    return SeekReport(
-        topic=subscription.topic,
-        subscription=subscription.name,
-        to=str(target),
-        dry_run=dry_run,
-        partitions=tuple(goal.report() for goal in goals),
-        letters=counts,
-        consumers=consumers,
-        warnings=(*warnings, *mover.keeper.problems),
-    )
 
 
 def survey_main(admin: AdminClient, subscription: Subscription) -> list[Surveyed]:

@@ -21,7 +21,6 @@ from pulsar_retry.replay.seeking.report import Goal, SeekReport
 from pulsar_retry.replay.seeking.republishing import Republisher, read_open_letters
 from pulsar_retry.replay.seeking.seek import letters_of, survey_main
 from pulsar_retry.replay.seeking.survey import Surveyed, survey_all
-from pulsar_retry.replay.seeking.warnings import what_to_know
 from pulsar_retry.replay.snapshots.value import Capture, Manifest
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.properties import REAL_SUBSCRIPTION, RETRY_TOPIC
@@ -70,31 +69,13 @@ class Restore:
             SeekJudge, self.subscription.topic, before=self.manifest.created, restored=restored
         )
         mover = Mover(self.client, self.admin, self.subscription, self.grace)
-        consumers = mover.consumers(mains)
-        warnings = what_to_know(
-            self.admin,
-            self.subscription,
-            mains,
-            letters,
-            consumers=consumers,
-            grace=self.grace,
-        )
-        if dry_run:
-            counts = mover.preview(mains, retries, letters, make_judge)
-        else:
-            if not own:
-                self._copy(held, restored, mover.keeper)
-            counts = mover.move(mains, retries, letters, make_judge)
-        return SeekReport(
-            topic=self.subscription.topic,
-            subscription=self.subscription.name,
-            to=f"snapshot {self.manifest.name}",
-            dry_run=dry_run,
-            partitions=tuple(goal.report() for goal in mains),
-            letters=counts if own else attrs.evolve(counts, copied=len(restored)),
-            consumers=consumers,
-            warnings=(*warnings, *mover.keeper.problems),
-        )
+        if not (own or dry_run):
+            self._copy(held, restored, mover.keeper)
+        to = f"snapshot {self.manifest.name}"
+        report = mover.run(mains, retries, letters, make_judge, to=to, dry_run=dry_run)
+        if own:
+            return report
+        return attrs.evolve(report, letters=attrs.evolve(report.letters, copied=len(restored)))
 
     @property
     def _is_own(self) -> bool:
