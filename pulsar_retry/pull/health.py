@@ -1,10 +1,16 @@
-"""The health of a subscriber."""
+"""What a running subscriber says of itself: its health, and its gauges."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import attrs
+
+from pulsar_retry.pull.engine.hand import Hand
+from pulsar_retry.pull.engine.supervisor import Supervisor
+from pulsar_retry.pull.rules.flow import FlowControl
+from pulsar_retry.pull.rules.lease import LeaseClock
 
 #: See `Health.state`.
 HealthState = Literal["new", "starting", "running", "degraded", "stopping", "stopped", "failed"]
@@ -29,3 +35,26 @@ class Health:
     def is_well(self) -> bool:
         """Whether nothing needs attention: not degraded, not failed, and not stuck at the start."""
         return self.state not in {"degraded", "failed"} and not self.reason
+
+
+@attrs.frozen(eq=False)
+class Gauges:
+    """Gives the current state of a subscriber to the metrics. Thread-safe."""
+
+    _hand: Hand
+    _limits: FlowControl
+    _clock: LeaseClock
+    _supervisor: Supervisor
+    _health: Callable[[], Health]
+
+    def gauges(self) -> dict[str, float]:
+        """Return the messages in hand, the load, the seconds of a lease, and the problems."""
+        count, size = self._hand.in_hand()
+        count, size = max(0, count), max(0, size)  # a worker may count first
+        return {
+            "inflight": float(count),
+            "load_ratio": self._limits.load(count, size),
+            "lease_seconds": self._clock.duration(),
+            "abandoned_handlers": float(self._supervisor.abandoned()),
+            "degraded": float(self._health().state == "degraded"),
+        }

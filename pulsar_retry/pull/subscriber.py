@@ -23,14 +23,13 @@ from pulsar_retry.pull.course import Course
 from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.engine.breaker_gate import BreakerGate
 from pulsar_retry.pull.engine.failure_letters import FailureLetters
-from pulsar_retry.pull.engine.gauges import Gauges
 from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.probe import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT
 from pulsar_retry.pull.engine.receiver import Receiver
 from pulsar_retry.pull.engine.settler import Counts, Settler
 from pulsar_retry.pull.engine.supervisor import Supervisor
-from pulsar_retry.pull.health import Health
+from pulsar_retry.pull.health import Gauges, Health
 from pulsar_retry.pull.opening import Opened, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, checked_mode
@@ -371,7 +370,9 @@ class Subscriber:
         self._supervisor = Supervisor(
             crew, hand, settler, lease=options.lease, concurrency=options.concurrency
         )
-        gauges = Gauges(hand, options.flow_control, receiver.clock, self._supervisor, self)
+        gauges = Gauges(
+            hand, options.flow_control, receiver.clock, self._supervisor, lambda: self.health
+        )
         counters = settler.handle.watch.counters
         counters.attach(gauges)
         self.course.report_opened()
