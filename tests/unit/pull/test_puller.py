@@ -265,3 +265,19 @@ def test_a_nack_that_the_policy_would_stop_for(memory: MemoryBroker) -> None:
     (again,) = client.pull("orders", "billing", retry_policy=policy, timeout=600)
     assert 1 == again.attempt
     assert memory.clock.time() - began >= 60
+
+
+def test_a_nack_has_its_delay_when_nothing_is_pulled_meanwhile(memory: MemoryBroker) -> None:
+    """The consumer, which has the nack in its memory, stays open."""
+    client = memory.client()
+    memory.send("orders", b"order")
+    policy = pr.RetryPolicy(backoff=pr.Fixed(40))
+    began = memory.clock.time()
+    for attempt in (1, 2, 3):
+        (delivery,) = client.pull("orders", "billing", redelivery="nack", retry_policy=policy)
+        assert attempt == delivery.attempt
+        delivery.nack()
+        memory.clock.advance(40)
+    assert memory.clock.time() - began >= 120
+    memory.clock.advance(30)
+    assert 0 == len(client._consumers)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pulsar
+import pytest
 
 from pulsar_retry.pull.engine.hand import Hand, Slot
 from pulsar_retry.pull.engine.receiver import Receiver
@@ -65,6 +66,28 @@ def receiver(
     if begun:
         hand.top_up = made.top_up
     return made
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_worker_without_work_takes_the_first(others: int) -> None:
+    """No other worker is woken for it; the receiving thread is, if others sleep."""
+    hand, woken = Hand(), []
+    receiver(hand, Queue(4))
+    hand.idle.extend([lambda: woken.append(1)] * others)
+    hand.top_up(1)
+    assert (1, 10) == hand.in_hand()
+    assert not woken
+    assert hand.wait(0) == bool(others)
+
+
+def test_errors_are_the_receiving_threads() -> None:
+    """A worker must go on; it wakes who knows what to do."""
+    hand, queue = Hand(), Queue(1)
+    queue.error = pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
+    receiver(hand, queue)
+    hand.top_up()
+    assert hand.wait(0)
+    assert (0, 0) == hand.in_hand()
 
 
 def test_nothing_is_received_before_the_receiving_thread_runs() -> None:
