@@ -48,6 +48,15 @@ def test_what_stands_still() -> None:
     assert [] == lanes.stuck(10.0)
 
 
+def test_clear() -> None:
+    """What is not being handled is given back; what is, ends in peace."""
+    lanes = table(a=2, b=2)
+    lanes.park("b", "b1", 1.0, 0.0)
+    assert ["a2", "b1", "b2"] == lanes.clear()
+    assert ([], math.inf, 0) == (lanes.take_due(1.0), lanes.next_due(), lanes.parked)
+    assert (None, 0) == (lanes.done("a"), len(lanes))
+
+
 def test_clear_with_what_is_unstarted() -> None:
     """Nobody will settle it, so its lane goes, too."""
     lanes = table(a=2, b=2)
