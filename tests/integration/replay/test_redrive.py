@@ -353,3 +353,15 @@ def test_a_subscription_with_an_odd_name(dead) -> None:
     assert 2 == dead.redrive(dlq_subscription=NAME).run().redriven
 
     received(consumer, 2)
+
+
+def test_a_limit_is_one(dead) -> None:
+    """The first so many; then the same command takes the next."""
+    consumer = dead.subscribe()
+    dead.fill(10)
+    for first in (0, 4):
+        done = dead.redrive(limit=4).run()
+        assert (4, "limit", True) == (done.redriven, done.stopped, done.is_complete)
+        numbers = [int(each.data()) for each in received(consumer, 4)]
+        assert list(range(first, first + 4)) == sorted(numbers)
+    assert 2 == dead.redrive(limit=4).run().redriven
