@@ -250,9 +250,7 @@ class Redrive:
     def _judge(
         self, admin: AdminClient, job: str, patcher: Patcher | None, keep: Keep
     ) -> LetterJudge:
-        targets = RedriveTargets(
-            admin, self._to, self._source, self._owner, self._naming, keep=keep
-        )
+        targets = RedriveTargets(admin, self._to, self._source, self._owner, self._naming, keep)
         return LetterJudge(
             where=self._where,
             targets=None if self._discards else targets,

@@ -44,41 +44,33 @@ class NoTarget:
     problem: str
 
 
+@attrs.define(slots=False)
 class RedriveTargets:
     """Finds targets, and checks once for each topic whether a subscription would get the letter.
 
     A message that is published to a topic without a subscription and without retention is lost at
     once.
+
+    Attributes:
+        admin: Reports what exists.
+        to: ``retry``, ``origin`` or a topic.
+        source: The topic of the letters.
+        given: What is known of the owner. Only its letters are redriven.
+        naming: How the topics of letters are named.
+        keep: Called with each target, and the subscription that must get its letters, if it is a
+            retry topic.
     """
 
-    def __init__(
-        self,
-        admin: AdminClient,
-        to: str,
-        source: str,
-        given: Owner,
-        naming: Naming,
-        *,
-        keep: Keep = lambda _topic, _owner: None,
-    ) -> None:
-        """Make the finder of one redrive.
+    admin: AdminClient
+    to: str
+    source: str
+    given: Owner
+    naming: Naming
+    keep: Keep
 
-        Args:
-            admin: Reports what exists.
-            to: ``retry``, ``origin`` or a topic.
-            source: The topic of the letters.
-            given: What is known of the owner. Only its letters are redriven.
-            naming: How the topics of letters are named.
-            keep: Called with each target, and the subscription that must get its letters, if it is
-                a retry topic.
-        """
-        self._admin = admin
-        self._to = to
-        self._source = source
-        self._given = given
-        self._naming = naming
-        self._keep = keep
-        self._of = functools.cache(self._find)  # there are few owners
+    def __attrs_post_init__(self) -> None:
+        """Ask the broker once for each owner and topic: there are few."""
+        self._of = functools.cache(self._find)
         self._exists = functools.cache(self._find_subscription)
         self._trouble = functools.cache(self._find_trouble)
 
@@ -89,26 +81,24 @@ class RedriveTargets:
     def _find(self, named: Owner) -> RedriveTarget | NoTarget:
         """Return the target for a letter that names this owner."""
         owner: Owner | None = named
-        if self._to in {RETRY, ORIGIN} or self._given != Owner():
-            owner = owner_of(
-                self._source, named, self._naming, given=self._given, exists=self._exists
-            )
+        if self.to in {RETRY, ORIGIN} or self.given != Owner():
+            owner = owner_of(self.source, named, self.naming, given=self.given, exists=self._exists)
         if owner is None:
             problem = (
-                f"neither the letter nor the name {self._source} says for certain whose letter it "
+                f"neither the letter nor the name {self.source} says for certain whose letter it "
                 "is: give both --topic and --subscription, or the name of a target topic"
             )
             return NoTarget(NO_TARGET, problem)
-        if not owner.fits(self._given):
+        if not owner.fits(self.given):
             problem = f"a letter of subscription {owner.subscription} of {owner.topic}"
             return NoTarget(ANOTHERS, problem)
-        if self._to == RETRY:
+        if self.to == RETRY:
             return self._retry(owner)
-        topic = str(owner.topic) if self._to == ORIGIN else self._to
+        topic = str(owner.topic) if self.to == ORIGIN else self.to
         trouble = self._trouble(topic, None)
         if trouble:
             return NoTarget(NO_TARGET, trouble)
-        self._keep(topic, None)
+        self.keep(topic, None)
         return RedriveTarget(topic, owner)
 
     def _retry(self, owner: Owner) -> RedriveTarget | NoTarget:
@@ -116,7 +106,7 @@ class RedriveTargets:
         for name in self._retry_names(owner):  # no further: 2.9 answers 500 for a missing topic
             trouble = self._trouble(name, owner.subscription)
             if trouble is None:
-                self._keep(name, owner.subscription)
+                self.keep(name, owner.subscription)
                 return RedriveTarget(name, attrs.evolve(owner, retry=name))
             troubles.append(trouble)
         return NoTarget(
@@ -125,39 +115,39 @@ class RedriveTargets:
 
     def _retry_names(self, owner: Owner) -> list[str]:
         """Return possible names of the retry topic, the most likely first."""
-        if self._given.retry is not None:
-            return [self._given.retry]
+        if self.given.retry is not None:
+            return [self.given.retry]
         topic, subscription = str(owner.topic), str(owner.subscription)
         names = [owner.retry]
-        if owner.has(self._source, self._naming):  # it may have the name of a partition
-            names.append(retry_beside(self._source))
-        names.append(self._naming.topics(topic, subscription).retry)
-        if self._naming is Naming.PULSAR:
+        if owner.has(self.source, self.naming):  # it may have the name of a partition
+            names.append(retry_beside(self.source))
+        names.append(self.naming.topics(topic, subscription).retry)
+        if self.naming is Naming.PULSAR:
             names.append(Naming.TDMQ_2_7_2.topics(topic, subscription).retry)
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def _find_subscription(self, topic: str, subscription: str) -> bool:
         """Tell whether *topic* exists and has this subscription."""
-        return topic in self._topics and subscription in self._admin.subscriptions.names(topic)
+        return topic in self._topics and subscription in self.admin.subscriptions.names(topic)
 
     @functools.cached_property
     def _topics(self) -> frozenset[str | None]:
         """The full names of the topics in the source's namespace, without partitions."""
-        name = TopicName.parse(self._source)
-        topics = self._admin.namespaces.topics(f"{name.tenant}/{name.namespace}")
+        name = TopicName.parse(self.source)
+        topics = self.admin.namespaces.topics(f"{name.tenant}/{name.namespace}")
         return frozenset(map(full_name, topics))
 
     def _find_trouble(self, topic: str, subscription: str | None) -> str | None:
         """Return why nobody would get a message on *topic*; None if somebody will."""
-        if logical(topic) == logical(self._source):
+        if logical(topic) == logical(self.source):
             return f"{topic} is the topic that the letters are in"
         try:
-            names = self._admin.subscriptions.names(topic)
+            names = self.admin.subscriptions.names(topic)
         except AdminNotFoundError:
             return f"{topic} does not exist"
         if subscription is not None and subscription not in names:
             return f"{topic} has no subscription {subscription}"
-        if not names and self._admin.topics.retention(topic).keeps_nothing:
+        if not names and self.admin.topics.retention(topic).keeps_nothing:
             return f"{topic} has no subscription and no retention"
         return None
 
