@@ -118,7 +118,8 @@ class _Reader(threading.Thread):
         at, rest, is_over = 0, b"", False
         while not is_over:
             is_over = self.ended.wait(_EVERY)
-            end, dropped = os.fstat(self.file).st_size, 0
+            start, end = at, os.fstat(self.file).st_size
+            dropped = 0
             drops = end - at > _MOST_WAITING
             while at < end:
                 data = os.pread(self.file, min(_CHUNK, end - at), at)
@@ -131,7 +132,8 @@ class _Reader(threading.Thread):
                         self._log(line.decode("utf-8", "replace"))
             if dropped:
                 self._log(f"- - WARN  [0] - | {dropped} lines were dropped: the logger is too slow")
-            _free(self.file, at)
+            if at > start:
+                _free(self.file, at)
         os.close(self.file)
 
     def _log(self, text: str) -> None:
