@@ -103,7 +103,7 @@ class RetryPolicy:
             ``Exponential(10, 600)``.
         jitter: ``"none"``; ``"upward"``: delays are longer by 0 to 20 %; ``"full"``: they are
             anywhere between 0 and the backoff's. Default: upward if the backoff is the default one
-            too, else none.
+            too, else none. `attrs.evolve` with another backoff keeps the jitter.
         delay_levels: The table for ``Retry(level=…)``. Default: the table of a `Levels` backoff, or
             TDMQ's table.
         retry_on: Errors to retry. If it is set, errors that no list names are dead-lettered.
