@@ -45,6 +45,7 @@ from pulsar_retry.observe.serving import MetricsServer as MetricsServer
 from pulsar_retry.observe.serving import register_metrics as register_metrics
 from pulsar_retry.observe.serving import start_metrics_server as start_metrics_server
 from pulsar_retry.observe.tracing import process_span as process_span
+from pulsar_retry.policy.backoff import DEFAULT_DELAY_LEVELS as DEFAULT_DELAY_LEVELS
 from pulsar_retry.policy.backoff import Backoff as Backoff
 from pulsar_retry.policy.backoff import Exponential as Exponential
 from pulsar_retry.policy.backoff import Fixed as Fixed
@@ -52,12 +53,9 @@ from pulsar_retry.policy.backoff import Immediate as Immediate
 from pulsar_retry.policy.backoff import Levels as Levels
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy as DeadLetterPolicy
 from pulsar_retry.policy.dead_letter import ProducerOptions as ProducerOptions
-from pulsar_retry.policy.decide import decide as decide
 from pulsar_retry.policy.explain import Schedule as Schedule
 from pulsar_retry.policy.explain import Step as Step
 from pulsar_retry.policy.explain import explain as explain
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS as DEFAULT_DELAY_LEVELS
-from pulsar_retry.policy.levels import DelayLevels as DelayLevels
 from pulsar_retry.policy.outcomes import Defer as Defer
 from pulsar_retry.policy.outcomes import Drop as Drop
 from pulsar_retry.policy.outcomes import Failure as Failure
@@ -66,6 +64,7 @@ from pulsar_retry.policy.outcomes import Reject as Reject
 from pulsar_retry.policy.outcomes import Retry as Retry
 from pulsar_retry.policy.outcomes import Unavailable as Unavailable
 from pulsar_retry.policy.retry import RetryPolicy as RetryPolicy
+from pulsar_retry.policy.retry import decide as decide
 from pulsar_retry.pull.delivery import Delivery as Delivery
 from pulsar_retry.pull.health import Health as Health
 from pulsar_retry.pull.letters import Letters as Letters

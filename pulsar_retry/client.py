@@ -11,9 +11,8 @@ import pulsar
 from pulsar_retry.consumer import client as consumer_client
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.hooks import Hooks
-from pulsar_retry.policy.checks import positive, whole
+from pulsar_retry.policy.checks import Duration, positive, seconds, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery
 from pulsar_retry.pull.letters import Letters

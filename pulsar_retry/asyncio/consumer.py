@@ -20,7 +20,7 @@ from pulsar_retry.consumer.handoff.lists import raise_failures
 from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.letters.letter import Letter
-from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.checks import Duration
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.raw import message_of, raw_of, whole_of
 from pulsar_retry.runtime.upstream import OF_ASYNCIO, RAW_OF_ASYNCIO, MessageOrId, check

@@ -13,7 +13,7 @@ from pulsar_retry._extras import need
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.options import FILE, text_of_file
 from pulsar_retry.errors import PulsarRetryError
-from pulsar_retry.policy.durations import seconds_of_text
+from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 
 __all__ = ["command"]

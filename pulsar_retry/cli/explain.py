@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from pulsar_retry.policy.actions import DeadLetter
+from pulsar_retry.policy.checks import text_of
 from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT
-from pulsar_retry.policy.durations import text_of
 from pulsar_retry.policy.explain import PRESETS, SCHEDULE_SETTINGS, Schedule, Step, explain
+from pulsar_retry.policy.outcomes import DeadLetter
 from pulsar_retry.policy.retry import policy_of_texts
 
 __all__ = ["command"]

@@ -21,8 +21,8 @@ from pulsar_retry.cli._common.options import (
     with_options,
 )
 from pulsar_retry.errors import ConfigError, UnreachableError
+from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.policy.explain import SCHEDULE_SETTINGS
 from pulsar_retry.policy.retry import RetryPolicy, policy_of_texts
 from pulsar_retry.pull.rules.breaker import Breaker

@@ -11,7 +11,7 @@ import attrs
 
 from pulsar_retry.console.filtering import NAMES, Pairs, Query
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import seconds_of_text
+from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.redriving.redrive import Discard, Redrive
 from pulsar_retry.replay.redriving.report import STAYS, STOPPED, Redriven

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse
 from pulsar_retry.console.login import Access
 from pulsar_retry.console.orders import DONE, usual_name
 from pulsar_retry.ops.formatting import clean, short, words_of_age
-from pulsar_retry.policy.durations import text_of
+from pulsar_retry.policy.checks import text_of
 from pulsar_retry.wire.names import TopicName
 
 FILES = Path(__file__).parent / "pages"

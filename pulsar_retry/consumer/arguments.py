@@ -12,11 +12,9 @@ import pulsar
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.observe.hooks import Hooks
-from pulsar_retry.policy.backoff import Backoff, Fixed
-from pulsar_retry.policy.checks import flag, not_blank, positive, whole
+from pulsar_retry.policy.backoff import DEFAULT_DELAY_LEVELS, Backoff, Fixed, Levels, levels_of
+from pulsar_retry.policy.checks import Duration, flag, not_blank, positive, seconds, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy, LetterProducerOptions, ProducerOptions
-from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName
 
 #: The types on which the broker delays messages and counts redeliveries.
@@ -94,7 +92,7 @@ class SubscribeArguments:
     pattern_auto_discovery_period: int = attrs.field(default=60, kw_only=True, metadata=_BOTH)
     enable_retry: bool = attrs.field(default=False, kw_only=True, validator=_by(flag))
     naming: NamingLike = attrs.field(default=Naming.PULSAR, kw_only=True)
-    delay_levels: str | DelayLevels = attrs.field(default=DEFAULT_DELAY_LEVELS, kw_only=True)
+    delay_levels: str | Levels = attrs.field(default=DEFAULT_DELAY_LEVELS, kw_only=True)
     negative_ack_backoff: Backoff | None = attrs.field(default=None, kw_only=True)
     max_pending_letters: int = attrs.field(default=1000, kw_only=True, validator=_by(whole))
     letter_send_timeout: Duration = attrs.field(default=30.0, kw_only=True, validator=_by(positive))
@@ -150,7 +148,7 @@ class SubscribeArguments:
             policy=policy,
             topics=topics,
             naming=naming,
-            levels=DelayLevels.parse(self.delay_levels),
+            levels=levels_of(self.delay_levels),
             nack_backoff=_nack_backoff(
                 self.negative_ack_redelivery_delay_ms, self.negative_ack_backoff
             ),

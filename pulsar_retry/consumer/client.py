@@ -30,10 +30,9 @@ from pulsar_retry.errors import ForkedError, about
 from pulsar_retry.letters.sources import checked_sources, without_letters
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.observe.instruments import Instrument
-from pulsar_retry.policy.backoff import Backoff
+from pulsar_retry.policy.backoff import DEFAULT_DELAY_LEVELS, Backoff, Levels
+from pulsar_retry.policy.checks import Duration
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.policy.durations import Duration
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.runtime import client_log, fork
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.exiting import closes, keep_until_exit, waited_for
@@ -193,7 +192,7 @@ class Client(pulsar.Client):
         *,
         enable_retry: bool = False,
         naming: NamingLike = Naming.PULSAR,
-        delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS,
+        delay_levels: str | Levels = DEFAULT_DELAY_LEVELS,
         negative_ack_backoff: Backoff | None = None,
         max_pending_letters: int = 1000,
         letter_send_timeout: Duration = 30.0,

@@ -17,7 +17,7 @@ from pulsar_retry.consumer.handle import Handle
 from pulsar_retry.consumer.handoff.lists import settle_each
 from pulsar_retry.consumer.handoff.making import handed_on, is_settled
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
+from pulsar_retry.policy.checks import MAX_DELAY, Duration, seconds
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.exiting import closes
 from pulsar_retry.runtime.raw import raw_of

@@ -27,8 +27,8 @@ from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.failures import FailureLog
 from pulsar_retry.observe.tracing import traced
 from pulsar_retry.observe.watch import Watch
-from pulsar_retry.policy.actions import UNREADABLE_PROPERTIES
-from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.checks import Duration
+from pulsar_retry.policy.outcomes import UNREADABLE_PROPERTIES
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.future import LetterFuture

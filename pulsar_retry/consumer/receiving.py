@@ -17,7 +17,7 @@ from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.outbox import Outbox
 from pulsar_retry.consumer.stream import Fetcher, Stream
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.policy.actions import exhausted
+from pulsar_retry.policy.outcomes import exhausted
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import message_of
 

@@ -10,12 +10,12 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.policy.actions import (
+from pulsar_retry.policy.checks import MAX_DELAY, Duration, seconds
+from pulsar_retry.policy.outcomes import (
     RETRIES_EXHAUSTED,
     RetryLater,
     exhausted,
 )
-from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.wire.envelope import Redact, read_envelope, read_lasting, without_envelope
 from pulsar_retry.wire.properties import (
     FAILURE_CRASHES,

@@ -8,9 +8,8 @@ from typing import Any
 
 import attrs
 
-from pulsar_retry.policy.backoff import Backoff
+from pulsar_retry.policy.backoff import Backoff, Levels
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy, LetterProducerOptions
-from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming
 from pulsar_retry.wire.owner import Recipient
 
@@ -41,7 +40,7 @@ class Plan:
     policy: DeadLetterPolicy | None
     topics: LetterTopics | None
     naming: Naming
-    levels: DelayLevels
+    levels: Levels
     nack_backoff: Backoff
     max_pending_letters: int
     letter_send_timeout: float

@@ -21,7 +21,7 @@ from pulsar_retry.observe.instruments import (
     Instrument,
     RetryKind,
 )
-from pulsar_retry.policy.actions import RETRIES_EXHAUSTED
+from pulsar_retry.policy.outcomes import RETRIES_EXHAUSTED
 from pulsar_retry.wire.names import TopicName, logical
 
 #: The maximum number of values of a label. Further values count as `OTHER`.

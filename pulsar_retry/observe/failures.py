@@ -13,8 +13,7 @@ import attrs
 
 from pulsar_retry.errors import shown
 from pulsar_retry.observe.hooks import Events
-from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater
-from pulsar_retry.policy.outcomes import Failure
+from pulsar_retry.policy.outcomes import Action, DeadLetter, Failure, RetryLater
 from pulsar_retry.wire.stack import fingerprint_of, name_of, place_text, text_of
 
 _log = logging.getLogger("pulsar_retry")

@@ -11,7 +11,7 @@ import attrs
 
 from pulsar_retry.errors import ConfigError, shown
 from pulsar_retry.observe.instruments import ACKNOWLEDGED, HandOver, Instrument, RetryKind
-from pulsar_retry.policy.actions import RETRIES_EXHAUSTED
+from pulsar_retry.policy.outcomes import RETRIES_EXHAUSTED
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.owner import Recipient
 from pulsar_retry.wire.properties import REAL_TOPIC, message_id_text, reconsume_times

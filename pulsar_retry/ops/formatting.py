@@ -6,7 +6,7 @@ import unicodedata
 from datetime import UTC, datetime, timedelta
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import with_unit
+from pulsar_retry.policy.checks import with_unit
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _SHORT = 60

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pulsar_retry.ops.check_result import CheckResult
-from pulsar_retry.policy.durations import text_of
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from pulsar_retry.policy.backoff import Levels
+from pulsar_retry.policy.checks import text_of
 
 _BUCKETS = "BucketDelayedDeliveryTrackerFactory"
 #: The first releases in which this tracker loses no letters, one for each release line.
 _FIXED_IN = ((4, 0, 13), (4, 2, 4))
 _RANGES, _BATCH = "managedLedgerMaxUnackedRangesToPersist", "dispatcherMaxReadBatchSize"
 _WHEN_IDLE = "delete_when_no_subscriptions"
-_LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS).delays
+_LEVELS = Levels().delays
 
 
 def of_delays(topic: str, policy: Mapping[str, Any] | None) -> Iterator[CheckResult]:

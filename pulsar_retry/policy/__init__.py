@@ -3,20 +3,24 @@
 Nothing here uses a broker, a clock or a thread.
 """
 
-from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed, Immediate, Levels
+from pulsar_retry.policy.backoff import (
+    DEFAULT_DELAY_LEVELS,
+    Backoff,
+    Exponential,
+    Fixed,
+    Immediate,
+    Levels,
+)
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy, ProducerOptions
-from pulsar_retry.policy.decide import decide
 from pulsar_retry.policy.explain import Schedule, Step, explain
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry, Unavailable
-from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.policy.retry import RetryPolicy, decide
 
 __all__ = [
     "DEFAULT_DELAY_LEVELS",
     "Backoff",
     "DeadLetterPolicy",
     "Defer",
-    "DelayLevels",
     "Drop",
     "Exponential",
     "Failure",

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, get_args
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import one_of
-from pulsar_retry.policy.durations import Duration, number, seconds, seconds_of_text, text_of
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels, levels_of
+from pulsar_retry.policy.checks import (
+    MAX_DELAY,
+    Duration,
+    number,
+    one_of,
+    seconds,
+    seconds_of_text,
+    text_of,
+    whole,
+    with_unit,
+)
 
 
 class Backoff(Protocol):
@@ -118,28 +126,93 @@ class Exponential:
         return min(grown, self.maximum)
 
 
+#: The default table of TDMQ and RocketMQ: 18 levels from one second to two hours.
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+_TABLE = f'levels such as "1s 5s 10s 1m 2h" of at most {MAX_DELAY:g} s each'
+
+
+def checked_level(level: int) -> int:
+    """Return *level* if it is valid.
+
+    Raises:
+        ConfigError: *level* is negative or not a whole number.
+    """
+    return whole("level", level, 0, accepted="0 (no delay) or a level counted from 1")
+
+
+def _delays(table: str | Iterable[Duration]) -> tuple[float, ...]:
+    if isinstance(table, str):
+        return _parsed(table)
+    try:
+        delays = tuple(seconds("delays", value, maximum=MAX_DELAY) for value in table)
+    except TypeError:
+        delays = ()
+    if not delays:
+        raise ConfigError.bad("delays", table, "a tuple of seconds, one for each level")
+    return delays
+
+
+def _parsed(table: str) -> tuple[float, ...]:
+    if not table.split():
+        raise ConfigError.bad("delay_levels", table, _TABLE)
+    delays = []
+    for token in table.split():
+        delay = with_unit(token)
+        if delay is None or delay > MAX_DELAY:
+            raise ConfigError.bad("delay_levels", table, f"{_TABLE}, not {token!r}")
+        delays.append(delay)
+    return tuple(delays)
+
+
 @attrs.frozen
 class Levels:
-    """The delays of a table, one level after the other, then the last one: as TDMQ retries.
+    """A table of delay levels, which TDMQ calls ``MESSAGE_DELAYLEVEL``.
+
+    Levels are numbered from 1; level 0 means no delay. As a backoff it is one level after the
+    other, then the last one: as TDMQ retries.
 
     Attributes:
-        delay_levels: The table; text such as ``"1s 5s 10s"`` is accepted too.
+        delays: The delays in seconds; ``delays[0]`` is level 1. Text such as ``"1s 5s 10s"`` is
+            accepted too, with the units ms, s, m, h and d, and any white space in between. (TDMQ's
+            Go client counts an empty level between two spaces; this class does not.) The longest
+            delay is 864 000 s.
     """
 
-    delay_levels: DelayLevels = attrs.field(
-        default=DelayLevels.parse(DEFAULT_DELAY_LEVELS), converter=levels_of
-    )
+    delays: tuple[float, ...] = attrs.field(default=DEFAULT_DELAY_LEVELS, converter=_delays)
 
     def __str__(self) -> str:
-        return f"levels {self.delay_levels}"
+        return f"levels {' '.join(map(text_of, self.delays))}"
 
-    def level(self, attempt: int) -> int:
-        """Return the level after failure number *attempt*: the same number, or the last level."""
-        return self.delay_levels.clamp(max(1, attempt))
+    def clamp(self, level: int) -> int:
+        """Return *level*, or the last level if *level* is above the table.
+
+        Raises:
+            ConfigError: *level* is negative or not a whole number.
+        """
+        return min(checked_level(level), len(self.delays))
 
     def delay(self, attempt: int) -> float:
-        """Return the delay of that level in seconds."""
-        return self.delay_levels.delay(self.level(attempt))
+        """Return the delay of level *attempt* in seconds: the last one above the table.
+
+        Raises:
+            ConfigError: *attempt* is negative or not a whole number.
+        """
+        level = self.clamp(attempt)
+        return self.delays[level - 1] if level else 0.0
+
+
+def levels_of(table: Levels | str) -> Levels:
+    """Return a table of levels, which may be given as text.
+
+    Raises:
+        ConfigError: it is no table.
+    """
+    if isinstance(table, Levels):
+        return table
+    if not isinstance(table, str):
+        raise ConfigError.bad("delay_levels", table, _TABLE)
+    return Levels(table)
 
 
 @attrs.frozen
@@ -153,7 +226,7 @@ class _Function:
 
 
 #: What is accepted where a backoff is wanted.
-BackoffLike = Backoff | DelayLevels | str | Callable[[int], Duration]
+BackoffLike = Backoff | str | Callable[[int], Duration]
 
 _ACCEPTED = (
     "a backoff such as Exponential(10, 600), a function from attempts to seconds, or text such as "
@@ -169,8 +242,6 @@ def backoff_of(backoff: BackoffLike) -> Backoff:
     """
     if isinstance(backoff, str):
         return _of_text(backoff)
-    if isinstance(backoff, DelayLevels):
-        return Levels(backoff)  # it knows the numbers of the levels, too
     if isinstance(backoff, type):
         raise ConfigError.bad("backoff", backoff, _ACCEPTED)
     if callable(getattr(backoff, "delay", None)):
@@ -227,20 +298,15 @@ def checked_jitter(value: Jitter) -> Jitter:
     return value
 
 
-def span(jitter: Jitter, backoff: Backoff, attempt: int) -> tuple[float, float]:
-    """Return the shortest and the longest delay after failure number *attempt*, in seconds."""
-    delay = backoff.delay(attempt)
-    if jitter == "upward":
-        return delay, delay * (1 + _UPWARD)
-    return (0.0 if jitter == "full" else delay), delay
-
-
-def spread(jitter: Jitter, backoff: Backoff, attempt: int, key: str) -> float:
-    """Return the delay of the message *key* after failure number *attempt*, in seconds."""
-    shortest, longest = span(jitter, backoff, attempt)
+def jittered(jitter: Jitter, delay: Any, fraction: float) -> Any:
+    """Return *delay*, spread: with a *fraction* of 0 it is the shortest, with 1 the longest one."""
     if jitter == "none":
-        return shortest
+        return delay
+    return delay * (fraction if jitter == "full" else 1 + _UPWARD * fraction)
+
+
+def fraction_of(attempt: int, key: str) -> float:
+    """Return a number from 0 up to 1 for failure number *attempt* of the message *key*."""
     text = f"{attempt} {key}".encode(errors="surrogatepass")
     digest = hashlib.blake2b(text, digest_size=8).digest()
-    fraction = (int.from_bytes(digest) >> 11) / (1 << 53)  # at least 0 and below 1
-    return shortest + (longest - shortest) * fraction
+    return (int.from_bytes(digest) >> 11) / (1 << 53)

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import attrs
 
-from pulsar_retry.policy.actions import DeadLetter, RetryLater
 from pulsar_retry.policy.checks import whole
-from pulsar_retry.policy.decide import retry_or_dead
-from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.policy.outcomes import DeadLetter, RetryLater
+from pulsar_retry.policy.retry import RetryPolicy, retry_or_dead
 
 #: Known policies, by the names that the command line and the console have for them.
 PRESETS: dict[str, Callable[[], RetryPolicy]] = {

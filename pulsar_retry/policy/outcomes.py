@@ -1,16 +1,15 @@
-"""What a handler can decide about a message, and the failure that a policy decides about."""
+"""What a handler can decide about a message, a failure, and the actions of a policy. Pure."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
 from pulsar_retry.errors import ConfigError, UndecodableError
-from pulsar_retry.policy.checks import not_blank
-from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
-from pulsar_retry.policy.levels import checked_level
+from pulsar_retry.policy.backoff import checked_level
+from pulsar_retry.policy.checks import MAX_DELAY, Duration, not_blank, seconds
 
 
 class Outcome(Exception):  # noqa: N818 - it is a handler's decision, not an error
@@ -55,7 +54,7 @@ class Reject(Outcome):
 
     def __init__(self, reason: str = "rejected") -> None:
         super().__init__(reason)
-        self.reason = _text(reason)
+        self.reason = not_blank("reason", reason)
 
 
 class Drop(Outcome):
@@ -70,7 +69,7 @@ class Drop(Outcome):
 
     def __init__(self, reason: str = "dropped") -> None:
         super().__init__(reason)
-        self.reason = _text(reason)
+        self.reason = not_blank("reason", reason)
 
 
 class Defer(Outcome):
@@ -124,10 +123,6 @@ class Unavailable(Outcome):
         self.retry_after = retry_after
 
 
-def _text(reason: str) -> str:
-    return not_blank("reason", reason)
-
-
 def outcome_of(result: Any) -> Outcome | None:
     """Return the outcome that a handler returned, as an instance or a class; otherwise None."""
     if isinstance(result, type) and issubclass(result, Outcome):
@@ -136,17 +131,17 @@ def outcome_of(result: Any) -> Outcome | None:
 
 
 def unwrapped(error: Exception) -> Exception:
-    """Return the outcome if it is the only error of a group, such as a `TaskGroup` raises."""
+    """Return the outcome if it is the only error of a group, such as a `TaskGroup` raises.
+
+    Raises:
+        ConfigError: *error* is no Exception.
+    """
+    if not isinstance(error, Exception):
+        raise ConfigError.bad("error", error, "an Exception, such as an Outcome")
     inner: BaseException = error
     while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
         inner = inner.exceptions[0]
     return inner if isinstance(inner, Outcome) else error
-
-
-def _exception(value: Exception) -> Exception:
-    if not isinstance(value, Exception):
-        raise ConfigError.bad("error", value, "an Exception, such as an Outcome")
-    return unwrapped(value)
 
 
 def _aware(value: datetime) -> datetime:
@@ -172,7 +167,7 @@ class Failure:
         key: Distinguishes the message from others, for jitter: the id of its first publication.
     """
 
-    error: Exception = attrs.field(converter=_exception)
+    error: Exception = attrs.field(converter=unwrapped)
     when: datetime = attrs.field(kw_only=True, converter=_aware)
     age: float = attrs.field(default=0.0, kw_only=True, converter=_age)
     key: str = attrs.field(default="", kw_only=True)
@@ -189,3 +184,73 @@ class Failure:
         if not isinstance(error, Outcome):
             return error
         return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+# -- actions: consumers and subscribers execute them; there are no others -------------------------
+
+
+@attrs.frozen
+class RetryLater:
+    """Deliver the message again after *delay* seconds; 0 means at once.
+
+    Attributes:
+        delay: Seconds.
+        level: The number of the delay in the table of levels, which TDMQ's dialects write. None if
+            the delay is not from the table.
+        counted: Whether the failed attempt is used up. If not, the message's count stays the same.
+        is_chosen: Whether the handler has decided so (`Defer`), so that it shows no outage.
+    """
+
+    delay: float = 0.0
+    level: int | None = None
+    counted: bool = True
+    is_chosen: bool = attrs.field(default=False, eq=False, repr=False)
+
+
+@attrs.frozen
+class DeadLetter:
+    """Move the message to the dead-letter topic.
+
+    Attributes:
+        reason: A short, stable name of why.
+        is_chosen: Whether the handler, or a list of the policy, has decided so about this message.
+            If not, its failure can show an outage; a payload that cannot be decoded can be the
+            fault of the program.
+    """
+
+    reason: str
+    is_chosen: bool = attrs.field(default=False, eq=False, repr=False)
+
+
+@attrs.frozen
+class Discard:
+    """Acknowledge the message and forget it."""
+
+    reason: str
+    is_chosen: ClassVar = True
+
+
+@attrs.frozen
+class Stop:
+    """Stop consuming; the message stays unacknowledged and is redelivered."""
+
+    reason: str
+    is_chosen: ClassVar = True
+
+
+#: The possible results of `decide` for a message that failed. A handled message is acknowledged.
+Action = RetryLater | DeadLetter | Discard | Stop
+
+#: The reason of a dead letter whose message no letter can retry: its properties are not UTF-8.
+UNREADABLE_PROPERTIES = "unreadable-properties"
+#: The reason of a dead letter whose retries are used up.
+RETRIES_EXHAUSTED = "retries-exhausted"
+
+
+def exhausted(failures: int, limit: int) -> bool:
+    """Tell whether the retries of a message that has failed *failures* times are used up.
+
+    This is the only rule about counts: *limit* is N of the dead-letter policy, and N retries are
+    N + 1 attempts (as in Java and TDMQ).
+    """
+    return failures > limit

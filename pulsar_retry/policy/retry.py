@@ -1,4 +1,4 @@
-"""The retry policy: which failures are retried, how often and when."""
+"""The retry policy, and its decision about a failed message. Pure."""
 
 from __future__ import annotations
 
@@ -10,24 +10,47 @@ from typing import Any, Literal, cast
 
 import attrs
 
-from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.actions import RetryLater
+from pulsar_retry.errors import ConfigError, UndecodableError
 from pulsar_retry.policy.backoff import (
+    DEFAULT_DELAY_LEVELS,
     Backoff,
     Exponential,
     Jitter,
     Levels,
     backoff_of,
     checked_jitter,
-    span,
-    spread,
+    fraction_of,
+    jittered,
+    levels_of,
 )
-from pulsar_retry.policy.checks import whole
+from pulsar_retry.policy.checks import MAX_DELAY, Duration, seconds, seconds_of_text, whole
 from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT, DeadLetterPolicy
-from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, seconds_of_text
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels, levels_of
+from pulsar_retry.policy.outcomes import (
+    RETRIES_EXHAUSTED,
+    Action,
+    DeadLetter,
+    Defer,
+    Discard,
+    Drop,
+    Failure,
+    Reject,
+    Retry,
+    RetryLater,
+    Stop,
+    Unavailable,
+    exhausted,
+)
 
 _log = logging.getLogger("pulsar_retry")
+
+#: The reason of a dead letter when the policy does not retry the error.
+NOT_RETRYABLE = "not-retryable"
+#: The reason of a dead letter when the retry would be after the policy's ``max_age``.
+TOO_OLD = "too-old"
+#: The reason of a message that is dropped because of its error.
+UNWANTED = "unwanted"
+#: The reason of a stop, for an error in the policy's ``stop_on``.
+FATAL = "fatal"
 
 #: Java counts in an int, so this number of retries means that there is no limit.
 _NO_LIMIT = 2**31 - 1
@@ -70,8 +93,8 @@ def _usual_jitter(policy: RetryPolicy) -> Jitter:
     return "upward" if policy.backoff is _DEFAULT_BACKOFF else "none"
 
 
-def _usual_levels(policy: RetryPolicy) -> DelayLevels:
-    return (policy.backoff if isinstance(policy.backoff, Levels) else Levels()).delay_levels
+def _usual_levels(policy: RetryPolicy) -> Levels:
+    return policy.backoff if isinstance(policy.backoff, Levels) else Levels()
 
 
 def _listed(value: Kinds) -> tuple[type[Exception], ...]:
@@ -123,7 +146,7 @@ class RetryPolicy:
     jitter: Jitter = attrs.field(
         default=attrs.Factory(_usual_jitter, takes_self=True), converter=checked_jitter
     )
-    delay_levels: DelayLevels = attrs.field(
+    delay_levels: Levels = attrs.field(
         default=attrs.Factory(_usual_levels, takes_self=True), converter=levels_of
     )
     retry_on: tuple[type[Exception], ...] | None = attrs.field(default=None, converter=_retried)
@@ -167,13 +190,13 @@ class RetryPolicy:
         return cls(max_attempts=math.inf, backoff=Exponential(shortest, longest))
 
     @classmethod
-    def tdmq(cls, delay_levels: DelayLevels | str = DEFAULT_DELAY_LEVELS) -> RetryPolicy:
+    def tdmq(cls, delay_levels: Levels | str = DEFAULT_DELAY_LEVELS) -> RetryPolicy:
         """Return TDMQ's policy: 16 retries, each with the next level of a table of 18.
 
         Raises:
             ConfigError: *delay_levels* is not a table.
         """
-        return cls(max_attempts=DEFAULT_MAX_REDELIVER_COUNT + 1, backoff=Levels(delay_levels))
+        return cls(max_attempts=DEFAULT_MAX_REDELIVER_COUNT + 1, backoff=levels_of(delay_levels))
 
     def within(self, dead_letter_policy: DeadLetterPolicy) -> RetryPolicy:
         """Return the policy with the count of *dead_letter_policy*, unless it has its own count.
@@ -196,24 +219,12 @@ class RetryPolicy:
         """Whether a message that always fails is dead-lettered at some time."""
         return self.limit < _NO_LIMIT or self.max_age < math.inf
 
-    def verdict(self, error: Exception) -> Verdict:
-        """Return what happens to a message whose handler raised *error*."""
-        return self._named(error) or self._unnamed
-
-    def lists(self, error: Exception) -> bool:
-        """Tell whether a list of errors that are not retried names *error*."""
-        return self._named(error) not in {None, "retry"}
-
-    @cached_property
-    def _unnamed(self) -> Verdict:
-        return "retry" if self.retry_on is None else "dead_letter"
-
     @cached_property
     def _verdicts(self) -> list[tuple[type[Exception], Verdict]]:
         """The classes in the lists; without a dictionary, because some metaclasses have no hash."""
         return [(kind, verdict) for name, verdict in _LISTS for kind in getattr(self, name) or ()]
 
-    def _named(self, error: BaseException, *seen: BaseException) -> Verdict | None:
+    def verdict(self, error: BaseException, seen: tuple[BaseException, ...] = ()) -> Verdict | None:
         """Return the lists' verdict on the error, its causes or members; None if there is none.
 
         *seen* are the errors that it has caused: a chain of causes can lead back to one of them.
@@ -225,13 +236,14 @@ class RetryPolicy:
         seen = (*seen, error)
         cause = error.__cause__
         if cause is not None and not any(cause is each for each in seen):
-            found = self._named(cause, *seen)
+            found = self.verdict(cause, seen)
             if found is not None:
                 return found
         if isinstance(error, BaseExceptionGroup):
-            found_all = [self._named(each, *seen) for each in error.exceptions]
+            found_all = [self.verdict(each, seen) for each in error.exceptions]
             if any(found_all):
-                return min((each or self._unnamed for each in found_all), key=_STRONGEST.index)
+                unnamed: Verdict = "retry" if self.retry_on is None else "dead_letter"
+                return min((each or unnamed for each in found_all), key=_STRONGEST.index)
         return None
 
     def at_level(self, level: int) -> RetryLater:
@@ -246,11 +258,10 @@ class RetryPolicy:
         Otherwise the message would return without a delay, or be lost.
         """
         try:
-            delay = _seconds(spread(self.jitter, self.backoff, attempt, key))
+            return self._retry(attempt, 0.0 if self.jitter == "none" else fraction_of(attempt, key))
         except Exception:  # noqa: BLE001 - it is the user's own code that fails
             _log.exception("%r failed; the default backoff is used instead", self.backoff)
             return RetryLater(_DEFAULT_BACKOFF.delay(attempt))
-        return _retry(self.backoff, attempt, delay)
 
     def span(self, attempt: int) -> tuple[RetryLater, RetryLater]:
         """Return the earliest and the latest retry that `after` can return.
@@ -258,19 +269,89 @@ class RetryPolicy:
         Raises:
             Exception: any exception of a user's own backoff.
         """
-        soonest, latest = map(_seconds, span(self.jitter, self.backoff, attempt))
-        return _retry(self.backoff, attempt, soonest), _retry(self.backoff, attempt, latest)
+        return self._retry(attempt, 0.0), self._retry(attempt, 1.0)
+
+    def _retry(self, attempt: int, fraction: float) -> RetryLater:
+        """Return a retry; it has the number of the delay level if the backoff uses levels."""
+        backoff = self.backoff
+        delay = jittered(self.jitter, backoff.delay(attempt), fraction)
+        delay = min(seconds("delay", delay), MAX_DELAY)
+        if isinstance(backoff, Levels) and delay == backoff.delay(attempt):
+            return RetryLater(delay, level=backoff.clamp(attempt))
+        return RetryLater(delay)
 
 
-def _retry(backoff: Backoff, attempt: int, delay: float) -> RetryLater:
-    """Return a retry, with the number of the delay level if the backoff uses levels."""
-    if isinstance(backoff, Levels) and delay == backoff.delay(attempt):
-        return RetryLater(delay, level=backoff.level(attempt))
-    return RetryLater(delay)
+# -- the decision ---------------------------------------------------------------------------------
 
 
-def _seconds(delay: Duration) -> float:
-    return min(seconds("delay", delay), MAX_DELAY)
+def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
+    """Return the action for a message.
+
+    The handler's outcome comes first, then the policy's lists of errors. A message that cannot be
+    decoded is dead-lettered, whatever the policy says. A message that is to be retried is
+    dead-lettered instead if this was its last attempt, or if it would be too old at the retry. The
+    age limit applies to `Defer` and `Unavailable` too; the limit of attempts does not, because they
+    use none.
+
+    Args:
+        policy: The subscriber's policy.
+        attempt: The number of the failed attempt; the first delivery is 1.
+        failure: The failure.
+
+    Returns:
+        One of the actions; see `Action`.
+    """
+    match failure.error:
+        case Reject(reason=reason) | UndecodableError(reason=reason):
+            return DeadLetter(reason, is_chosen=isinstance(failure.error, Reject))
+        case Drop(reason=reason):
+            return Discard(reason)
+        case Defer() as outcome:
+            wanted: Action = RetryLater(outcome.delay(failure.when), counted=False, is_chosen=True)
+        case Unavailable(retry_after=float(delay)):
+            wanted = RetryLater(delay, counted=False)
+        case Unavailable():
+            wanted = attrs.evolve(policy.after(attempt, failure.key), counted=False)
+        case Retry(delay=float(delay)):
+            wanted = RetryLater(delay)
+        case Retry(level=int(level)):
+            wanted = policy.at_level(level)
+        case Retry():
+            wanted = policy.after(attempt, failure.key)
+        case error:
+            wanted = _by_policy(policy, attempt, error, failure.key)
+    if isinstance(wanted, RetryLater):
+        return retry_or_dead(policy, attempt, failure.age, wanted)
+    return wanted
+
+
+def _by_policy(policy: RetryPolicy, attempt: int, error: Exception, key: str) -> Action:
+    """Return what the lists of errors, or else the backoff, say."""
+    match policy.verdict(error):
+        case "stop":
+            return Stop(FATAL)
+        case "drop":
+            return Discard(UNWANTED)
+        case "dead_letter":
+            return DeadLetter(NOT_RETRYABLE, is_chosen=True)
+        case None if policy.retry_on is not None:
+            return DeadLetter(NOT_RETRYABLE)
+        case _:
+            return policy.after(attempt, key)
+
+
+def retry_or_dead(
+    policy: RetryPolicy, attempt: int, age: float, retry: RetryLater
+) -> RetryLater | DeadLetter:
+    """Return *retry* if the limits of attempts and age allow it, otherwise the dead letter."""
+    if retry.counted and exhausted(attempt, policy.limit):
+        return DeadLetter(RETRIES_EXHAUSTED)
+    if age + retry.delay > policy.max_age:
+        return DeadLetter(TOO_OLD, is_chosen=retry.is_chosen)
+    return retry
+
+
+# -- policies as text ------------------------------------------------------------------------------
 
 
 def _attempts_of_text(text: str) -> float:

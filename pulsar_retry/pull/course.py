@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.pull.engine.hand import HANDLED_BY, Hand
 from pulsar_retry.pull.report import DRAIN, Report, StopMode, StopRequest
 from pulsar_retry.runtime.clock import Clock

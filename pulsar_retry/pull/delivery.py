@@ -11,7 +11,7 @@ import pulsar
 
 from pulsar_retry.consumer.handoff.making import checked_error
 from pulsar_retry.errors import PulsarRetryError
-from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.checks import Duration
 from pulsar_retry.policy.outcomes import Reject, Retry
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.hand import Held

@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import Duration
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels, levels_of
+from pulsar_retry.policy.backoff import Levels, levels_of
+from pulsar_retry.policy.checks import Duration
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
 
@@ -42,9 +42,7 @@ class Letters:
     pubsub_attributes: bool = False
     redact: Redact | None = attrs.field(default=None)
     letter_send_timeout: Duration = 30.0
-    delay_levels: DelayLevels = attrs.field(
-        default=DelayLevels.parse(DEFAULT_DELAY_LEVELS), converter=levels_of
-    )
+    delay_levels: Levels = attrs.field(default=Levels(), converter=levels_of)
     letter_encryption_key: str | None = None
     plain_letters: bool = False
 

@@ -21,7 +21,7 @@ import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.errors import AlreadySettledError, ConfigError, LeaseExpired
-from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.checks import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery, Pulled, hand_back_all
 from pulsar_retry.pull.engine.failure_letters import FailureLetters

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 import attrs
 
-from pulsar_retry.policy.checks import one_of
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.checks import Duration, one_of, seconds
 
 #: How to stop: see `Subscriber.stop`.
 StopMode = Literal["drain", "hand_back", "abandon"]

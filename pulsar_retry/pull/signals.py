@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.checks import Duration
 from pulsar_retry.pull.report import StopMode
 
 #: The signals that ask a process to end.

@@ -15,8 +15,7 @@ from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import noted
 from pulsar_retry.observe.counting import COUNTERS, topic_label
-from pulsar_retry.policy.checks import not_blank
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.checks import Duration, not_blank, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.closing import close_in_time
 from pulsar_retry.pull.course import Course

@@ -14,9 +14,8 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.counting import COUNTERS
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.backoff import Immediate
-from pulsar_retry.policy.checks import whole
+from pulsar_retry.policy.checks import Duration, seconds, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.settler import LETTERS, NACK
 from pulsar_retry.pull.letters import Letters

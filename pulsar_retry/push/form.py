@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import flag, not_blank, positive
-from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.checks import Duration, flag, not_blank, positive
 from pulsar_retry.push.http import MAX_AGE
 from pulsar_retry.push.tokens import ServiceAccount
 

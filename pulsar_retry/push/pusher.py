@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from pulsar_retry.observe.counting import Counters
 from pulsar_retry.observe.tracing import outgoing
-from pulsar_retry.policy.decide import NOT_RETRYABLE
 from pulsar_retry.policy.outcomes import Reject
+from pulsar_retry.policy.retry import NOT_RETRYABLE
 from pulsar_retry.pull.workers.loop import RECIPIENT, RETRIES_IN_PLACE
 from pulsar_retry.push.body import (
     JSON_CONTENT,

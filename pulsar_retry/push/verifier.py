@@ -11,8 +11,7 @@ from typing import Any
 import jwt
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
-from pulsar_retry.policy.checks import not_blank
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.checks import Duration, not_blank, seconds
 from pulsar_retry.push.endpoint import PushEndpoint
 from pulsar_retry.push.tokens import ALGORITHM, ISSUER, LONGEST
 

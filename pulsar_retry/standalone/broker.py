@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from pulsar_retry.errors import ConfigError, StandaloneError
-from pulsar_retry.policy.checks import whole
-from pulsar_retry.policy.durations import seconds
+from pulsar_retry.policy.checks import seconds, whole
 from pulsar_retry.standalone import config, ports, tokens
 from pulsar_retry.standalone.data import journal
 from pulsar_retry.standalone.data.folder import Folder, check_folder

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.testing.memory.broker import MemoryBroker
 from pulsar_retry.testing.payloads import payload_of
 from pulsar_retry.wire.dead_letter import DeadLetter

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.runtime.clock import Clock
 
 _Task = TypeVar("_Task", bound=Callable[..., object])

@@ -10,12 +10,12 @@ import pulsar
 from pulsar_retry.consumer.arguments import SubscribeArguments
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
+from pulsar_retry.policy.backoff import DEFAULT_DELAY_LEVELS, Levels
 from pulsar_retry.policy.dead_letter import (
     DEFAULT_MAX_REDELIVER_COUNT,
     KEEPING_SUBSCRIPTION,
     DeadLetterPolicy,
 )
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.wire.names import Naming, TopicName
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
@@ -119,7 +119,7 @@ class SinkOptions:
     connection: ClusterConnection
     targets: SinkTargets
     max_attempts: int
-    delays: DelayLevels
+    delays: Levels
     batching: Batching
     oversize: str
     max_message_bytes: int
@@ -144,7 +144,7 @@ class SinkOptions:
     @classmethod
     def _parse(cls, reader: OptionReader) -> SinkOptions:
         connection = ClusterConnection.parse(reader)
-        levels = DelayLevels.parse(reader.text("delay.levels") or DEFAULT_DELAY_LEVELS)
+        levels = Levels(reader.text("delay.levels") or DEFAULT_DELAY_LEVELS)
         max_attempts = reader.integer("max_attempts", minimum=1) or DEFAULT_MAX_REDELIVER_COUNT + 1
         max_message_bytes = (
             reader.integer("max_message_bytes", minimum=1024) or DEFAULT_MAX_MESSAGE_BYTES
@@ -186,7 +186,7 @@ def _topic(reader: OptionReader, key: str) -> str | None:
     return None if name is None else str(TopicName.parse(name, key))
 
 
-def _targets(reader: OptionReader, max_attempts: int, levels: DelayLevels) -> SinkTargets:
+def _targets(reader: OptionReader, max_attempts: int, levels: Levels) -> SinkTargets:
     topic, subscription = _topic(reader, "topic"), reader.text("subscription")
     naming = Naming.of(reader.text("naming") or Naming.PULSAR)
     retry, dead_letter = _topic(reader, "retry.topic"), _topic(reader, "dead_letter.topic")

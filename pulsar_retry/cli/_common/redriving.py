@@ -15,7 +15,7 @@ from pulsar_retry.cli._common.letters import show_groups
 from pulsar_retry.cli._common.operator import Operator
 from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json
 from pulsar_retry.ops.overview import letter_topics
-from pulsar_retry.policy.durations import seconds_of_text
+from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import SAMPLE, STAYS, STOPPED, Redriven

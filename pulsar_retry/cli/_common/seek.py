@@ -9,7 +9,7 @@ import click
 from pulsar_retry.cli._common.operator import Operator
 from pulsar_retry.cli._common.options import naming_option, with_options
 from pulsar_retry.cli._common.output import ask, busy, check_can_ask, clean, show_json, table
-from pulsar_retry.policy.durations import seconds_of_text
+from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.subscription import Subscription

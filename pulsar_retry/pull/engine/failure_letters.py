@@ -11,8 +11,7 @@ from pulsar_retry.errors import WorkerCrashedError
 from pulsar_retry.letters.facts import Facts
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
-from pulsar_retry.policy.outcomes import Failure
+from pulsar_retry.policy.outcomes import RETRIES_EXHAUSTED, DeadLetter, Failure, RetryLater
 from pulsar_retry.pull.rules.crashes import CrashLoop, crashes_of
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.wire.envelope import Redact

@@ -29,16 +29,15 @@ from pulsar_retry.observe.instruments import (
     RETRIED,
     SUPERSEDED,
 )
-from pulsar_retry.policy.actions import (
+from pulsar_retry.policy.outcomes import (
     UNREADABLE_PROPERTIES,
     Action,
     DeadLetter,
+    Failure,
     RetryLater,
     Stop,
 )
-from pulsar_retry.policy.decide import decide, is_chosen
-from pulsar_retry.policy.outcomes import Failure
-from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.policy.retry import RetryPolicy, decide
 from pulsar_retry.pull.engine.breaker_gate import BreakerGate
 from pulsar_retry.pull.engine.ending import ending, failure_of
 from pulsar_retry.pull.engine.failure_letters import LEAST_DELAY, FailureLetters, Record
@@ -190,14 +189,16 @@ class Settler:
         """
         facts = self.handle.facts(held.message)
         failure = failure_of(facts, error, self._clock.now())
-        if not self._uses_attempt(held, failure, policy):
-            self._hand.put(held.again())  # it waits with the others
-            return None
+        is_told = self._breaker is None
         record = None
         while record is None:
             changes = self.own_letters.changes
             attempt = 1 + self._failures(held, facts)
             action = decide(policy, attempt, failure)  # it may call the user's functions
+            if not is_told and not self._uses_attempt(held, failure, action):
+                self._hand.put(held.again())  # it waits with the others
+                return None
+            is_told = True
             is_by_letter = held.lane is None and not self._nacks
             if isinstance(action, RetryLater) and is_by_letter and not facts.is_text:
                 action = DeadLetter(UNREADABLE_PROPERTIES)  # a letter would lack properties
@@ -208,11 +209,11 @@ class Settler:
                     record = self._recorded(held, facts, action, attempt)
         return self._carry_out(held, facts, action, record, failure, keep=keep)
 
-    def _uses_attempt(self, held: Held, failure: Failure, policy: RetryPolicy) -> bool:
-        """Tell the breaker of a failure; return whether the policy decides about the message."""
+    def _uses_attempt(self, held: Held, failure: Failure, action: Action) -> bool:
+        """Tell the breaker of a failure; return whether *action* is carried out."""
         if self._breaker is None:
             return True
-        if is_chosen(policy, failure.error):
+        if action.is_chosen:
             self._breaker.ended(held)
             return True
         return self._breaker.failed(held, failure.cause or failure.error)

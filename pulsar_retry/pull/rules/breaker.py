@@ -8,8 +8,7 @@ from collections import OrderedDict, deque
 
 import attrs
 
-from pulsar_retry.policy.checks import positive
-from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.checks import Duration, positive
 
 #: The breaker opens when this many different messages have failed since the last success, and of
 #: the last outcomes, this many at most, less than this share were successes.

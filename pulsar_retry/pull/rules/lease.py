@@ -10,8 +10,7 @@ from typing import Literal
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import flag, one_of, positive, whole
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.checks import Duration, flag, one_of, positive, seconds, whole
 
 Late = Literal["refuse", "ignore"]
 

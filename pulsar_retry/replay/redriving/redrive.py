@@ -20,8 +20,7 @@ from pulsar import Client as BareClient
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
 from pulsar_retry.errors import ConfigError, RedriveError
-from pulsar_retry.policy.checks import whole
-from pulsar_retry.policy.durations import Duration, number, seconds
+from pulsar_retry.policy.checks import Duration, number, seconds, whole
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.keeping import TargetKeeper

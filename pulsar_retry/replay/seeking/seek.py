@@ -20,7 +20,7 @@ from pulsar_retry.errors import (
     SeekError,
     TopicMissingError,
 )
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.replay.ack_state import EntryPlace, cursor_of
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.letters import SeekJudge

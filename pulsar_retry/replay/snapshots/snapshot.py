@@ -17,7 +17,7 @@ from pulsar_retry.errors import (
     SnapshotError,
     TopicMissingError,
 )
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.seek import GRACE, client_of, letters_of, survey_main

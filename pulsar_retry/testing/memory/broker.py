@@ -18,7 +18,7 @@ import pulsar
 from pulsar_retry.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.pull.options import LOOP, THREADS, Options
 from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.runtime.raw import message_of

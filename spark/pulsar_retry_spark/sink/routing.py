@@ -15,8 +15,8 @@ import attrs
 import pyarrow as pa
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.actions import exhausted
-from pulsar_retry.policy.durations import MAX_DELAY
+from pulsar_retry.policy.checks import MAX_DELAY
+from pulsar_retry.policy.outcomes import exhausted
 from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.names import TopicName, logical
 from pulsar_retry.wire.owner import Recipient

@@ -10,8 +10,7 @@ import pytest
 
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.policy.backoff import Fixed
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from pulsar_retry.policy.backoff import Fixed, Levels
 from pulsar_retry.runtime.clock import SYSTEM
 from pulsar_retry.wire.names import Naming
 from support.consumer.nacking import Id
@@ -32,7 +31,7 @@ class Received:
             policy=None,
             topics=None,
             naming=Naming.PULSAR,
-            levels=DelayLevels.parse(DEFAULT_DELAY_LEVELS),
+            levels=Levels(),
             nack_backoff=Fixed(60),
             max_pending_letters=1_000,
             letter_send_timeout=30.0,

@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.policy.backoff import backoff_of
-from pulsar_retry.policy.durations import MAX_DELAY, seconds, seconds_of_text, text_of
+from pulsar_retry.policy.backoff import backoff_of, levels_of
+from pulsar_retry.policy.checks import MAX_DELAY, seconds, seconds_of_text, text_of
 from support.fuzzing import REFUSED, taken
 
 ANYTHING = st.one_of(
@@ -95,11 +95,11 @@ def test_levels_are_taken_or_refused(table) -> None:
     fits = words and all(
         WITH_UNIT.fullmatch(each) and seconds_of_text("level", each) <= MAX_DELAY for each in words
     )
-    levels = taken(pr.DelayLevels.parse, table, says="delay_levels")
+    levels = taken(levels_of, table, says="delay_levels")
     assert (levels is not REFUSED) == bool(fits)
     if fits:
         assert tuple(seconds_of_text("level", each) for each in words) == levels.delays
-        assert levels == pr.DelayLevels.parse(str(levels))
+        assert levels == backoff_of(str(levels))
 
 
 @given(WORDS | ANYTHING, st.integers(1, 10_000))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import pulsar_retry as pr
 from pulsar_retry.letters.letter import DelayRequest, Letter, dead_lettered, reconsumed
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.policy.actions import exhausted
+from pulsar_retry.policy.outcomes import exhausted
 from pulsar_retry.wire.properties import Origin
 
 MAIN = "persistent://public/default/orders"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import pulsar_retry as pr
 from pulsar_retry.letters.letter import FailureDetails, dead_lettered, retried, used_up
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.policy.actions import RetryLater
+from pulsar_retry.policy.outcomes import RetryLater
 from pulsar_retry.wire.properties import Origin
 
 DLQ = "persistent://public/default/orders-billing-DLQ"

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.policy.actions import (
+from pulsar_retry.policy.outcomes import (
     DeadLetter,
     Discard,
     RetryLater,
     Stop,
 )
-from pulsar_retry.policy.decide import is_chosen
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -214,7 +213,10 @@ def test_without_a_time_the_backoff_decides_when_a_service_is_asked_again() -> N
 )
 def test_what_somebody_has_decided_shows_no_outage(error: Exception, chosen: bool) -> None:
     """The handler, or a list of the policy; what is on no list may be one."""
-    assert chosen == is_chosen(LISTS, error)
+    policy = attrs.evolve(LISTS, retry_on=TimeoutError)  # so other errors are dead at once
+    assert chosen == pr.decide(LISTS, 1, failed(error)).is_chosen
+    assert chosen == pr.decide(policy, 1, failed(error)).is_chosen
+    assert chosen == pr.decide(attrs.evolve(LISTS, max_age=1), 1, failed(error, age=9)).is_chosen
 
 
 def caused(error: Exception, cause: BaseException) -> Exception:

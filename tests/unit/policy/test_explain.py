@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import pulsar_retry as pr
 from pulsar_retry import cli
-from pulsar_retry.policy.actions import DeadLetter
+from pulsar_retry.policy.outcomes import DeadLetter
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
