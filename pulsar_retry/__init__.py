@@ -5,10 +5,11 @@ from pulsar_retry._version import __version__ as __version__
 
 __getattr__, __all__ = _lazy.attach(__name__)  # the names are in __init__.pyi
 
-#: What most programs need. `dir()` lists these and the subpackages, which list their own names.
+#: What a worker needs. `dir()` lists these and the subpackages, which list their own names.
 _ESSENTIAL = (
-    *("Client", "Consumer", "DeadLetterPolicy", "Defer", "Drop", "Exponential"),
-    *("PulsarRetryError", "Reject", "Retry", "RetryPolicy", "Subscriber", "attempt_of"),
+    *("Breaker", "Client", "Consumer", "DeadLetterPolicy", "Defer", "Drop", "Exponential"),
+    *("Fixed", "FlowControl", "Lease", "PulsarRetryError", "Reject", "Retry", "RetryPolicy"),
+    *("Subscriber", "Unavailable", "attempt_of", "start_metrics_server"),
 )
 
 

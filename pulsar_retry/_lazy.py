@@ -7,6 +7,7 @@ module does.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 import sys
@@ -35,7 +36,9 @@ def attach(package: str) -> tuple[Callable[[str], Any], list[str]]:
 
     def get(name: str) -> Any:
         if name not in origins:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+            near = difflib.get_close_matches(name, origins, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}", name=name)
         module = origins[name]
         if module == package:
             try:

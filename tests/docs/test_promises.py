@@ -1,4 +1,4 @@
-"""Each promise of the pages on guarantees, nacks, subscribers, push and replay names its test.
+"""Each promise of the pages on guarantees, attempts, subscribers, push and replay names its test.
 
 A promise is a bullet or a row of a table. Its test is named in it, as ``test_…``, or listed in
 promises.toml beside this file, by the words that it begins with. What is no promise of ours (a
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("guarantees", "nacks", "pull", "push", "replay")
+PAGES = ("guarantees", "attempts", "pull", "push", "replay")
 INDEX = tomllib.loads((Path(__file__).parent / "promises.toml").read_text(encoding="utf-8"))
 
 _NAMED = re.compile(r"`(test_\w+)`")

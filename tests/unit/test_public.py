@@ -77,13 +77,23 @@ def test_names_are_found_in_a_zip_file(tmp_path: Path) -> None:
 
 
 def test_dir_begins_with_what_most_users_need() -> None:
-    """A dozen names, and the subpackages that have the others."""
+    """What a worker needs, and the subpackages that have the other names."""
     assert [
-        *("Client", "Consumer", "DeadLetterPolicy", "Defer", "Drop", "Exponential"),
-        *("PulsarRetryError", "Reject", "Retry", "RetryPolicy", "Subscriber"),
-        *("admin", "asyncio", "attempt_of", "errors", "observe", "policy", "pull", "push"),
-        *("replay", "wire"),
+        *("Breaker", "Client", "Consumer", "DeadLetterPolicy", "Defer", "Drop", "Exponential"),
+        *("Fixed", "FlowControl", "Lease", "PulsarRetryError", "Reject", "Retry", "RetryPolicy"),
+        *("Subscriber", "Unavailable", "admin", "asyncio", "attempt_of", "errors", "observe"),
+        *("policy", "pull", "push", "replay", "start_metrics_server", "wire"),
     ] == [name for name in dir(pr) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("Retrypolicy", "RetryPolicy"), ("Clinet", "Client"), ("Lettrs", "Letters")],
+)
+def test_a_misspelt_name_is_answered_with_the_right_one(wrong: str, right: str) -> None:
+    """Of all names, also those that `dir` does not list."""
+    with pytest.raises(AttributeError, match=f"'{wrong}'; did you mean '{right}'"):
+        getattr(pr, wrong)
 
 
 @pytest.mark.parametrize("subpackage", ["errors", "observe", "policy", "pull", "wire"])
