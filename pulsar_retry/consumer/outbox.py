@@ -35,6 +35,7 @@ from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.raw import publish_time, raw_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.worker import Worker
+from pulsar_retry.wire.envelope import read_published
 from pulsar_retry.wire.properties import Origin, message_id_text, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
@@ -141,9 +142,8 @@ class Outbox:
         carried, origin = text_properties(raw), self._origin(raw)
         own = self._plan.recipient.own(carried, origin.topic)
         attempt = 1 + reconsume_times(own) + raw.redelivery_count()
-        details = FailureDetails(
-            checked_error(error), attempt, self._clock.now(), publish_time(raw)
-        )
+        published = read_published(own) or publish_time(raw)
+        details = FailureDetails(checked_error(error), attempt, self._clock.now(), published)
         return dead_lettered(
             self._plan,
             carried,

@@ -22,14 +22,16 @@ class Facts:
         is_text: Whether they are.
         topic: The full name of the topic that it was delivered from.
         message_id: Its id, as letters write it.
-        sent: When it was published.
+        published: When it was first published; for other clients' letters, the letter's time.
         key: The identity of the message, which all of its letters share.
         chain: The same, but a redrive begins a new one, and properties that an application has
             copied from other messages are not part of it.
         crashes: How many worker processes it has killed since it was delivered, in its lane.
     """
 
-    __slots__ = ("chain", "crashes", "is_text", "key", "message_id", "properties", "sent", "topic")
+    __slots__ = (
+        *("chain", "crashes", "is_text", "key", "message_id", "properties", "published", "topic"),
+    )
 
     def __init__(self, message: Any, recipient: Recipient) -> None:
         self.topic: str = message.topic_name()
@@ -45,12 +47,8 @@ class Facts:
         identity = of_message(message, self.properties, self.message_id, self.topic)
         self.chain = identity or self.key
         self.crashes = 0
-        self.sent = datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)
-
-    @property
-    def published(self) -> datetime:
-        """When the message was first published; for other clients' letters, the letter's time."""
-        return read_published(self.properties) or self.sent
+        sent = datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)
+        self.published = read_published(self.properties) or sent
 
     @property
     def name(self) -> str:

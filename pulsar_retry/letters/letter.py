@@ -16,11 +16,14 @@ from pulsar_retry.policy.outcomes import (
     RetryLater,
     exhausted,
 )
-from pulsar_retry.wire.envelope import Redact, read_envelope, read_lasting, without_envelope
+from pulsar_retry.wire.envelope import Envelope, Redact, without_envelope
+from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import (
     FAILURE_CRASHES,
     FAILURE_STAGE,
     FAILURE_STAMP,
+    REAL_SUBSCRIPTION,
+    REAL_TOPIC,
     Origin,
     checked_custom,
     dead_letter_properties,
@@ -105,7 +108,7 @@ class FailureDetails:
         error: The exception that was raised; None if there is none.
         attempt: The number of the failed attempt.
         when: When it failed.
-        published: When the message was published.
+        published: When the message was first published.
         stage: Where it failed.
         pubsub_attributes: Whether the letter has the attributes of Pub/Sub's dead letters, too.
         redact: Removes text that must not leave the process; None: nothing is removed.
@@ -129,15 +132,15 @@ class FailureDetails:
             origin: Where the message was delivered from.
             reason: Why the message is dead; None if it is retried.
         """
-        read = read_envelope if self.pubsub_attributes else read_lasting  # letters have the origin
-        envelope = read(carried).after(
+        envelope = Envelope.of(
             self.error,
             attempt=self.attempt,
             when=self.when,
-            origin=origin if self.pubsub_attributes else None,
             published=self.published,
             stage=self.stage,
             reason=reason,
+            topic=carried.get(REAL_TOPIC) or logical(origin.topic),
+            subscription=carried.get(REAL_SUBSCRIPTION) or origin.subscription,
         )
         kept = without_envelope(carried, pubsub=self.pubsub_attributes)
         if reason is not None:  # a redriven message starts again without these

@@ -16,8 +16,7 @@ import attrs
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.wire import properties as wire
-from pulsar_retry.wire.names import TopicName, logical
-from pulsar_retry.wire.properties import Origin
+from pulsar_retry.wire.names import TopicName
 from pulsar_retry.wire.stack import (
     fingerprint_of,
     fingerprint_of_reason,
@@ -138,56 +137,50 @@ class Envelope:
     attempt: int | None = None
     when: datetime | None = None
 
-    def after(
-        self,
+    @classmethod
+    def of(
+        cls,
         error: BaseException | None,
         *,
         attempt: int,
         when: datetime,
-        origin: Origin | None,
-        published: datetime | None = None,
+        published: datetime,
         stage: str = "handler",
         reason: str | None = None,
+        topic: str | None = None,
+        subscription: str | None = None,
     ) -> Envelope:
-        """Return the envelope after one more failure.
-
-        The origin and the time of publication keep their first values. All other values describe
-        the last failure. The method never raises, even if the error's own methods do.
+        """Return the envelope of a failure. It never raises, even if the error's own methods do.
 
         Args:
             error: The error (`Failure.cause`); None if an outcome was returned.
             attempt: The number of the failed attempt.
             when: When it failed; with a time zone.
-            origin: Where the message was delivered from; None: it is not needed.
-            published: When this message was published.
+            published: When the message was first published.
             stage: Where it failed.
             reason: Why the message is dead; None if it is retried.
+            topic: The topic of the message; only Pub/Sub's attributes say it.
+            subscription: The subscription, likewise.
         """
-        topic, subscription, message_id = self.topic, self.subscription, self.message_id
-        if origin is not None:
-            topic = topic or logical(origin.topic)
-            subscription = subscription or origin.subscription
-            message_id = message_id or origin.message_id
-        kind, text, trace, fingerprint = None, None, None, None
+        known = {}
         if error is not None:
-            kind, text = name_of(error), _message(error)[:_MAX_TEXT]
-            trace = None if reason is None else traceback_of(error)
-            fingerprint = fingerprint_of(error)
+            known = {
+                "error": name_of(error),
+                "message": _message(error)[:_MAX_TEXT],
+                "traceback": None if reason is None else traceback_of(error),
+                "fingerprint": fingerprint_of(error),
+            }
         elif reason is not None:
-            fingerprint = fingerprint_of_reason(reason)
-        return Envelope(
+            known = {"fingerprint": fingerprint_of_reason(reason)}
+        return cls(
             topic=topic,
             subscription=subscription,
-            message_id=message_id,
-            published=self.published or published,
+            published=published,
             reason=reason,
             stage=stage,
-            error=kind,
-            message=text,
-            traceback=trace,
-            fingerprint=fingerprint,
             attempt=attempt,
             when=when,
+            **known,
         )
 
     def redacted(self, redact: Redact) -> Envelope:
@@ -248,8 +241,10 @@ def _message(error: BaseException) -> str:
 
 def without_envelope(properties: Mapping[str, str], *, pubsub: bool) -> dict[str, str]:
     """Return *properties* without those that `Envelope.to_properties` may write."""
-    written = _WRITTEN_FOR_PUBSUB if pubsub else _WRITTEN
-    return {name: text for name, text in properties.items() if name not in written}
+    left = dict(properties)
+    for name in _WRITTEN_FOR_PUBSUB if pubsub else _WRITTEN:
+        left.pop(name, None)
+    return left
 
 
 @lru_cache(256)  # most failures of a subscription say one of a few things
@@ -315,9 +310,6 @@ def _tail(text: str, size: int) -> str:
     return cut + data[len(data) - size + len(cut.encode()) :].decode(errors="ignore")
 
 
-#: The envelope of a message that has not failed yet.
-_EMPTY = Envelope()
-
 # -- reading --------------------------------------------------------------------------------------
 
 
@@ -326,9 +318,6 @@ def read_envelope(properties: Mapping[str, str]) -> Envelope:
 
     If there are several counts of attempts, the highest one is used.
     """
-    if READ.isdisjoint(properties):  # as usual at the first failure
-        message_id = wire.origin_message_id(properties)
-        return _EMPTY if message_id is None else Envelope(message_id=message_id)
 
     def text(value: str) -> str | None:
         for name in _KNOWN[value]:
@@ -351,12 +340,6 @@ def read_envelope(properties: Mapping[str, str]) -> Envelope:
         attempt=max(counts) or None,
         when=_first_time(properties, _KNOWN["when"]),
     )
-
-
-def read_lasting(properties: Mapping[str, str]) -> Envelope:
-    """Return what another failure does not replace, without the origin; faster."""
-    published = read_published(properties)
-    return _EMPTY if published is None else Envelope(published=published)
 
 
 def read_published(properties: Mapping[str, str]) -> datetime | None:

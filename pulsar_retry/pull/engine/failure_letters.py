@@ -75,7 +75,7 @@ class FailureLetters:
             cause,
             record.failures,
             failure.when,
-            facts.sent,
+            facts.published,
             stage=failure.stage,
             pubsub_attributes=self.pubsub_attributes,
             redact=self.redact,
