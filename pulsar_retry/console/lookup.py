@@ -25,12 +25,12 @@ from pulsar_retry.console.watch import Watcher
 from pulsar_retry.errors import AdminNotFoundError, ConfigError, PulsarRetryError
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import LetterTopic
+from pulsar_retry.ops.rows import as_csv
 from pulsar_retry.ops.showing import fits
 from pulsar_retry.ops.waiting import Waiting, survey_waiting
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.wire.names import TopicName
-from pulsar_retry.wire.payloads.rows import as_csv
 
 #: How many letters a page lists.
 LISTED = 50

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import attrs
 
 from pulsar_retry.ops.formatting import clean
-from pulsar_retry.wire.payloads.readable import as_hex, as_json, is_text
+from pulsar_retry.wire.payloads import as_hex, as_json, is_text
 
 Form = Literal["text", "json", "hex"]
 FORMS: tuple[Form, ...] = ("text", "json", "hex")

@@ -14,7 +14,7 @@ from pulsar_retry.replay.redriving.judge import is_meant, key_of
 from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.dead_letter import DeadLetter
 from pulsar_retry.wire.envelope import Envelope, read_envelope
-from pulsar_retry.wire.payloads.readable import value_as_json
+from pulsar_retry.wire.payloads import value_as_json
 
 
 def facts_of(stored: LetterInPlace, codecs: LetterCodecs | None = None) -> dict[str, Any]:

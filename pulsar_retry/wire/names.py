@@ -131,13 +131,13 @@ def kind_of(topic: str) -> Kind | None:
 
 
 def splits(letter_topic: str) -> Iterator[tuple[str, str]]:
-    """Yield each topic and subscription that make the name of a letter topic.
+    """Yield each topic and subscription that make the full name of a letter topic.
 
     The name does not show where the topic's name ends and the subscription's begins. The longest
     topic comes first.
     """
     match = _LETTER_NAME.fullmatch(logical(letter_topic))
-    if match is None:
+    if match is None or not _NAME.fullmatch(letter_topic):
         return
     stem = match["stem"]
     for at in range(len(stem) - 1, stem.rindex("/") + 1, -1):

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
+from pulsar_retry.ops.rows import as_csv
 from pulsar_retry.replay.reading import LetterInPlace
-from pulsar_retry.wire.payloads.rows import as_csv
 
 __all__ = ["Export"]
 

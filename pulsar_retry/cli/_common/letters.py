@@ -11,7 +11,7 @@ from pulsar_retry.cli._common.output import table
 from pulsar_retry.ops.formatting import clean, one_line, short
 from pulsar_retry.ops.showing import record_of
 from pulsar_retry.replay.redriving.report import Group
-from pulsar_retry.wire.payloads.readable import as_hex, as_json
+from pulsar_retry.wire.payloads import as_hex, as_json
 
 __all__ = ["full", "line", "show_groups"]
 

@@ -14,7 +14,7 @@ from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.patching import Patcher
 from pulsar_retry.replay.redriving.report import FILTERED, PATCH_REFUSED, TOO_OFTEN, UNREADABLE
 from pulsar_retry.replay.redriving.targets import NoTarget, RedriveTargets
-from pulsar_retry.wire.redrive import RedriveProperties, next_redrive
+from pulsar_retry.wire.dead_letter import RedriveProperties, next_redrive
 
 #: The letter to publish; None: the letter is only acknowledged; or the reason why it stays.
 Verdict = Letter | str | None

@@ -14,8 +14,7 @@ import attrs
 
 from pulsar_retry.errors import ConfigError, PayloadError
 from pulsar_retry.runtime.upstream import has_null_value
-from pulsar_retry.wire.payloads.codec import PayloadCodec
-from pulsar_retry.wire.payloads.readable import stays, value_as_json
+from pulsar_retry.wire.payloads import PayloadCodec, stays, value_as_json
 
 #: A JSON merge patch, or the text of one.
 PatchLike = Mapping[str, Any] | str

@@ -44,9 +44,9 @@ from pulsar_retry.replay.redriving.source import (
 from pulsar_retry.replay.redriving.survey import count_left, survey_redrive
 from pulsar_retry.replay.redriving.targets import Keep, RedriveTargets, checked_target
 from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.dead_letter import RETRY, RedriveProperties
 from pulsar_retry.wire.names import Naming, NamingLike, TopicName, kind_of, logical
 from pulsar_retry.wire.owner import Owner, full_name
-from pulsar_retry.wire.redrive import RETRY, RedriveProperties
 
 #: How often a message may be redriven, as in Spark's sink.
 MAX_REDRIVES = 5

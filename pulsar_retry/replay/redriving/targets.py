@@ -10,9 +10,9 @@ import attrs
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import AdminNotFoundError, ConfigError
 from pulsar_retry.replay.redriving.report import ANOTHERS, NO_TARGET
+from pulsar_retry.wire.dead_letter import ORIGIN, RETRY
 from pulsar_retry.wire.names import Naming, TopicName, logical
 from pulsar_retry.wire.owner import Owner, full_name, owner_of, retry_beside
-from pulsar_retry.wire.redrive import ORIGIN, RETRY
 
 #: Has what is published to a topic kept, for a subscription or for any.
 Keep = Callable[[str, str | None], None]

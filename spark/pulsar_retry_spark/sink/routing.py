@@ -18,10 +18,10 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import MAX_DELAY
 from pulsar_retry.policy.outcomes import exhausted
 from pulsar_retry.wire import properties as wire
+from pulsar_retry.wire.dead_letter import dedupe_id as redriven_id
+from pulsar_retry.wire.dead_letter import next_redrive
 from pulsar_retry.wire.names import TopicName, logical
 from pulsar_retry.wire.owner import Recipient
-from pulsar_retry.wire.redrive import dedupe_id as redriven_id
-from pulsar_retry.wire.redrive import next_redrive
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.batch import (
     Decision,

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import pulsar_retry as pr
 from pulsar_retry.wire import properties as names
+from pulsar_retry.wire.dead_letter import dedupe_id, next_redrive
 from pulsar_retry.wire.envelope import READ
 from pulsar_retry.wire.names import TopicName
 from pulsar_retry.wire.owner import Owner, owner_of
-from pulsar_retry.wire.redrive import dedupe_id, next_redrive
 from support.fuzzing import REFUSED, taken
 
 #: Texts that look like what is expected, nearly: numbers, times, JSON, topics, levels.
@@ -64,9 +64,11 @@ def test_properties_of_any_kind_are_read(properties, count) -> None:
     assert pr.attempt_of(message(properties, count)) >= 1 + count
 
 
+@example("0-DLQ", {}, pr.Naming.PULSAR, 0)
+@example("/0-0-DLQ", {}, pr.Naming.PULSAR, 0)
 @given(TOPICS, PROPERTIES, st.sampled_from(pr.Naming), st.integers(0, 100))
 def test_any_letter_can_be_asked_where_it_belongs(topic, properties, naming, maximum) -> None:
-    """A redrive survives every letter."""
+    """A redrive survives every letter, and a topic's name that is not a full one."""
     named = Owner.named_by(properties)
     owner = owner_of(topic, named, naming, given=Owner(), exists=lambda *_: True)
     count = next_redrive(properties, maximum)

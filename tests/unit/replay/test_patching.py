@@ -10,7 +10,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.replay.redriving.patching import DIFFS, Patcher, PayloadPatch, diff_of, merged
-from pulsar_retry.wire.payloads.codec import codec_of
+from pulsar_retry.wire.payloads import codec_of
 
 ORDER = b'{"amount": -1, "city": "Zo\xc3\xab"}'
 

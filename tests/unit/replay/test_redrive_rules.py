@@ -13,9 +13,9 @@ import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.replay import Cluster, Filter, Redrive
 from pulsar_retry.replay.redriving.source import Checkpoint
+from pulsar_retry.wire.dead_letter import RedriveProperties, dedupe_id, next_redrive
 from pulsar_retry.wire.names import kind_of
 from pulsar_retry.wire.owner import Owner
-from pulsar_retry.wire.redrive import RedriveProperties, dedupe_id, next_redrive
 
 ROOT = "persistent://public/default"
 TEXTS = st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=5)

@@ -17,8 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.wire.payloads.codec import codec_of
-from pulsar_retry.wire.payloads.readable import value_as_json
+from pulsar_retry.wire.payloads import codec_of, value_as_json
 
 ORDER = {
     "type": "record",
@@ -79,15 +78,20 @@ def test_an_avro_record() -> None:
 
 
 @example(0, b"", Decimal("-1.28"))
+@example(2**63 - 1, b"", Decimal(0))  # "for ever"
 @given(
     st.integers(-(2**63), 2**63 - 1),
     st.binary(max_size=9),
     st.decimals(-9999999, 9999999, places=2),
 )
 def test_every_avro_value_is_read(number, data, amount) -> None:
-    """Also times in years that Python does not have."""
-    record = {**RECORD, "id": number, "at": number, "tags": {"t": [data]}, "amount": amount}
-    value = AVRO.decode(avro(record))
+    """Only times in years that Python does not have are refused."""
+    payload = avro({**RECORD, "id": number, "at": number, "tags": {"t": [data]}, "amount": amount})
+    if not -62_135_596_800_000 <= number < 253_402_300_800_000:
+        with pytest.raises(pr.PayloadError, match="does not fit the schema AVRO: OverflowError"):
+            AVRO.decode(payload)
+        return
+    value = AVRO.decode(payload)
     expected = {**VALUE, "id": number, "at": value["at"], "tags": {"t": [f"0x{data.hex()}"]}}
     assert {**expected, "amount": value["amount"]} == value
     assert amount == Decimal(value["amount"])

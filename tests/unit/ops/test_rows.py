@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from pulsar_retry.wire.payloads.rows import as_csv
+from pulsar_retry.ops.rows import as_csv
 
 
 @pytest.mark.parametrize(

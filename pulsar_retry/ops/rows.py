@@ -1,4 +1,4 @@
-"""Dead letters as the rows of a CSV file. Pure."""
+"""Dead letters as the rows of a CSV file."""
 
 from __future__ import annotations
 
