@@ -24,7 +24,7 @@ _log = logging.getLogger("pulsar_retry.spark")
 _TEXT = ("string",)
 _BYTES = ("binary", "string")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
-_TIME = ("timestamp", "timestamp_ntz")
+_TIME = ("timestamp",)  # one without a zone would depend on the session's, which no worker knows
 
 #: The columns, and the types that each may have, by Spark's names.
 COLUMNS: dict[str, tuple[str, ...]] = {

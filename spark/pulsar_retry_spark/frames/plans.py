@@ -13,7 +13,8 @@ from typing import TypeGuard
 
 from pyspark import StorageLevel
 from pyspark.errors import PySparkNotImplementedError
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from pulsar_retry.errors import ConfigError
 
@@ -26,6 +27,42 @@ _kept: ContextVar[list[DataFrame] | None] = ContextVar("_kept", default=None)
 def is_frame(value: object) -> TypeGuard[DataFrame]:
     """Return whether *value* is a frame. Spark Connect 3.5 has a class of its own for them."""
     return hasattr(value, "mapInArrow")
+
+
+def check_frame(argument: str, value: object) -> None:
+    """Refuse a *value* of *argument* that is not a frame of Spark.
+
+    Raises:
+        ConfigError: it is something else, such as a frame of pandas.
+    """
+    if not is_frame(value):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        accepted = "a DataFrame of Spark, such as spark.createDataFrame returns"
+        raise ConfigError(f"{argument} is a {kind}: expected {accepted}")
+
+
+def needs_all_columns() -> Column:
+    """Return a condition that is always true, and for which Spark needs every column of a frame.
+
+    A reader of CSV or JSON parses only the columns that a query needs, and finds no malformed value
+    in the others. The condition transforms an array because the optimizer would remove a condition
+    on the size of a plain array.
+    """
+    return F.size(F.transform(F.array(F.struct("*")), lambda row: row)) == 1
+
+
+@contextmanager
+def cached(df: DataFrame) -> Iterator[DataFrame]:
+    """Keep *df* in Spark's cache during this block, unless it is there already."""
+    level = df.storageLevel
+    if level.useMemory or level.useDisk:
+        yield df
+        return
+    rows = df.persist()
+    try:
+        yield rows
+    finally:
+        rows.unpersist()
 
 
 def is_deterministic(df: DataFrame) -> bool:

@@ -9,14 +9,18 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     MapType,
+    NumericType,
     StringType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.frames.plans import hides_metadata
+from pulsar_retry_spark.frames.plans import check_frame, hides_metadata, needs_all_columns
 from pulsar_retry_spark.frames.splitting import OF_SPLIT, Verdict, json_array
 
 #: The columns in which Spark's and Databricks' readers put what they could not read, and the
@@ -42,6 +46,12 @@ _RENAMED = {"topic": "target_topic"}
 
 #: For these arguments, a text that is not a column's name is a constant.
 _CONSTANTS = frozenset({"action", "reason", "stage", "topic"})
+
+#: The columns of Spark's Kafka source, of which a frame needs the first two to be one of it.
+_KAFKA = ("key", "value", "topic", "partition", "offset", "timestamp", "timestamptype", "headers")
+
+#: Types whose text in JSON is that of their values as a key of a map.
+_TEXT_LIKE = (BooleanType, NumericType, StringType)
 
 #: Columns that these arguments name are data of the row, so they stay in its JSON.
 _DATA = frozenset({"event_time", "key", "ordering_key"})
@@ -89,7 +99,9 @@ def failures(
             `condition` or `name` is the reason, all of them are the *rule*, and the structs are the
             *details*.
         payload: The payload of the message, binary or text. A struct, array, map or variant becomes
-            JSON. Default: `_corrupt_record` where the reader has filled it; else the row as JSON,
+            JSON, and a timestamp a text in UTC. Default: `value` if *df* has only columns of
+            Spark's Kafka source, whose other columns become key, event time, headers and source;
+            `_corrupt_record` where the reader has filled it; else the row as JSON,
             without the columns that other arguments name (the columns of *key*, *ordering_key* and
             *event_time* are kept). Columns that you have added to judge the row are part of it:
             drop them before, or pass a struct of the columns to keep. The fields have the order of
@@ -107,6 +119,7 @@ def failures(
             that *headers* count, so 1 without headers.
         delay_ms: The delay of a retried row, in milliseconds.
         not_before: The time (a timestamp) when a retried row is delivered. It wins over *delay_ms*.
+            A timestamp without a zone is a time in the session's.
         action: `retry` or `dead_letter`, whatever the other columns say.
         topic: The topic to write to, instead of the subscription's topics. It becomes the column
             `target_topic`, because the column `topic` of a frame is the topic of the row's origin.
@@ -126,6 +139,7 @@ def failures(
     Raises:
         ConfigError: a text does not name a column, or *reason* has a type that can't be a reason.
     """
+    check_frame("df", df)
     given: dict[str, Column | str | float | None] = {
         "payload": payload,
         "key": key,
@@ -146,31 +160,28 @@ def failures(
         "origin_message_id": origin_message_id,
         "headers": headers,
         "dedupe_id": dedupe_id,
+        "source": source,
     }
     for name in _facts_of_split(df, reason):
         given[name] = name if given[name] is None and _has(df, name) else given[name]
+    for name, column in _of_kafka(df, given).items():
+        given[name] = column if given[name] is None else given[name]
     columns = {name: _column(df, name, each) for name, each in given.items() if each is not None}
+    if "source" not in columns and (found := _source(df)) is not None:
+        columns["source"] = found
     kinds = {field.name: field.dataType for field in _select(df, columns).schema}
     columns |= _reason(reason, columns, kinds["reason"])
     if "payload" not in columns:
-        named = [each for name, each in given.items() if name not in _DATA]
-        columns["payload"] = _row(df, named)
+        columns["payload"] = _row(df, [each for name, each in given.items() if name not in _DATA])
     else:
-        columns["payload"] = _message(columns["payload"], kinds["payload"])
-    for name in ("key", "ordering_key"):
-        if name in columns:
-            columns[name] = _message(columns[name], kinds[name])
+        payload = _message(columns["payload"], kinds["payload"])
+        columns["payload"] = F.when(needs_all_columns(), payload)
+    columns |= _of_known_types(columns, kinds)
     columns = {_RENAMED.get(name, name): column for name, column in columns.items()}
     for name, pulsar_spark_column in _PULSAR_SPARK.items():
         if name not in columns and _has(df, pulsar_spark_column):
             columns[pulsar_spark_column] = _named(pulsar_spark_column)
-    where = _source(df) if source is None else _column(df, "source", source)
-    if where is not None:
-        columns["source"] = where
     rows = _select(df, columns)
-    kind = rows.schema["source"].dataType if where is not None else None
-    if isinstance(kind, StructType):
-        rows = rows.withColumn("source", F.to_json("source", {"ignoreNullFields": "true"}))
     return rows.withColumn("dedupe_id", _identity(rows.columns))
 
 
@@ -201,6 +212,36 @@ def _facts_of_split(df: DataFrame, reason: Column | str) -> list[str]:
     # Another column `details` than that of `split` is data of the row.
     details = [each for each in df.schema if each.name.lower() == "details"]
     return ["rule", *(["details"] if any(each.metadata == OF_SPLIT for each in details) else [])]
+
+
+def _of_kafka(df: DataFrame, given: Mapping[str, object]) -> dict[str, Column]:
+    """Return arguments for the rows of Spark's Kafka source; none if *df* has other columns too."""
+    kinds = {field.name.lower(): field.dataType for field in df.schema}
+    named = {each.lower() for each in given.values() if isinstance(each, str)}
+    texts = (kinds.get("key"), kinds.get("value"))
+    if not all(isinstance(each, BinaryType | StringType) for each in texts):
+        return {}
+    if not kinds.keys() - named <= set(_KAFKA):
+        return {}
+    found = {"payload": F.col("value"), "key": F.col("key")}
+    if isinstance(kinds.get("timestamp"), TimestampType):
+        found["event_time"] = F.col("timestamp")
+    if place := [name for name in ("topic", "partition", "offset") if name in kinds]:
+        found["source"] = F.struct(*place)
+    if "headers" in kinds:
+        found["headers"] = F.map_from_entries(
+            F.transform(
+                F.filter("headers", _is_last),
+                lambda each: F.struct(each["key"], each["value"].cast("string")),
+            )
+        )
+    return found
+
+
+def _is_last(header: Column, number: Column) -> Column:
+    """Return whether no later header has the name of *header*, because a map has each name once."""
+    later = F.slice("headers", number + 2, F.size("headers"))
+    return ~F.exists(later, lambda each: each["key"] == header["key"])
 
 
 def _has(df: DataFrame, name: str) -> bool:
@@ -250,19 +291,82 @@ def _reason(
     return left | {"reason": F.when(verdict.failed, verdict.reason)}
 
 
+def _of_known_types(
+    columns: Mapping[str, Column], kinds: Mapping[str, DataType]
+) -> dict[str, Column]:
+    """Return those of *columns*, beside the payload, whose types the sink does not take."""
+    found = {}
+    for name in columns.keys() & {"key", "ordering_key"}:
+        found[name] = _message(columns[name], kinds[name])
+    for name in columns.keys() & {"not_before", "event_time"}:
+        if isinstance(kinds[name], TimestampNTZType):
+            found[name] = columns[name].cast("timestamp")
+    if isinstance(kinds.get("source"), StructType):
+        source = _with_text_keys(columns["source"], kinds["source"])
+        found["source"] = F.to_json(source, _JSON | {"ignoreNullFields": "true"})
+    return found
+
+
 def _message(column: Column, kind: DataType) -> Column:
-    """Return *column* as a payload or key: binary and text unchanged, structured types as JSON."""
+    """Return *column* as a payload or key: binary and text unchanged, structured types as JSON.
+
+    The text of a time is that in JSON: a cast's would depend on the zone of the session.
+    """
     is_variant = kind.typeName() == "variant"  # Spark 3.5 has no such type
     if is_variant or isinstance(kind, ArrayType | MapType | StructType):
-        return F.to_json(column, _JSON)
+        return F.to_json(_with_text_keys(column, kind), _JSON)
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return _text_in_json(column)
     return column if isinstance(kind, BinaryType) else column.cast("string")
+
+
+def _text_in_json(column: Column) -> Column:
+    return F.get_json_object(F.to_json(F.struct(column.alias("it")), _JSON), "$.it")
+
+
+def _with_text_keys(column: Column, kind: DataType) -> Column:
+    """Return *column* so that the keys of its maps are texts wherever `to_json` has none for them.
+
+    It would write the address of a binary key, which differs each time, and the number of a day.
+    """
+    if not _has_odd_keys(kind):
+        return column
+    match kind:
+        case MapType():
+            if not isinstance(kind.keyType, _TEXT_LIKE):
+                column = F.transform_keys(column, lambda key, _: _text_in_json(key))
+            return F.transform_values(column, lambda _, each: _with_text_keys(each, kind.valueType))
+        case ArrayType():
+            return F.transform(column, lambda each: _with_text_keys(each, kind.elementType))
+        case StructType():
+            fields = [
+                _with_text_keys(column[each.name], each.dataType).alias(each.name)
+                for each in kind.fields
+            ]
+            return F.when(column.isNotNull(), F.struct(*fields))
+    return column
+
+
+def _has_odd_keys(kind: DataType) -> bool:
+    match kind:
+        case MapType():
+            return not isinstance(kind.keyType, _TEXT_LIKE) or _has_odd_keys(kind.valueType)
+        case ArrayType():
+            return _has_odd_keys(kind.elementType)
+        case StructType():
+            return any(_has_odd_keys(each.dataType) for each in kind)
+    return False
 
 
 def _row(df: DataFrame, named: Iterable[object]) -> Column:
     """Return the row without the *named* columns, or what the reader could not read."""
     left_out = {each.lower() for each in named if isinstance(each, str)}
     left_out = (left_out | {"_corrupt_record", "_metadata"}) - {"_rescued_data"}  # the last is data
-    fields = [_named(name) for name in df.columns if name.lower() not in left_out]
+    fields = [
+        _with_text_keys(_named(each.name), each.dataType).alias(each.name)
+        for each in df.schema
+        if each.name.lower() not in left_out
+    ]
     if not fields:
         raise ConfigError.bad(
             "payload", None, "a column, because no other column is left for the payload"

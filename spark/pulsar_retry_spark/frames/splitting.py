@@ -12,7 +12,13 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructType
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.frames.plans import hides_metadata, is_deterministic, keep_rows
+from pulsar_retry_spark.frames.plans import (
+    check_frame,
+    hides_metadata,
+    is_deterministic,
+    keep_rows,
+    needs_all_columns,
+)
 
 #: The fields of a struct that hold its reason: that of `cast_failed`, and that of rule engines.
 _NAME_FIELDS = ("condition", "name")
@@ -20,9 +26,14 @@ _NAME_FIELDS = ("condition", "name")
 #: The metadata of the columns that `split` adds: a user's column may have the same name.
 OF_SPLIT = {"pulsar_retry": "split"}
 
+_STRUCT = (
+    "cast_failed: value is a struct, and from_json returns one for malformed text as well: let its "
+    "schema have a column _corrupt_record string, and use that column as the rule"
+)
+
 #: The column with the verdict about a row; null for a good row.
 _VERDICT = "__pulsar_retry_verdict"
-#: The column with the condition that `_all_columns` returns.
+#: The column with the condition that `needs_all_columns` returns.
 _TRUE = "__pulsar_retry_whole"
 
 
@@ -74,6 +85,7 @@ def split(
         ConfigError: a rule has no name or an unsupported type, *df* already has a column that
             would be added, or the plan is random and its rows are not kept.
     """
+    check_frame("df", df)
     verdicts = _verdicts(df, rules)
     empty = F.array().cast("array<string>")
     added = {
@@ -87,7 +99,7 @@ def split(
     kept = once and not df.isStreaming
     hidden = ["_metadata"] if kept and hides_metadata(df) else []
     verdict = F.when(failed, F.struct(*[column.alias(name) for name, column in added.items()]))
-    judged = df.select("*", *hidden, verdict.alias(_VERDICT), _all_columns().alias(_TRUE))
+    judged = df.select("*", *hidden, verdict.alias(_VERDICT), needs_all_columns().alias(_TRUE))
     is_good = F.col(_VERDICT).isNull() & F.col(_TRUE)
     is_bad = F.col(_VERDICT).isNotNull() & F.col(_TRUE)
     if kept:
@@ -106,16 +118,6 @@ def split(
     return good, bad
 
 
-def _all_columns() -> Column:
-    """Return a condition that is always true, and for which Spark needs every column.
-
-    A reader of CSV or JSON parses only the columns that a query needs, and finds no malformed value
-    in the others. The condition transforms an array because the optimizer would remove a condition
-    on the size of a plain array.
-    """
-    return F.size(F.transform(F.array(F.struct("*")), lambda row: row)) == 1
-
-
 def cast_failed(
     value: Column | str, raw: Column | str, condition: str = "CAST_INVALID_INPUT"
 ) -> Column:
@@ -125,8 +127,11 @@ def cast_failed(
     would otherwise fail the job. The reason is *condition*. The details are the condition and the
     `expression`, which is the raw value as text, cut at 256 characters.
 
+    A struct is refused when the job runs: `from_json` returns one for malformed text as well. Let
+    its schema have a column `_corrupt_record string`, and use that column as the rule.
+
     Args:
-        value: The function's result: a Column or a column's name.
+        value: The function's result: a Column or a column's name, not of a struct.
         raw: The function's input: a Column or a column's name.
         condition: Spark's name for the error, such as `CANNOT_PARSE_TIMESTAMP`.
     """
@@ -135,7 +140,8 @@ def cast_failed(
         F.lit(condition).alias("condition"),
         F.substring(raw.cast("string"), 1, 256).alias("expression"),
     )
-    return F.when(raw.isNotNull() & value.isNull(), failure)
+    refused = F.typeof(value).startswith("struct<") & raw.isNotNull()
+    return F.when(refused, F.raise_error(_STRUCT)).when(raw.isNotNull() & value.isNull(), failure)
 
 
 @attrs.frozen(eq=False)  # comparing columns makes a column

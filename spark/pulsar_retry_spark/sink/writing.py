@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
 from pulsar_retry_spark.frames.columns import Columns, check_schema, warn_of
-from pulsar_retry_spark.frames.plans import freeing_kept_rows, is_frame
+from pulsar_retry_spark.frames.plans import cached, check_frame, freeing_kept_rows, is_frame
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.parsing import Option, option_texts
 from pulsar_retry_spark.reaching import reach
@@ -116,18 +116,14 @@ def route_batches(
             on_report(report, batch_id)
 
     def written(batch: DataFrame, batch_id: int) -> Report:
-        batch.persist()
-        try:
-            with freeing_kept_rows():
-                good, failed = _judged(handler, batch)
-                ready = _prepare(failed, parsed)
-                with_schema = with_topic_schema(parsed, ready.schema)
-                with _within_limit(ready, parsed) as rows:
-                    if write_good is not None:
-                        write_good(good, batch_id)
-                    return _send(rows, with_schema, batch_id)
-        finally:
-            batch.unpersist()
+        with cached(batch), freeing_kept_rows():
+            good, failed = _judged(handler, batch)
+            ready = _prepare(failed, parsed)
+            with_schema = with_topic_schema(parsed, ready.schema)
+            with _within_limit(ready, parsed) as rows:
+                if write_good is not None:
+                    write_good(good, batch_id)
+                return _send(rows, with_schema, batch_id)
 
     return route
 
@@ -161,6 +157,7 @@ def _prepare(
         ConfigError: an argument or a column is invalid.
         PulsarFailuresError: the broker was not reached, or it refuses the token.
     """
+    check_frame("failed", failed)
     if failed.isStreaming:
         raise ConfigError.bad(
             "failed", failed, "a frame that is not a stream: use writeStream, or route_batches"
@@ -196,18 +193,13 @@ def _within_limit(failed: DataFrame, options: SinkOptions) -> Iterator[DataFrame
     if most is None:
         yield failed
         return
-    cached = failed.storageLevel.useMemory or failed.storageLevel.useDisk
-    rows = failed if cached else failed.persist()
-    try:
+    with cached(failed) as rows:
         with _errors_of_tasks():
             count = rows.count()
         if count > most:
             text = f"{count} rows failed, more than max_failed_rows={most}; none was sent"
             raise PulsarFailuresError("TOO_MANY_ROWS", text)
         yield rows
-    finally:
-        if not cached:
-            rows.unpersist()
 
 
 def _send(failed: DataFrame, options: SinkOptions, batch: int | None = None) -> Report:

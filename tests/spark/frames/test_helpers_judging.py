@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pulsar_retry import ConfigError
 from pulsar_retry_spark import failures, split
 from pulsar_retry_spark.frames.plans import freeing_kept_rows
+from support.spark.routed import ran
 
 SCHEMA = "id int, amount int, _corrupt_record string"
 COUNT = 200
@@ -49,6 +50,26 @@ def test_a_reader_that_parses_what_is_asked_for(spark, tmp_path, how, once):
     assert ["bad"] * 10 == [row.reason for row in failed.select("reason").collect()]
     assert broken == [row.id for row in failed.orderBy("id").collect()]
     assert 20 == len(good.collect())
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["batch", "stream"])
+@pytest.mark.parametrize("how", ["csv", "json", "from_json"])
+def test_failures_of_a_reader_that_parses_what_is_asked_for(spark, tmp_path, how, streaming):
+    """Where only some columns become a message, the reader still finds what is malformed."""
+    lines = reader(spark, "json" if how == "from_json" else how, tmp_path)
+    if streaming:
+        stream = spark.readStream.schema(SCHEMA)
+        lines = getattr(stream, "json" if how == "from_json" else how)(str(tmp_path))
+    if how == "from_json":
+        texts = (spark.readStream if streaming else spark.read).text(str(tmp_path))
+        lines = texts.select(F.from_json("value", SCHEMA).alias("row")).select("row.*")
+
+    broken = lines.where("_corrupt_record IS NOT NULL")
+    rows = failures(broken, reason="_corrupt_record", payload="_corrupt_record", key="id")
+
+    found = ran(rows) if streaming else rows.collect()
+    assert sorted(str(number) for number in range(0, 30, 3)) == sorted(row.key for row in found)
+    assert all(row.payload for row in found)
 
 
 def chance():

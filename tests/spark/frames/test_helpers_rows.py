@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from pulsar_retry import ConfigError
-from pulsar_retry_spark import cast_failed, failures, split
+from pulsar_retry_spark import cast_failed, failures, split, write_failures
 from pulsar_retry_spark.frames.columns import check_schema
 from pulsar_retry_spark.options import SinkOptions
 
@@ -45,6 +45,63 @@ def test_no_setting_of_the_session_changes_the_json(spark):
             spark.conf.set(name, value)
 
     assert '{"at":"2024-03-31T01:00:00.123456Z","id":1,"no":null}' == payload
+
+
+@pytest.fixture(params=["Asia/Shanghai", "America/New_York"])
+def zone(spark, request):
+    """Run in a session with another time zone."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", request.param)
+    yield request.param
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_times_without_a_zone_are_those_of_the_session(spark, zone):
+    """As Spark's own cast reads them: so a row is neither due too early nor too late."""
+    frame = spark.sql("select timestamp_ntz'2024-03-31 01:00:00' as at")
+
+    rows = failures(frame, reason="late", payload=F.lit("p"), not_before="at", event_time="at")
+
+    cast = frame.select(F.unix_micros(F.col("at").cast("timestamp"))).first()[0]
+    micros = rows.select(F.unix_micros("not_before"), F.unix_micros("event_time")).first()
+    assert (cast, cast) == tuple(micros)
+
+
+def test_a_time_as_a_key_is_the_same_in_each_session(spark, zone):
+    """So is the id that is made of it, and what is said of the origin."""
+    frame = spark.sql("select timestamp'2024-03-31 01:00:00.5Z' as at, 1 as id")
+
+    row = failures(frame, reason="late", key="at", ordering_key="at", source=F.struct("at")).first()
+
+    text = "2024-03-31T01:00:00.500000Z"
+    assert (text, text, {"at": text}) == (row.key, row.ordering_key, json.loads(row.source))
+    assert "8d05" == row.dedupe_id[:4]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("X'00ff'", "AP8="),
+        ("date'2024-01-02'", "2024-01-02"),
+        ("timestamp'2024-01-02 03:04:05Z'", "2024-01-02T03:04:05.000000Z"),
+        ("timestamp_ntz'2024-01-02 03:04:05'", "2024-01-02T03:04:05.000000"),
+        ("interval '1-2' year to month", "INTERVAL '1-2' YEAR TO MONTH"),
+        ("struct(1 as a)", '{"a":1}'),
+        ("array(1, 2)", "[1,2]"),
+        ("7", "7"),
+        ("1.50", "1.50"),
+        ("true", "true"),
+    ],
+)
+def test_keys_of_maps_are_texts(spark, zone, key, text):
+    """Also within structs, arrays and maps; the same at each evaluation and in each session."""
+    frame = spark.sql(
+        f"select map({key}, 1) as m, array(struct(map({key}, map({key}, 2)) as m)) as n"
+    )
+
+    payload = failures(frame, reason="late").first().payload
+
+    assert {"m": {text: 1}, "n": [{"m": {text: {text: 2}}}]} == json.loads(payload)
 
 
 def test_the_json_leads_back_to_the_row(spark):
@@ -325,3 +382,50 @@ def test_the_message_tells_a_row(spark):
     rows = failures(frame, reason="late", payload="value").collect()
     assert {("t", b"\0\xff")} == {(row["__topic"], bytes(row["__messageId"])) for row in rows}
     assert 1 == len({row.dedupe_id for row in rows})
+
+
+KAFKA = """
+select X'6B' as key, X'76' as value, 't' as topic, 3 as partition, 7L as offset,
+       timestamp'2024-01-02 03:04:05Z' as timestamp, 0 as timestampType,
+       array(struct('h' as key, X'31' as value)) as headers
+"""
+
+
+@pytest.mark.parametrize("texts", [False, True])
+@pytest.mark.parametrize("columns", ["*", "key, value", "key, value, timestamp"])
+def test_rows_of_kafka_are_messages(spark, columns, texts):
+    """Their value is the payload, as bytes or by Kafka's idiom as texts; the rest is beside it."""
+    rows = spark.sql(KAFKA)
+    if texts:
+        rows = rows.withColumns({name: F.col(name).cast("string") for name in ("key", "value")})
+
+    row = failures(rows.selectExpr(*columns.split(", "), "'late' as reason")).first()
+
+    assert (("k", "v") if texts else (b"k", b"v")) == (row.key, row.payload)
+    if columns == "*":
+        assert {"topic": "t", "partition": 3, "offset": 7} == json.loads(row.source)
+        assert {"h": "1"} == row.headers
+    if columns != "key, value":
+        assert 1_704_164_645 == row.event_time.timestamp()
+
+
+def test_a_row_with_more_than_kafkas_columns_is_data(spark):
+    """Nothing of it is left out."""
+    row = failures(spark.sql("select 'k' as key, 'v' as value, 1 as id"), reason="late").first()
+
+    assert {"key": "k", "value": "v", "id": 1} == json.loads(row.payload)
+    assert "key" not in row
+
+
+@pytest.mark.parametrize("call", ["failures", "split", "write_failures"])
+def test_a_frame_is_one_of_spark(orders, call):
+    """The error says what to do with one of pandas."""
+    frame = orders.toPandas()
+    calls = {
+        "failures": lambda: failures(frame, reason="late"),
+        "split": lambda: split(frame, {"even": "id % 2 = 0"}),
+        "write_failures": lambda: write_failures(frame, OPTIONS),
+    }
+
+    with pytest.raises(ConfigError, match=r"pandas\S+DataFrame: .* spark.createDataFrame"):
+        calls[call]()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import uuid
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from pulsar_retry import ConfigError
 from pulsar_retry_spark import cast_failed, failures, split
+from support.spark.routed import ran
 
 ORDERS = """
 select * from values (1, 10, 'EUR'), (2, -1, 'EUR'), (3, null, 'EUR'), (4, -1, 'XXX')
@@ -44,14 +44,6 @@ def test_every_row_is_in_one_of_the_two(orders):
     assert ("amount-positive", ["amount-positive"]) == said[2]
     assert ("amount-positive", ["amount-positive", "currency-known"]) == said[4]
     assert ["id", "amount", "currency", "reason", "rule"] == failed.columns
-
-
-def ran(stream):
-    """Run a stream until it has done what there is, and return its rows."""
-    name = f"rows_{uuid.uuid4().hex}"
-    query = stream.writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
-    assert query.awaitTermination(300)
-    return stream.sparkSession.table(name).collect()
 
 
 def test_a_stream_is_split(spark, orders, tmp_path):
@@ -159,3 +151,16 @@ def test_details_are_taken_only_where_they_are_added(orders):
 
     with pytest.raises(ConfigError, match="no column details"):
         split(frame, {"amount": cast_failed("amount", "id")})
+
+
+@pytest.mark.parametrize("raw", ['\'{"a": "x"}\'', "'no JSON'"])
+def test_a_struct_is_no_result_of_a_cast(spark, raw):
+    """`from_json` returns one for every text, broken or not; its own column says what is broken."""
+    kinds = "a int, _corrupt_record string"
+    parsed = spark.sql(f"select 1 as id, {raw} as raw").withColumn("s", F.from_json("raw", kinds))
+
+    with pytest.raises(Exception, match="_corrupt_record"):
+        split(parsed, {"s": cast_failed("s", "raw")})
+
+    _, failed = split(parsed, {"s": "s._corrupt_record"})
+    assert [1] == ids(failed)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 import pulsar_retry as pr
 from pulsar_retry_spark import failures, route_batches, split
@@ -103,6 +104,25 @@ def test_a_batch_is_judged_once(lines, options, tmp_path):
     run(lines, tmp_path, route_batches(limited, options, write_good=write))
 
     assert [0, 2] == written(tmp_path)
+
+
+def test_a_cache_of_the_users_stays(spark, options):
+    """What the user has put into the cache is evaluated once, and is there afterwards."""
+    evaluated = spark.sparkContext.accumulator(0)
+
+    def counted(value):
+        evaluated.add(1)
+        return value
+
+    batch = spark.range(4).select(F.udf(counted, "long", useArrow=False)("id").alias("id"))
+    batch.persist()
+    try:
+        route_batches(judge, options)(batch, 0)
+        assert 4 == batch.count()
+        assert batch.storageLevel.useMemory
+    finally:
+        batch.unpersist()
+    assert 4 == evaluated.value
 
 
 @pytest.mark.parametrize(("when", "times"), [("before", 1), ("after", 2)])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import attrs
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from pulsar_retry_spark import failures, route_batches, split
@@ -99,3 +100,11 @@ class Job:
 
 def _rows(files: Iterable[Path]) -> list[int]:
     return [json.loads(row)["id"] for each in files for row in each.read_text().splitlines()]
+
+
+def ran(stream: DataFrame) -> list[Row]:
+    """Run a stream until it has done what there is, and return its rows."""
+    name = f"rows_{uuid.uuid4().hex}"
+    query = stream.writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
+    assert query.awaitTermination(300)
+    return stream.sparkSession.table(name).collect()
