@@ -84,7 +84,6 @@ METRICS = (
     ),
     Spec("inflight", "gauge", "Messages that a subscriber holds."),
     Spec("load_ratio", "gauge", "The used share of the limits of flow control.", together="max"),
-    Spec("lease_seconds", "gauge", "The current length of a lease.", together="max"),
     Spec(
         "abandoned_handlers",
         "gauge",

@@ -10,7 +10,6 @@ import attrs
 from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.engine.supervisor import Supervisor
 from pulsar_retry.pull.rules.flow import FlowControl
-from pulsar_retry.pull.rules.lease import LeaseClock
 
 #: See `Health.state`.
 HealthState = Literal["new", "starting", "running", "degraded", "stopping", "stopped", "failed"]
@@ -43,18 +42,16 @@ class Gauges:
 
     _hand: Hand
     _limits: FlowControl
-    _clock: LeaseClock
     _supervisor: Supervisor
     _health: Callable[[], Health]
 
     def gauges(self) -> dict[str, float]:
-        """Return the messages in hand, the load, the seconds of a lease, and the problems."""
+        """Return the messages in hand, the load, and the problems."""
         count, size = self._hand.in_hand()
         count, size = max(0, count), max(0, size)  # a worker may count first
         return {
             "inflight": float(count),
             "load_ratio": self._limits.load(count, size),
-            "lease_seconds": self._clock.duration(),
             "abandoned_handlers": float(self._supervisor.abandoned()),
             "degraded": float(self._health().state == "degraded"),
         }

@@ -74,9 +74,7 @@ class Puller:
         self._pulls: list[_Pull] = []
         self._kept: deque[Any] = deque()  # no other consumer would get them
         self._timer = client.parts.timer
-        # The puller cannot see whether its caller works on a delivery, so no lease is extended
-        # automatically.
-        self._clock = LeaseClock(attrs.evolve(options.lease, extend=False))
+        self._clock = LeaseClock(options.lease)
         self._idle_after = _IDLE
         self._used_at = 0.0
         self._had_nacks = False
@@ -206,9 +204,7 @@ class Puller:
     ) -> Delivery:
         pulled = Pulled(Held(message, 0, None), policy)
         with self._lock:
-            now = self._now()
-            self._clock.begin(pulled, now)
-            self._clock.modify(pulled, now, deadline)
+            self._clock.begin(pulled, self._now(), deadline)
         return Delivery(self, pulled, settler.attempt(pulled.work))
 
     # -- settling (`DeliverySettler`) -------------------------------------------------------------

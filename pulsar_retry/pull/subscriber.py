@@ -369,9 +369,7 @@ class Subscriber:
         self._supervisor = Supervisor(
             crew, hand, settler, lease=options.lease, concurrency=options.concurrency
         )
-        gauges = Gauges(
-            hand, options.flow_control, receiver.clock, self._supervisor, lambda: self.health
-        )
+        gauges = Gauges(hand, options.flow_control, self._supervisor, lambda: self.health)
         counters = settler.handle.watch.counters
         counters.attach(gauges)
         self.course.report_opened()

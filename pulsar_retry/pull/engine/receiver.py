@@ -11,13 +11,13 @@ import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, cast
+from typing import Any
 
 import pulsar
 
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.breaker_gate import CANDIDATES, BreakerGate
-from pulsar_retry.pull.engine.hand import Hand, Held, Item, Slot
+from pulsar_retry.pull.engine.hand import Hand, Held
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.probe import (
     ENOUGH_ERRORS,
@@ -30,7 +30,7 @@ from pulsar_retry.pull.engine.probe import (
 from pulsar_retry.pull.engine.renewal import Renewal
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.rules.flow import FlowControl, FlowGate
-from pulsar_retry.pull.rules.lease import Lease, LeaseClock
+from pulsar_retry.pull.rules.lease import Lease
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 _log = logging.getLogger("pulsar_retry")
@@ -84,7 +84,6 @@ class Receiver:
     two threads receives at a time.
 
     Attributes:
-        clock: The leases.
         paused: The reason of a pause; None: there is none.
         is_resting: Whether the consumer is closed because of a long pause.
     """
@@ -127,7 +126,8 @@ class Receiver:
         self._breaker = breaker
         self._admission = admission
         self._probe = ConnectionProbe(probe, self._now)
-        self._interval = min(_STOP_CHECK_INTERVAL, lease.minimum / 4)
+        self._longest = lease.max_total
+        self._interval = min(_STOP_CHECK_INTERVAL, lease.max_total / 4)
         self._idle_interval = max(self._interval, clock.interval(_STOP_CHECK_INTERVAL))
         self._glance = clock.interval(_CONNECTION_CHECK_INTERVAL)
         self._cut: frozenset[bool] = frozenset()
@@ -136,14 +136,12 @@ class Receiver:
         self._is_quick = False
         self._handed_out_at = 0.0
         self._handed_out = 0
-        self.clock = LeaseClock(lease)
         self.paused: str | None = None
         self._pausing_since: float | None = None
         self.is_resting = False
         self._next_try, self._pause = 0.0, FIRST_PAUSE
         self._refusal: str | None = None  # why it could not be opened again
         self._denials = 0  # how many final ones came in a row
-        self._counted = 0
         # Locked by the thread that receives, or decides about it.
         self._receive_lock = threading.Lock()
         self._renewal = Renewal(handle.in_hand.main.raw, self._now, hand.notify)
@@ -388,7 +386,7 @@ class Receiver:
         now = self._now()
         if now >= self._next_look:
             self._next_look = now + self._idle_interval
-            if self._hand.running() or self._hand.ready or len(self.clock):
+            if self._hand.running() or self._hand.ready:
                 self._next_look = now + self._interval
                 self._look_at_leases(now)
             if now >= self._next_supervision:
@@ -413,25 +411,15 @@ class Receiver:
 
         A quick handling never gets a lease, so that leases cost nothing for the usual message.
         """
-        # Expired leases come first, so that a lease that begins below cannot end before the worker
-        # has seen it.
-        for key in self.clock.expired(now):
-            slot, item = cast("tuple[Slot, Item]", key)
-            self._settler.expire(slot, item)
-        for slot in self._hand.slots:
-            watched = slot.watched
-            if watched is not None and slot.work is not watched:
-                self.clock.end((slot, watched), now)
-                slot.watched = None
-            held = slot.work
-            if held is not slot.seen:
-                slot.seen, slot.seen_at = held, now
-            elif held is not None and watched is not held:
-                slot.watched = held
-                self.clock.begin((slot, held), slot.seen_at)
-        done = self._hand.done()
-        self.clock.times.add(0.0, done - self._counted)
-        self._counted = done
+        for slot in list(self._hand.slots):
+            if (held := slot.work) is not slot.seen:
+                slot.seen, slot.seen_at, slot.watched = held, now, None
+            elif held is None or held is slot.expired:
+                continue
+            elif slot.watched is not held:
+                slot.watched = held  # its worker has seen that when this is called again
+            elif now >= slot.seen_at + self._longest:
+                self._settler.expire(slot, held)
 
     # -- new connections --------------------------------------------------------------------------
 

@@ -153,7 +153,6 @@ def test_a_subscriber(start, publish, hooks, told, metrics):
     eventually(lambda: metrics("deliveries_total", outcome="dropped") == 1)
     eventually(lambda: metrics("inflight") == 0)
     assert 0 == metrics("load_ratio")
-    assert metrics("lease_seconds") >= 10  # the shortest, unless handlers take long
     subscriber.stop()
     assert metrics("inflight") is None
 

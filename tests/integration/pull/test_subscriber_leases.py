@@ -19,7 +19,7 @@ from support.waiting import eventually
 KEY_SHARED = pulsar.ConsumerType.KeyShared
 
 #: A second, and no more.
-SHORT = pr.Lease(minimum=1, maximum=1, max_total=1)
+SHORT = pr.Lease(max_total=1)
 
 #: On a busy machine, the lease of a handler that does not hang may be over, too.
 MANY = pr.RetryPolicy(max_attempts=1000, backoff=pr.Immediate())
@@ -44,7 +44,7 @@ def test_a_late_end_can_be_ignored(start, publish, caplog):
     """If so configured it is not even logged."""
     release = threading.Event()
     notes = Notes(lambda message: release.wait(SOON) if pr.attempt_of(message) == 1 else None)
-    lease = pr.Lease(minimum=1, maximum=1, max_total=1, late="ignore")
+    lease = pr.Lease(max_total=1, late="ignore")
     subscriber = start(notes, lease=lease, concurrency=2, retry_policy=MANY)
     publish()
     notes.wait_for(2)
@@ -54,10 +54,10 @@ def test_a_late_end_can_be_ignored(start, publish, caplog):
 
 
 def test_a_lease_is_extended(start, publish):
-    """A handler that takes longer than a lease, but not than all of it, is left alone."""
+    """A handler that takes long, but not longer than its lease, is left alone."""
     pause = threading.Event()
     notes = Notes(lambda _message: pause.wait(1.5))
-    subscriber = start(notes, lease=pr.Lease(minimum=0.4, maximum=0.5))
+    subscriber = start(notes, lease=pr.Lease(max_total=600))
     publish()
     notes.wait_for(1)
     report = subscriber.stop()

@@ -72,7 +72,7 @@ class TestWorkerProcesses:
 
     def test_an_expired_lease_kills_the_worker(self, start, publish, admin, topic):
         """So a handler that hangs costs no worker for ever."""
-        lease = pr.Lease(minimum=10, maximum=10, max_total=10)
+        lease = pr.Lease(max_total=10)
         subscriber = start(
             workers.hang, workers="processes", concurrency=1, lease=lease, retry_policy=MANY
         )

@@ -17,7 +17,7 @@ from support.pull.handling import SOON, Notes
 from support.reading import SUBSCRIPTION
 from support.waiting import eventually
 
-SHORT = pr.Lease(minimum=0.5, maximum=0.5, max_total=0.5)
+SHORT = pr.Lease(max_total=0.5)
 
 
 def test_a_coroutine_that_cannot_be_cancelled(start, publish, monkeypatch):

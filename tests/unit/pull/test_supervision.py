@@ -25,7 +25,7 @@ from support.pull import workers
 from support.pull.handling import SOON, Notes
 from support.waiting import eventually
 
-SHORT = pr.Lease(minimum=1, maximum=1, max_total=1)
+SHORT = pr.Lease(max_total=1)
 DAY = 86_400
 AT_ONCE = pr.RetryPolicy(max_attempts=20, backoff="immediate", retry_on=ConnectionError)
 
@@ -82,7 +82,7 @@ def test_a_message_that_always_hangs(memory: MemoryBroker, concurrency: int) -> 
 
 def test_too_many_that_hang(memory: MemoryBroker) -> None:
     """They end the subscription, and `result` says why; nothing is lost."""
-    lease = pr.Lease(minimum=1, maximum=1, max_total=1, max_abandoned=3)
+    lease = pr.Lease(max_total=1, max_abandoned=3)
     subscriber = memory.client().subscriber(
         "orders", "billing", hanging(memory), lease=lease, retry_policy=AT_ONCE, concurrency=2
     )
