@@ -24,7 +24,6 @@ from pulsar_retry.errors import AlreadySettledError, ConfigError, LeaseExpired
 from pulsar_retry.policy.checks import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery, Pulled, hand_back_all
-from pulsar_retry.pull.engine.failure_letters import FailureLetters
 from pulsar_retry.pull.engine.hand import Hand, Held
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.opening import open_subscription
@@ -161,8 +160,6 @@ class Puller:
             settler = self._settler
             if settler is None or settler.consumer is not consumer:
                 return  # it is being closed, and the message is redelivered
-            if settler.is_superfluous(message):
-                return
             pull = next((each for each in self._pulls if each.wanted), None)
             if pull is None:
                 self._give_back(settler, message)
@@ -272,7 +269,7 @@ class Puller:
                 Hand(),
                 consumer,
                 RetryPolicy(),
-                FailureLetters(consumer.handle.plan, self._options.letters.redact),
+                self._options.letters,
                 redelivery=self._options.redelivery,
                 lanes=None,
                 breaker=None,

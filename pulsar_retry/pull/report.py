@@ -28,8 +28,6 @@ class Report:
         dropped: Messages that were acknowledged without success, because the handler or the policy
             said so.
         expired: Deliveries whose lease expired. The other counts include them.
-        superseded: Messages that were dropped because this process has published a newer letter of
-            the same message. A process that was killed leaves such messages behind.
         unsettled: Settlements that failed; the messages are redelivered.
         handed_back: Messages that were received but not handled; they are redelivered.
         abandoned: Messages whose handlers were still running, or whose letters were still being
@@ -44,7 +42,6 @@ class Report:
     dead_lettered: int
     dropped: int
     expired: int
-    superseded: int
     unsettled: int
     handed_back: int
     abandoned: int

@@ -21,7 +21,6 @@ from pulsar_retry.pull.closing import close_in_time
 from pulsar_retry.pull.course import Course
 from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.engine.breaker_gate import BreakerGate
-from pulsar_retry.pull.engine.failure_letters import FailureLetters
 from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.probe import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT
@@ -321,9 +320,6 @@ class Subscriber:
     def _serve(self, opened: Opened) -> None:
         consumer, kind, keeps = opened
         options, hand, clock = self._options, self._hand, self._clock
-        letters = FailureLetters(
-            consumer.handle.plan, options.letters.redact, options.letters.pubsub_attributes
-        )
         lanes = None
         if is_ordered(kind):
             lanes = OrderedLanes(options.lanes, hand, kind, clock)
@@ -338,7 +334,7 @@ class Subscriber:
             hand,
             consumer,
             self._policy,
-            letters,
+            options.letters,
             redelivery=options.redelivery,
             lanes=lanes,
             breaker=breaker,

@@ -278,7 +278,6 @@ class Receiver:
         see `top_up`. Return whether there may be more.
         """
         hand, lanes = self._hand, self._lanes
-        settler, own_letters = self._settler, self._settler.own_letters
         count, size = self._load()
         room = min(self._at_a_time(), self._limits.max_messages - count)
         space = self._limits.max_bytes - size
@@ -290,17 +289,16 @@ class Receiver:
             flowing = self._flowing()
             put_up = hand.queue.append  # the gate may have been closed during the wait
             while True:
-                if not own_letters.changes or not settler.is_superfluous(message):
-                    length = message._message.length()  # noqa: SLF001 - data() would copy it
-                    if lanes is None:
-                        put_up((message, length, None))
-                    else:
-                        lanes.admit(message, length)
-                    received += 1
-                    total += length
-                    if received >= room or total >= space:
-                        has_more = True
-                        break
+                length = message._message.length()  # noqa: SLF001 - data() would copy it
+                if lanes is None:
+                    put_up((message, length, None))
+                else:
+                    lanes.admit(message, length)
+                received += 1
+                total += length
+                if received >= room or total >= space:
+                    has_more = True
+                    break
                 message = self._receive(0) if flowing is None else whole(flowing(0))
         except pulsar.Timeout:
             pass

@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import OrderedDict
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import attrs
 
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.errors import (
-    AcknowledgeError,
-    LeaseExpired,
-    UnfinishedError,
-    WorkerCrashedError,
-)
+from pulsar_retry.consumer.handoff.making import text_properties
+from pulsar_retry.errors import LeaseExpired, UnfinishedError, WorkerCrashedError
 from pulsar_retry.letters.facts import Facts
-from pulsar_retry.letters.letter import Letter
-from pulsar_retry.letters.stamps import stamp_of
+from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
+from pulsar_retry.letters.stamps import next_stamp, stamp_of
 from pulsar_retry.observe.failures import FailureLog
 from pulsar_retry.observe.instruments import (
     ACKNOWLEDGED,
@@ -27,9 +25,9 @@ from pulsar_retry.observe.instruments import (
     DEFERRED,
     DROPPED,
     RETRIED,
-    SUPERSEDED,
 )
 from pulsar_retry.policy.outcomes import (
+    RETRIES_EXHAUSTED,
     UNREADABLE_PROPERTIES,
     Action,
     DeadLetter,
@@ -40,13 +38,13 @@ from pulsar_retry.policy.outcomes import (
 from pulsar_retry.policy.retry import RetryPolicy, decide
 from pulsar_retry.pull.engine.breaker_gate import BreakerGate
 from pulsar_retry.pull.engine.ending import ending, failure_of
-from pulsar_retry.pull.engine.failure_letters import LEAST_DELAY, FailureLetters, Record
 from pulsar_retry.pull.engine.hand import Hand, Held, Item, Slot
 from pulsar_retry.pull.engine.ordered import OrderedLanes
-from pulsar_retry.pull.engine.own_letters import OwnLetters
+from pulsar_retry.pull.letters import Letters
+from pulsar_retry.pull.rules.crashes import CrashLoop, crashes_of
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.raw import raw_of
-from pulsar_retry.wire.properties import reconsume_times
+from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_STAMP, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -55,6 +53,18 @@ LETTERS, NACK = "letters", "nack"
 
 #: Seconds after which a message of a lane is handled again that could not be settled.
 _AGAIN = 60.0
+
+#: The shortest delay of a letter, in seconds. The original is acknowledged up to a tenth of a
+#: second after the letter is published, or later on a busy machine. If the letter were handled
+#: before that, a process that is killed in this moment would leave several retries of one message.
+LEAST_DELAY = 0.5
+
+#: How many messages `Attempts` remembers; the oldest are forgotten first.
+_MOST = 10_000
+
+#: Seconds for which it remembers them after they are due. Later, a user may want to start a message
+#: again.
+_REMEMBERED = 30.0
 
 
 @attrs.define
@@ -68,7 +78,6 @@ class Counts:
         dead_lettered: Moved to the dead-letter topic.
         dropped: Acknowledged without success.
         expired: Deliveries whose lease expired.
-        superseded: Letters for which there is a newer one, or messages that are dead already.
         unsettled: Not settled because of an error; they are redelivered.
     """
 
@@ -78,8 +87,33 @@ class Counts:
     dead_lettered: int = 0
     dropped: int = 0
     expired: int = 0
-    superseded: int = 0
     unsettled: int = 0
+
+
+class Attempts:
+    """How many attempts of messages have failed, where no letter says so. Thread-safe.
+
+    This is so with nacks, and for lanes whose messages the broker delivers again.
+    """
+
+    def __init__(self, clock: Clock, most: int = _MOST) -> None:
+        self._now, self._most = clock.monotonic, most
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def failed(self, key: str, failures: int, delay: float) -> None:
+        """Record how many attempts have failed of a message that is due in *delay* seconds."""
+        with self._lock:
+            self._known[key] = failures, self._now() + delay + _REMEMBERED
+            self._known.move_to_end(key)
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+
+    def of(self, key: str) -> int:
+        """Return how many attempts of a message have failed, as far as this process knows."""
+        with self._lock:
+            failures, until = self._known.get(key, (0, 0.0))
+            return failures if self._now() < until else 0
 
 
 class Settler:
@@ -90,7 +124,6 @@ class Settler:
         handle: The parts of the consumer.
         policy: Decides about failures; it may be replaced at any time.
         counts: The counts so far.
-        own_letters: The letters that this process has published.
         fatal: The error that is to end the subscription, if there is one.
     """
 
@@ -99,7 +132,7 @@ class Settler:
         hand: Hand,
         consumer: Consumer,
         policy: RetryPolicy,
-        letters: FailureLetters,
+        letters: Letters,
         *,
         redelivery: str,
         lanes: OrderedLanes | None,
@@ -120,10 +153,8 @@ class Settler:
         self._breaker = breaker
         self._late = late
         self._lock = threading.Lock()
-        # Reentrant, because a garbage collection can settle messages at any moment.
-        self._recording = threading.RLock()
+        self._attempts = Attempts(clock) if self._nacks or lanes is not None else None
         self.counts = Counts()
-        self.own_letters = OwnLetters(clock=clock.time, steady=clock.monotonic)
         self.fatal: BaseException | None = None
         self._has_reported_unfinished = False
 
@@ -189,25 +220,30 @@ class Settler:
         """
         facts = self.handle.facts(held.message)
         failure = failure_of(facts, error, self._clock.now())
-        is_told = self._breaker is None
-        record = None
-        while record is None:
-            changes = self.own_letters.changes
-            attempt = 1 + self._failures(held, facts)
-            action = decide(policy, attempt, failure)  # it may call the user's functions
-            if not is_told and not self._uses_attempt(held, failure, action):
-                self._hand.put(held.again())  # it waits with the others
-                return None
-            is_told = True
-            is_by_letter = held.lane is None and not self._nacks
-            if isinstance(action, RetryLater) and is_by_letter and not facts.is_text:
-                action = DeadLetter(UNREADABLE_PROPERTIES)  # a letter would lack properties
-            with self._recording:
-                # Two copies of a message can fail at the same moment. One must count the other.
-                is_same = changes == self.own_letters.changes
-                if is_same or attempt == 1 + self._failures(held, facts):
-                    record = self._recorded(held, facts, action, attempt)
-        return self._carry_out(held, facts, action, record, failure, keep=keep)
+        attempt = 1 + self._failures(held, facts)
+        action = decide(policy, attempt, failure)  # it may call the user's functions
+        if not self._uses_attempt(held, failure, action):
+            self._hand.put(held.again())  # it waits with the others
+            return None
+        is_by_letter = held.lane is None and not self._nacks
+        if isinstance(action, RetryLater) and is_by_letter and not facts.is_text:
+            action = DeadLetter(UNREADABLE_PROPERTIES)  # a letter would lack properties
+        self._log.failed(held.message, action, failure, attempt)
+        match action:
+            case RetryLater() if held.lane is not None:
+                self._retry_in_lane(held, facts, action, failure, attempt)
+            case RetryLater() if self._nacks:
+                self._retry_by_nack(held, facts, action, attempt)
+            case RetryLater() | DeadLetter():
+                letter = self._letter(held.message, facts, action, failure, attempt)
+                future = self.handle.outbox.hand_on(held.message, letter, keeps=keep)
+                future.add_done_callback(partial(self._handed_on, held, letter))
+                return future
+            case Stop():
+                self._end_subscription(held, failure.error)
+            case _:  # Discard
+                self._acknowledge(held, DROPPED)
+        return None
 
     def _uses_attempt(self, held: Held, failure: Failure, action: Action) -> bool:
         """Tell the breaker of a failure; return whether *action* is carried out."""
@@ -235,70 +271,66 @@ class Settler:
         count = reconsume_times(facts.properties)
         if self._nacks and held.message.message_id().batch_index() < 0:
             count += self.handle.in_hand.returns.attempts_before(raw_of(held.message))
-        if self.own_letters.changes:
-            count = max(count, self.own_letters.failures(facts.chain))
+        if self._attempts is not None:
+            count = max(count, self._attempts.of(facts.chain))
         return count + (held.place.retries if held.place is not None else 0)
 
-    def _recorded(self, held: Held, facts: Facts, action: Action, attempt: int) -> Record:
-        """Record failure number *attempt* of a message, and return what to do. Call it locked."""
-        if isinstance(action, RetryLater) and held.lane is None:
-            failures, delay = attempt - (not action.counted), action.delay
-            if not self._nacks:
-                delay = max(delay, LEAST_DELAY)
-        elif isinstance(action, DeadLetter):
-            failures, delay = attempt, 0.0
-        else:
-            return Record(attempt)
-        self.own_letters.failed(facts.chain, failures, delay)
-        stamp = self.own_letters.stamp(facts.chain, facts.properties)
-        return Record(attempt, failures, stamp)
-
-    def _carry_out(
+    def _letter(
         self,
-        held: Held,
+        message: Any,
         facts: Facts,
-        action: Action,
-        record: Record,
+        action: RetryLater | DeadLetter,
         failure: Failure,
-        *,
-        keep: bool,
-    ) -> Future[None] | None:
-        """Act on the decision about a failed message; *keep*: see `act_on_failure`."""
-        self._log.failed(held.message, action, failure, record.attempt)
-        match action:
-            case RetryLater() if held.lane is not None:
-                self._retry_in_lane(held, facts, action, failure, record.attempt)
-            case RetryLater() if self._nacks:
-                self._retry_by_nack(held, action)
-            case RetryLater() | DeadLetter():
-                letter = self._letters.of(held.message, facts, action, record, failure)
-                return self._hand_on(held, facts, letter, record, keep=keep)
-            case Stop():
-                self._end_subscription(held, failure.error)
-            case _:  # Discard
-                self._acknowledge(held, DROPPED)
-        return None
+        attempt: int,
+    ) -> Letter:
+        """Return the letter for a message whose *attempt* has failed.
 
-    def _hand_on(
-        self, held: Held, facts: Facts, letter: Letter, record: Record, *, keep: bool
-    ) -> Future[None]:
-        """Publish the letter of a failed message, then acknowledge the message."""
+        It is as those of `Consumer.reconsume_later` and `Consumer.dead_letter`.
+        """
+        plan, cause = self.handle.plan, failure.cause
+        failures = attempt
+        if isinstance(action, RetryLater) and not action.counted:
+            failures -= 1
+        origin = facts.origin(plan.subscription)
+        carried = facts.properties if facts.is_text else text_properties(raw_of(message))
+        details = FailureDetails(
+            cause,
+            failures,
+            failure.when,
+            facts.published,
+            stage=failure.stage,
+            pubsub_attributes=self._letters.pubsub_attributes,
+            redact=self._letters.redact,
+        )
+        if isinstance(action, RetryLater):
+            stamp = next_stamp(self._clock.time(), stamp_of(facts.properties) or 0)
+            custom = {FAILURE_STAMP: str(stamp)}
+            if isinstance(cause, WorkerCrashedError):
+                custom[FAILURE_CRASHES] = str(crashes_of(facts.properties) + 1)
+            return retried(
+                plan,
+                action,
+                carried,
+                origin,
+                failures=failures,
+                details=details,
+                custom=custom,
+                least_delay=LEAST_DELAY,
+            )
+        if action.reason == RETRIES_EXHAUSTED:
+            letter = used_up(plan, carried, origin, failures=failures, details=details)
+        else:
+            letter = dead_lettered(plan, carried, origin, reason=action.reason, details=details)
+        if isinstance(failure.error, CrashLoop):
+            letter.properties[FAILURE_CRASHES] = str(failure.error.crashes)
+        return letter
 
-        def ended(future: Future[None]) -> None:
-            error = future.exception()
-            if error is None or isinstance(error, AcknowledgeError):
-                # the letter exists, even if its original was not acknowledged
-                self.own_letters.published(facts.chain, record.stamp, dead=letter.dead)
-            else:
-                self.own_letters.forget(facts.chain, record.failures)
-            if error is not None:
-                self.not_settled(held, error)  # the consumer has requested the redelivery
-            else:
-                self._settled(held, DEAD_LETTERED if letter.dead else _kind(letter))
-
-        future = self.handle.outbox.hand_on(held.message, letter, keeps=keep)
-        future.add_done_callback(ended)
-        return future
+    def _handed_on(self, held: Held, letter: Letter, future: Future[None]) -> None:
+        """Record the result of a hand-off. If it failed, the consumer asks for a redelivery."""
+        if (error := future.exception()) is not None:
+            self.not_settled(held, error)
+        else:
+            self._settled(held, DEAD_LETTERED if letter.dead else _kind(letter))
 
     def _end_subscription(self, held: Held | None, error: BaseException) -> None:
         """End the subscription; the message is redelivered after that."""
@@ -308,29 +340,6 @@ class Settler:
                 self.consumer.negative_acknowledge(held.message)
             self._hand.settled(held)
         self._hand.notify()
-
-    def is_superfluous(self, message: Any) -> bool:
-        """Tell whether *message* is superseded by a newer letter, or was dead-lettered here.
-
-        Such a message is acknowledged.
-        """
-        if not self._is_outdated(message):
-            return False
-        self.handle.in_hand.settle_as(message, SUPERSEDED)
-        self._count(SUPERSEDED)
-        return True
-
-    def _is_outdated(self, message: Any) -> bool:
-        own = self.own_letters
-        if not own.changes:
-            return False
-        if self._nacks:  # after a seek the count begins at 0, and the message must be handled
-            return message.redelivery_count() > 0 and own.is_dead(self.handle.facts(message).chain)
-        if not self.handle.in_hand.is_letter(message):
-            return False
-        facts = self.handle.facts(message)
-        count, stamp = reconsume_times(facts.properties), stamp_of(facts.properties)
-        return own.supersede(facts.chain, count, stamp)
 
     def _retry_in_lane(
         self, held: Held, facts: Facts, action: RetryLater, failure: Failure, attempt: int
@@ -356,9 +365,11 @@ class Settler:
             counted=action.counted,
         )
 
-    def _retry_by_nack(self, held: Held, action: RetryLater) -> None:
+    def _retry_by_nack(self, held: Held, facts: Facts, action: RetryLater, attempt: int) -> None:
         """Have the broker deliver a message again."""
         self._count(_kind(action))
+        if self._attempts is not None:
+            self._attempts.failed(facts.chain, attempt - (not action.counted), action.delay)
         if action.counted:
             self.consumer.negative_acknowledge(held.message, delay=action.delay)
         else:
@@ -379,9 +390,9 @@ class Settler:
 
     def remember(self, held: Held, seconds: float = 0.0) -> None:
         """Remember for a while, and for *seconds* more, how often a lane has retried a message."""
-        if held.place is not None and held.place.retries > 0:
+        if self._attempts is not None and held.place is not None and held.place.retries > 0:
             facts = self.handle.facts(held.message)
-            self.own_letters.failed(facts.chain, self._failures(held, facts), seconds)
+            self._attempts.failed(facts.chain, self._failures(held, facts), seconds)
 
     def _acknowledge(self, held: Held, kind: str) -> None:
         """Acknowledge a message and count it as *kind*."""

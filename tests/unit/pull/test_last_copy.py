@@ -1,4 +1,4 @@
-"""Whatever the two ways to drop a letter do together, one copy of a message stays."""
+"""Whatever letters are dropped, one copy of a message stays."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsar_retry.consumer.duplicates import LetterWindow
-from pulsar_retry.letters.stamps import made_at
-from pulsar_retry.pull.engine.own_letters import OwnLetters
+from pulsar_retry.letters.stamps import made_at, next_stamp, stamp_of
 
 PROCESSES = 3
 STEPS = st.lists(
@@ -81,7 +80,6 @@ class Process:
 
     def __init__(self, off: float) -> None:
         self.now, self.off = 1000.0, off
-        self.own = OwnLetters(clock=self.wall, steady=lambda: self.now)
         self.window = LetterWindow(clock=self.wall, steady=lambda: self.now)
 
     def wall(self) -> float:
@@ -89,30 +87,21 @@ class Process:
         return self.now + self.off
 
     def drops(self, copy: Copy) -> bool:
-        """Tell whether it drops a copy, as the consumer and then the settler do."""
+        """Tell whether it drops a copy, as the consumer does."""
         if not copy.properties:
             return False
         print_ = ("the message", copy.failures)
-        if self.window.delivered(copy.id, print_, made_at(copy.properties, copy.published)):
-            return True
-        stamp = int(copy.properties["FAILURE_STAMP"])
-        if self.own.supersede("a", copy.failures, stamp):
-            self.window.settled(copy.id, handled=False)
-            return True
-        return False
+        return self.window.delivered(copy.id, print_, made_at(copy.properties, copy.published))
 
     def make(self, copy: Copy, *, counts: bool) -> Copy:
         """Handle a copy that fails, and make its letter."""
-        failures = max(copy.failures, self.own.failures("a")) + counts
-        stamp = self.own.stamp("a", copy.properties)
-        self.own.failed("a", failures)
-        return Copy(0, failures, {"FAILURE_STAMP": str(stamp)})
+        stamp = next_stamp(self.wall(), stamp_of(copy.properties) or 0)
+        return Copy(0, copy.failures + counts, {"FAILURE_STAMP": str(stamp)})
 
     def publish(self, letter: Copy, original: Copy, place: int) -> None:
         """Publish a letter, and acknowledge the copy that it was made of."""
         letter.place = place
         letter.published = int(self.wall() * 1000) / 1000  # as pulsar-client has it
-        self.own.published("a", int(letter.properties["FAILURE_STAMP"]))
         self.window.settled(original.id)
 
 

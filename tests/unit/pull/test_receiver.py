@@ -50,7 +50,6 @@ def receiver(
             receiving=SimpleNamespace(flowing=lambda: None),
             whole=None,
         ),
-        own_letters=SimpleNamespace(changes=0),
         fatal=None,
     )
     made = Receiver(
