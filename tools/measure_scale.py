@@ -1,4 +1,4 @@
-"""Measure the figures of docs/scale.md: what outstanding letters and subscriptions cost.
+"""Measure the figures of docs/performance.md: what outstanding letters and subscriptions cost.
 
 `python tools/measure_scale.py` needs a broker that nobody else uses, at `PULSAR_SERVICE_URL` and
 `PULSAR_ADMIN_URL`, with `delayedDeliveryFixedDelayDetectionLookahead=0`: otherwise the broker stops
