@@ -29,7 +29,7 @@ from pulsar_retry.consumer.source import CLIENT_DELAY_MS
 from pulsar_retry.errors import ForkedError, about
 from pulsar_retry.letters.sources import checked_sources, without_letters
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
-from pulsar_retry.observe.instruments import Instrument
+from pulsar_retry.observe.watch import Instrument
 from pulsar_retry.policy.backoff import DEFAULT_DELAY_LEVELS, Backoff, Levels
 from pulsar_retry.policy.checks import Duration
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy

@@ -19,8 +19,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.facts import Facts, facts_of
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.counting import COUNTERS
-from pulsar_retry.observe.hooks import Hooks
-from pulsar_retry.observe.watch import Watch
+from pulsar_retry.observe.hooks import Hooks, watch_of
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.exiting import waited_for
 from pulsar_retry.runtime.raw import comes_again, message_of, raw_of
@@ -57,9 +56,8 @@ class Handle:
         clock, timer = parts.clock, parts.timer
         self.plan, self.schema, self.timer = plan, letters_schema(schema), timer
         self._parts = parts
-        self.watch = watch = Watch(
-            COUNTERS.of(plan.topic, plan.subscription), hooks, plan.recipient
-        )
+        counters = COUNTERS.of(plan.topic, plan.subscription)
+        self.watch = watch = watch_of(counters, hooks, plan.recipient)
         if parts.instrument is not None:
             watch.add(parts.instrument(plan.subscription))
         self.in_hand = in_hand = InHand(plan, timer, clock, watch)
@@ -85,7 +83,7 @@ class Handle:
         self.closing = threading.RLock()
         self.closed_by = 0
         self._opened = clock.event()
-        watch.counters.attach(in_hand)
+        counters.attach(in_hand)
         fork.guard(self, "timer")
 
     # -- opening and closing ----------------------------------------------------------------------

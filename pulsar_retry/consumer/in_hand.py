@@ -17,8 +17,7 @@ from pulsar_retry.consumer.source import Source, chunk_ids, chunks_of
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.observe.counting import topic_label
-from pulsar_retry.observe.instruments import ACKNOWLEDGED, SUPERSEDED
-from pulsar_retry.observe.watch import Watch
+from pulsar_retry.observe.watch import ACKNOWLEDGED, SUPERSEDED, Watch
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import id_of, position_of, raw_of
 from pulsar_retry.runtime.timer import Timer

@@ -8,7 +8,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.consumer.handoff.making import NewMessage
-from pulsar_retry.observe.instruments import Instrument
+from pulsar_retry.observe.watch import Instrument
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.timer import Timer
 

@@ -13,7 +13,7 @@ from pulsar_retry.consumer.duplicates import LetterId, LetterWindow
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.identity import is_published_here
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.observe.instruments import STRAY, SUPERSEDED
+from pulsar_retry.observe.watch import STRAY, SUPERSEDED
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import id_of, position_of, raw_of
 from pulsar_retry.wire.names import logical

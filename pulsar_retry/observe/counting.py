@@ -10,18 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from pulsar_retry.errors import AcknowledgeError, ConfigError, LetterPublishError
-from pulsar_retry.observe.instruments import (
-    ACKNOWLEDGED,
-    DEAD_LETTERED,
-    DEFERRED,
-    NACKED,
-    RETRIED,
-    HandOver,
-    Instrument,
-    RetryKind,
-)
-from pulsar_retry.policy.outcomes import RETRIES_EXHAUSTED
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire.names import TopicName, logical
 
 #: The maximum number of values of a label. Further values count as `OTHER`.
@@ -116,7 +105,7 @@ class Counters:
         with self._lock:
             found = dict(self._counts.get(metric, {}))
         if metric == "deliveries" and self.acknowledged:
-            found[ACKNOWLEDGED] = found.get(ACKNOWLEDGED, 0) + self.acknowledged
+            found["acknowledged"] = found.get("acknowledged", 0) + self.acknowledged
         return found
 
     def histogram(self, metric: str) -> Histogram | None:
@@ -188,49 +177,3 @@ def topic_label(topic: Any) -> str:
         more = len(names) - _MOST_TOPICS
         return ",".join(names[:_MOST_TOPICS]) + (f" and {more} more" if more > 0 else "")
     return str(getattr(topic, "pattern", topic))
-
-
-class Counting(Instrument):
-    """Counts what happens to the messages of a subscription. Thread-safe."""
-
-    def __init__(self, counters: Counters) -> None:
-        self._count = counters.count
-
-    def settled(self, raw: Any, outcome: str) -> None:  # noqa: ARG002 - every message counts
-        """Count an acknowledgement."""
-        self._count("deliveries", outcome)
-
-    def retried(
-        self,
-        raw: Any,  # noqa: ARG002 - as above
-        kind: RetryKind,
-        delay: float,  # noqa: ARG002 - it does not matter
-        *,
-        counted: bool = True,
-        **_: Any,
-    ) -> None:
-        """Count a retry in a lane or by a nack, which ends a delivery, or a message deferred."""
-        if counted:
-            self._count("retries", kind)
-            self._count("deliveries", NACKED if kind == "nack" else RETRIED)
-        else:
-            self._count("deliveries", DEFERRED)
-
-    def handed_on(self, done: Sequence[HandOver]) -> None:
-        """Count retry letters and dead letters."""
-        dead = [each.letter for each in done if each.letter.dead]
-        deferred = sum(not each.letter.counted for each in done)
-        if deferred:
-            self._count("deliveries", DEFERRED, deferred)
-        if retried := len(done) - len(dead) - deferred:
-            self._count("deliveries", RETRIED, retried)
-            self._count("retries", "letter", retried)
-        if dead:
-            self._count("deliveries", DEAD_LETTERED, len(dead))
-        for letter in dead:
-            self._count("dead_letters", letter.reason or RETRIES_EXHAUSTED)
-
-    def failed(self, hand_over: HandOver, error: BaseException) -> None:  # noqa: ARG002
-        """Count a message that could not be handed on."""
-        known = isinstance(error, LetterPublishError | AcknowledgeError)
-        self._count("settle_failures", type(error).__name__ if known else OTHER)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from pulsar_retry.errors import shown
-from pulsar_retry.observe.hooks import Events
+from pulsar_retry.observe.watch import Events
 from pulsar_retry.policy.outcomes import Action, DeadLetter, Failure, RetryLater
 from pulsar_retry.wire.stack import fingerprint_of, name_of, place_text, text_of
 

@@ -2,55 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 
-from pulsar_retry.errors import ConfigError, shown
-from pulsar_retry.observe.instruments import ACKNOWLEDGED, HandOver, Instrument, RetryKind
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.observe.counting import Counters
+from pulsar_retry.observe.tracing import INSTALLED, HandOffSpans
+from pulsar_retry.observe.watch import (
+    ACKNOWLEDGED,
+    Events,
+    HandOver,
+    Instrument,
+    RetryKind,
+    SettleEvent,
+    Watch,
+)
 from pulsar_retry.policy.outcomes import RETRIES_EXHAUSTED
-from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.owner import Recipient
-from pulsar_retry.wire.properties import REAL_TOPIC, message_id_text, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
 
 #: The maximum number of error types that are logged for the hooks of one consumer.
 _MOST_ERRORS = 20
-
-
-@attrs.frozen(kw_only=True)
-class SettleEvent:
-    """What has happened to a message. It contains no payload and no properties.
-
-    Attributes:
-        topic: The full name of the topic that the message was first published to, without its
-            partition. If only an id was given to a consumer of several topics, all its topics.
-        subscription: The subscription.
-        message_id: The id of the delivered message, ``ledger:entry:partition[:batch]``.
-        attempt: The number of the attempt, counted from 1.
-        kind: How the message is retried: by a ``letter``, a ``nack``, or in its ``lane``. None: the
-            event is not a retry.
-        delay: Seconds until the retry; None if the event is not a retry.
-        reason: Why the message is dead; None for other events.
-        error: The exception of the handler, or, in `on_settle_failed`, of the settlement. None if
-            there is none, or it is not known.
-        letter_topic: The topic of its letter; None if there is no letter.
-    """
-
-    topic: str
-    subscription: str
-    message_id: str
-    attempt: int
-    kind: RetryKind | None = None
-    delay: float | None = None
-    reason: str | None = None
-    error: BaseException | None = None
-    letter_topic: str | None = None
-
 
 Hook = Callable[[SettleEvent], object]
 
@@ -96,62 +72,6 @@ def checked_hooks(hooks: Any) -> Hooks | None:
     if hooks is not None and not isinstance(hooks, Hooks):
         raise ConfigError.bad("hooks", hooks, "a pulsar_retry.Hooks or None")
     return hooks
-
-
-class Events:
-    """Describes the messages of one consumer, for hooks and for the log. Thread-safe.
-
-    Attributes:
-        topic: The topic or topics of the consumer, as metrics name them.
-        subscription: The subscription.
-    """
-
-    def __init__(self, topic: str, subscription: str, recipient: Recipient) -> None:
-        self.topic = topic
-        self.subscription = subscription
-        self._recipient = recipient
-
-    def of(self, raw: Any, *, attempt: int | None = None, **known: Any) -> SettleEvent:
-        """Return the event for a message, or for the id of a message.
-
-        Args:
-            raw: The message, pulsar-client's raw one, or its id.
-            attempt: The number of the attempt; None: it is read from the message.
-            known: Other values of the event.
-        """
-        topic, message_id = self.topic, raw
-        if _is_whole(raw):
-            topic = str(self._own(raw).get(REAL_TOPIC) or logical(raw.topic_name()))
-            message_id = raw.message_id()
-        return SettleEvent(
-            topic=topic,
-            subscription=self.subscription,
-            message_id=message_id_text(message_id),
-            attempt=self.attempt(raw) if attempt is None else attempt,
-            **known,
-        )
-
-    def attempt(self, raw: Any) -> int:
-        """Return the number of a message's attempt; 1 for an id."""
-        if not _is_whole(raw):
-            return 1
-        return int(1 + reconsume_times(self._own(raw)) + raw.redelivery_count())
-
-    def log_values(self, raw: Any, **known: Any) -> dict[str, Any]:
-        """Return the extra values of a log record about a message. Never raises."""
-        values = {"topic": self.topic, "subscription": self.subscription}
-        try:
-            event = self.of(raw, **known)
-        except Exception as error:  # noqa: BLE001 - the record itself is what matters
-            return {**values, "message_id": None, "attempt": None, "reason": shown(error)}
-        more = {name: getattr(event, name) for name in ("message_id", "attempt", "reason")}
-        return {**values, "topic": event.topic, **more}
-
-    def _own(self, raw: Any) -> Mapping[str, str]:
-        """Return the properties of a raw message that are its own; none if they are not text."""
-        with contextlib.suppress(UnicodeDecodeError):  # then it is no letter of this package
-            return self._recipient.own(raw.properties(), raw.topic_name())
-        return {}
 
 
 class HookCalls(Instrument):
@@ -220,6 +140,13 @@ class HookCalls(Instrument):
                 _log.exception(text, name, extra=self._events.log_values(raw))
 
 
-def _is_whole(raw: Any) -> bool:
-    """Tell whether it is a message and not an id."""
-    return hasattr(raw, "redelivery_count")
+def watch_of(counters: Counters, hooks: Hooks | None, recipient: Recipient) -> Watch:
+    """Return the watch of a consumer, with its hooks and, if they can be made, spans."""
+    events = Events(counters.topic, counters.subscription, recipient)
+    instruments: list[Instrument] = []
+    if INSTALLED:
+        instruments.append(HandOffSpans(counters.subscription))
+    if hooks is not None:
+        instruments.append(HookCalls(hooks, events))
+    examines_all = hooks is not None and hooks.on_recovered is not None
+    return Watch(counters, events, instruments, examines_all=examines_all)

@@ -11,7 +11,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pulsar_retry._version import __version__
-from pulsar_retry.observe.instruments import ATTEMPT, HandOver
+from pulsar_retry.observe.watch import ATTEMPT, HandOver
 from pulsar_retry.policy.outcomes import Outcome, outcome_of, unwrapped
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import (

@@ -13,7 +13,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.letters.letter import Letter
-from pulsar_retry.observe.instruments import ATTEMPT, HandOver, Instrument
+from pulsar_retry.observe.watch import ATTEMPT, HandOver, Instrument
 
 if TYPE_CHECKING:  # the module needs the packages of an extra
     from pulsar_retry.observe.spans import Spans
@@ -112,13 +112,12 @@ class HandOffSpans(Instrument):
 
     def handed_on(self, done: Sequence[HandOver]) -> None:
         """Make a span for each hand-off."""
-        for each in done:
-            self._end(each)
+        traced = [each for each in done if each.letter.trace is not None]
+        if traced and (spans := spans_of(self._subscription)):
+            for each in traced:
+                spans.handed_on(each)
 
     def failed(self, hand_over: HandOver, error: BaseException) -> None:
         """Make the span of a hand-off that has failed."""
-        self._end(hand_over, error)
-
-    def _end(self, hand_over: HandOver, error: BaseException | None = None) -> None:
         if hand_over.letter.trace is not None and (spans := spans_of(self._subscription)):
             spans.handed_on(hand_over, error)

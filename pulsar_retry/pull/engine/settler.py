@@ -19,7 +19,7 @@ from pulsar_retry.letters.facts import Facts
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
 from pulsar_retry.letters.stamps import next_stamp, stamp_of
 from pulsar_retry.observe.failures import FailureLog
-from pulsar_retry.observe.instruments import (
+from pulsar_retry.observe.watch import (
     ACKNOWLEDGED,
     DEAD_LETTERED,
     DEFERRED,

@@ -7,7 +7,7 @@ from typing import Any
 import _pulsar
 import attrs
 
-from pulsar_retry.observe.instruments import Instrument, RetryKind
+from pulsar_retry.observe.watch import Instrument, RetryKind
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.wire.properties import message_id_text, origin_message_id
 

@@ -10,7 +10,7 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.observe.counting import Counters
-from pulsar_retry.observe.watch import Watch
+from pulsar_retry.observe.hooks import watch_of
 from pulsar_retry.wire.owner import Recipient
 
 ORDERS = "persistent://public/default/orders"
@@ -46,7 +46,7 @@ class Told:
             on_settle_failed=lambda event: self.events.append(("failed", event)),
         )
         self.counters = Counters(ORDERS, "billing")
-        self.watch = Watch(self.counters, self.hooks, RECIPIENT)
+        self.watch = watch_of(self.counters, self.hooks, RECIPIENT)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_hook_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     def hook(_event: pr.SettleEvent) -> None:
         raise errors.pop(0)
 
-    watch = Watch(Counters(ORDERS, "billing"), pr.Hooks(on_retry=hook), RECIPIENT)
+    watch = watch_of(Counters(ORDERS, "billing"), pr.Hooks(on_retry=hook), RECIPIENT)
     for _ in range(4):
         watch.handed_on([HandOver(raw(), RETRY)])
     assert [] == errors
