@@ -311,6 +311,8 @@ class InHand:
             Its source, its raw id, and the ids of its chunks if a nack needs them.
         """
         source, message_id = self.source(letter=letter), id_of(raw)
+        if raw is message_id:
+            self._name_partition(message_id, letter=letter)
         if self._copies is not None:
             self._copies.comes_again(position_of(message_id))
         return source, message_id, self._chunks(raw, message_id, source, letter=letter)
@@ -342,14 +344,21 @@ class InHand:
         self._has_chunks()
         if raw is not message_id:
             return chunk_ids(message_id, [raw.topic_name()])
-        topics = self._plan.topics.retry if letter and self._plan.topics else self._plan.topic
+        topics = self._topics(letter=letter)
         if isinstance(topics, re.Pattern):
             raise ConfigError.bad(
                 "message", message_id, "a message: the id of a chunked one does not name its topic"
             )
-        part = "" if (number := message_id.partition()) < 0 else f"-partition-{number}"
-        names = [f"{topic_label(logical(each))}{part}" for each in topic_list(topics)]
-        return chunk_ids(message_id, names)
+        return chunk_ids(message_id, [_part(each, message_id) for each in topic_list(topics)])
+
+    def _topics(self, *, letter: bool) -> Any:
+        return self._plan.topics.retry if letter and self._plan.topics else self._plan.topic
+
+    def _name_partition(self, message_id: Any, *, letter: bool) -> None:
+        """Have a raw id name its partition: pulsar-client ignores nacks of ids made from bytes."""
+        topic = self._topics(letter=letter)
+        if isinstance(topic, str) and message_id.partition() >= 0:
+            message_id.topic_name(_part(topic, message_id))
 
     # -- what the broker counts -----------------------------------------------------------------
 
@@ -376,6 +385,12 @@ class InHand:
             "nacks_pending": float(self.pending_nacks),
             "unsettled": float(self.unsettled),
         }
+
+
+def _part(topic: str, message_id: Any) -> str:
+    """Return the full name of the topic, or of its partition, that a raw id belongs to."""
+    part = "" if (number := message_id.partition()) < 0 else f"-partition-{number}"
+    return f"{topic_label(logical(topic))}{part}"
 
 
 def _check_id(message: Any) -> None:

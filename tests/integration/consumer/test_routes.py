@@ -89,3 +89,16 @@ async def test_cumulatively_by_a_stored_id(client, topic, admin):
 
     consumer = await client.subscribe(topic, "billing", **options)
     await only_kept_is_left(consumer, topic, admin)
+
+
+@on_both_shells
+async def test_a_nack_by_a_stored_id_of_a_partition(client, topic, admin):
+    """It comes back, although the id does not name the partition's topic."""
+    admin.create_partitioned_topic(topic, 2)
+    producer = await client.create_producer(topic)
+    for kind in (pulsar.ConsumerType.Shared, pulsar.ConsumerType.Failover):
+        options = RETRIES | {"consumer_type": kind}
+        consumer = await client.subscribe(topic, str(kind), **options)
+        await producer.send(b"nacked")
+        await consumer.negative_acknowledge(stored(await consumer.receive(SOON)), delay=0.1)
+        assert b"nacked" == (await consumer.receive(SOON)).data()
