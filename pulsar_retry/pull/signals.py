@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -88,9 +89,23 @@ def listening(told: Callable[[int], object]) -> Iterator[None]:
     finally:
         _listeners.remove(told)
         if not _listeners:
-            for number, handler in _handlers_before.items():
-                if handler is not None:  # None: it was not set from Python
-                    signal.signal(number, handler)
+            _restore(SIGNALS)
+
+
+def _restore(numbers: Iterable[signal.Signals]) -> None:
+    for number in numbers:
+        if (handler := _handlers_before[number]) is not None:  # None: it was not set from Python
+            signal.signal(number, handler)
+
+
+def _leave_to_the_parent() -> None:
+    # Otherwise a signal would not end a child process that a handler has forked.
+    _restore(each for each in _handlers_before if signal.getsignal(each) is _heard)
+    _listeners.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def _heard(number: int, _: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import warnings
 import weakref
@@ -14,6 +15,7 @@ import pytest
 
 from pulsar_retry.errors import ForkedError
 from pulsar_retry.observe import serving
+from pulsar_retry.pull.signals import SIGNALS, listening
 from pulsar_retry.runtime import fork, future
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -129,6 +131,21 @@ def test_a_lock_of_a_module_is_free_in_the_child(lock: Any) -> None:
     finally:
         ends.set()
         holder.join()
+
+
+def test_signals_end_the_child() -> None:
+    """A child that a handler forks ends as it would without a subscriber, not only by SIGKILL."""
+    before = [signal.getsignal(each) for each in SIGNALS]
+
+    def is_restored() -> bool:
+        return before == [signal.getsignal(each) for each in SIGNALS]
+
+    with listening(lambda _: None):
+        assert in_child(is_restored)
+        mine = signal.signal(signal.SIGTERM, lambda *_: None)
+        assert in_child(lambda: signal.getsignal(signal.SIGTERM) not in (mine, before[0]))
+        signal.signal(signal.SIGTERM, mine)
+    assert is_restored()
 
 
 def test_guarding_keeps_nothing_alive() -> None:
