@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.pull.engine.hand import HANDLED_BY, Hand
 from pulsar_retry.pull.report import DRAIN, Report, StopMode, StopRequest
+from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Course:
         self.refusal: Exception | None = None
         self.error: BaseException | None = None
         self.report: Report | None = None
+        fork.guard(self, "_hand", "_lock", "opened", "ended")  # nothing would set them
 
     @property
     def has_begun(self) -> bool:

@@ -32,6 +32,7 @@ from pulsar_retry.pull.opening import Opened, is_ordered, open_subscription, pro
 from pulsar_retry.pull.options import Options, effective
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, checked_mode
 from pulsar_retry.pull.signals import Requests, awaiting_signals
+from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.exiting import closes
 
 _log = logging.getLogger("pulsar_retry")
@@ -71,6 +72,7 @@ class Subscriber:
         self._receiver: Receiver | None = None
         self._paused: str | None = None
         self._trouble = ""
+        fork.guard(self, "_hand", "_lock")
 
     # -- starting and stopping ------------------------------------------------------------------
 

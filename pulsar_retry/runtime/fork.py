@@ -29,6 +29,12 @@ class _Lost:
     def __iter__(self) -> NoReturn:
         raise _forked()
 
+    def __enter__(self) -> NoReturn:
+        raise _forked()
+
+    def __exit__(self, *_: object) -> NoReturn:
+        raise _forked()
+
     def __call__(self, *_: object) -> NoReturn:
         raise _forked()
 

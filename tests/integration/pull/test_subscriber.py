@@ -295,6 +295,34 @@ class TestEnds:
             subscriber.result(SOON)
         assert not subscriber.running
 
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda it: it.stop(timeout=1),
+            lambda it: it.stop("abandon"),
+            lambda it: it.result(1),
+            lambda it: it.health,
+            lambda it: it.in_hand,
+            lambda it: it.pause(),
+            lambda it: it.__exit__(None, None, None),
+        ],
+    )
+    def test_a_forked_child_is_told(self, start, call):
+        """It has none of the threads that it would wait for, and perhaps locks of theirs."""
+        subscriber = start(Notes())
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(30)
+                call(subscriber)
+            except pr.ForkedError:
+                status = 0
+            finally:
+                os._exit(status)
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_a_second_signal(self, client, topic, publish, caplog, number):
         """Of SIGTERM nothing comes but a line of the log; Ctrl-C pressed twice abandons."""
