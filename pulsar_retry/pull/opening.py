@@ -12,7 +12,7 @@ from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import about
 from pulsar_retry.letters.plan import topic_list
-from pulsar_retry.pull.options import Options
+from pulsar_retry.pull.options import PROCESSES, Options
 from pulsar_retry.runtime.results import error_of
 from pulsar_retry.runtime.upstream import ask_partitions
 from pulsar_retry.wire.names import TopicName
@@ -54,8 +54,15 @@ def open_subscription(client: Client, options: Options, listener: Listener | Non
     connected, because the broker refuses another type.
 
     Raises:
+        ConfigError: worker processes cannot be started here.
         pulsar.PulsarException: the broker refused the subscription.
     """
+    if options.workers == PROCESSES:
+        from pulsar_retry.pull.workers.processes import (  # noqa: PLC0415 - few need it
+            check_may_start,
+        )
+
+        check_may_start()
     with about(options.topic):
         is_several = options.consumer_type != SHARED and _is_several(client, options.topic)
     consumer, kind = _opened(client, options, listener)

@@ -74,10 +74,10 @@ def checked_options(**arguments: Any) -> Options:
     Raises:
         ConfigError: an argument is invalid.
     """
-    accepted, topic = "a name that is not blank", arguments["topic"]
+    topic = arguments["topic"]
     if not (isinstance(topic, list) and topic):
-        not_blank("topic", topic, accepted)
-    not_blank("subscription", arguments["subscription"], accepted)
+        not_blank("topic", topic, "the name of a topic, or a list of names")
+    not_blank("subscription", arguments["subscription"], "a name that is not blank")
     for name, kind, optional in _KINDS:
         value = arguments.get(name)
         if name in arguments and not isinstance(value, kind) and not (optional and value is None):

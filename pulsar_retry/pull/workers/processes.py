@@ -119,7 +119,7 @@ class ProcessWorker:
                 self._process = process
                 theirs.close()  # so that the child's death ends the pipe
             trouble = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - our own child's
-        except (EOFError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - it is never the message's fault
             raise self._not_started(error) from None
         if trouble is not None:
             self._clean_up()
@@ -147,6 +147,24 @@ class ProcessWorker:
                 return "the worker process was stopped"
             process.join(_PATIENCE)
             return f"the worker process died with the message in hand: exit code {process.exitcode}"
+
+
+def check_may_start() -> None:
+    """Check that this process may start child processes.
+
+    Raises:
+        ConfigError: it may not.
+    """
+    process, accepted = multiprocessing.current_process(), ""
+    if getattr(process, "_inheriting", False):  # as multiprocessing itself asks
+        accepted = (
+            '"threads", or a main module that starts its subscriber below `if __name__ == '
+            '"__main__":`, because each worker process imports that module'
+        )
+    elif process.daemon:
+        accepted = '"threads" in a daemonic process, because that may have no child processes'
+    if accepted:
+        raise ConfigError.bad("workers", "processes", accepted)
 
 
 def pickled(argument: str, value: Any) -> bytes:

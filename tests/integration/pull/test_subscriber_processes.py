@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,6 +86,30 @@ class TestWorkerProcesses:
         report = subscriber.stop()
         assert 1 == report.acknowledged
         assert report.expired >= 1
+
+    def test_a_process_that_may_have_no_children(self, client, topic, publish, monkeypatch, admin):
+        """The subscriber does not start, so it fails no messages."""
+        publish()
+        subscriber = client.subscriber(topic, SUBSCRIPTION, workers.judge, workers="processes")
+        monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", value=True)
+        with pytest.raises(pr.ConfigError, match=r"workers='processes': .* no child processes"):
+            subscriber.start()
+        assert SUBSCRIPTION not in admin.stats(topic)["subscriptions"]
+
+    def test_a_main_module_that_starts_its_subscriber(self, tmp_path):
+        """Each child imports it, so it would start others, which would fail the messages."""
+        program = tmp_path / "main.py"
+        program.write_text(
+            "import multiprocessing\n"
+            "from pulsar_retry.pull.workers.processes import check_may_start\n"
+            "check_may_start()\n"
+            "child = multiprocessing.get_context('spawn').Process(target=print)\n"
+            "child.start()\n"
+            "child.join()\n"
+        )
+        command = [sys.executable, str(program)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "below `if __name__ ==" in ran.stderr
 
     def test_what_cannot_travel(self, client, topic):
         """A lambda is refused before anything is opened."""
