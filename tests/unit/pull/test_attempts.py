@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+import pulsar_retry as pr
 from pulsar_retry.pull.engine.settler import Attempts
 from pulsar_retry.testing import MemoryBroker
 
@@ -30,3 +33,18 @@ def test_memory_is_bounded(attempts: Attempts) -> None:
     for number, key in enumerate("abac", 1):
         attempts.failed(key, number, 10.0)
     assert [3, 0, 4] == [attempts.of(key) for key in "abc"]
+
+
+def test_an_immediate_retry_takes_half_a_second(memory: MemoryBroker) -> None:
+    """By then, the acknowledgement of what it was made of has reached the broker."""
+    began: list[float] = []
+
+    def fail(_message: object) -> None:
+        began.append(memory.clock.time())
+        raise TimeoutError
+
+    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Immediate())
+    with memory.client().subscriber("orders", "billing", fail, retry_policy=policy):
+        memory.send("orders", b"order")
+        memory.join("orders", "billing")
+    assert [0.5, 0.5] == pytest.approx([b - a for a, b in itertools.pairwise(began)], abs=0.01)
