@@ -21,7 +21,7 @@ from pulsar_retry.consumer.arguments import SubscribeArguments
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.pull.delivery import hand_back_all
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.results import Opener
+from pulsar_retry.runtime.upstream import Opener
 
 _ARGUMENTS = inspect.signature(SubscribeArguments)
 

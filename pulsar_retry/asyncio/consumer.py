@@ -22,12 +22,16 @@ from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.policy.checks import Duration
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.raw import message_of, raw_of, whole_of
-from pulsar_retry.runtime.upstream import OF_ASYNCIO, RAW_OF_ASYNCIO, MessageOrId, check
+from pulsar_retry.runtime.upstream import (
+    OF_ASYNCIO,
+    MessageOrId,
+    check,
+    message_of,
+    raw_of,
+    whole_of,
+)
 
-_NEEDS = "pulsar_retry.asyncio needs (pulsar-client 3.13 has it)"
-check(pulsar.asyncio, OF_ASYNCIO, _NEEDS)
-check(_pulsar, RAW_OF_ASYNCIO, _NEEDS)
+check(pulsar.asyncio, OF_ASYNCIO)
 
 
 class Consumer(pulsar.asyncio.Consumer):

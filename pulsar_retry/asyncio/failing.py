@@ -10,7 +10,7 @@ from typing import Any
 import pulsar
 import pulsar.asyncio
 
-from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.upstream import error_of
 
 
 def failure(error: Exception) -> Exception:

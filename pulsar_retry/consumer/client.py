@@ -34,11 +34,10 @@ from pulsar_retry.policy.backoff import DEFAULT_DELAY_LEVELS, Backoff, Levels
 from pulsar_retry.policy.checks import Duration
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.runtime import client_log, fork
-from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.clock import SYSTEM, Clock, Timer
 from pulsar_retry.runtime.exiting import closes, keep_until_exit, waited_for
-from pulsar_retry.runtime.results import waiting_in_python
-from pulsar_retry.runtime.service_info import Provider, SharedProvider
-from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.service_info import SharedProvider
+from pulsar_retry.runtime.upstream import waiting_in_python
 from pulsar_retry.runtime.worker import side_by_side
 from pulsar_retry.wire.names import Naming, NamingLike
 
@@ -89,7 +88,7 @@ class Client(pulsar.Client):
 
     def _make(self, arguments: dict[str, Any]) -> None:
         url, provider = arguments.pop("service_url"), None
-        if Provider is not None and isinstance(url, Provider):
+        if isinstance(url, pulsar.ServiceInfoProvider):
             provider = self._provider = SharedProvider(url)
 
         def address() -> Any:

@@ -20,8 +20,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import MAX_DELAY, Duration, seconds
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.exiting import closes
-from pulsar_retry.runtime.raw import raw_of
-from pulsar_retry.runtime.upstream import Message, MessageOrId
+from pulsar_retry.runtime.upstream import Message, MessageOrId, raw_of
 
 #: Milliseconds to wait for the topic alone while its messages arrive steadily. A time-out costs as
 #: much as several messages.

@@ -22,7 +22,7 @@ from pulsar_retry.observe.counting import COUNTERS
 from pulsar_retry.observe.hooks import Hooks, watch_of
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.exiting import waited_for
-from pulsar_retry.runtime.raw import comes_again, message_of, raw_of
+from pulsar_retry.runtime.upstream import comes_again, message_of, raw_of
 from pulsar_retry.runtime.worker import side_by_side
 
 

@@ -18,10 +18,8 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.observe.counting import topic_label
 from pulsar_retry.observe.watch import ACKNOWLEDGED, SUPERSEDED, Watch
-from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.raw import id_of, position_of, raw_of
-from pulsar_retry.runtime.timer import Timer
-from pulsar_retry.runtime.upstream import Message, is_whole_batch
+from pulsar_retry.runtime.clock import Clock, Timer
+from pulsar_retry.runtime.upstream import Message, id_of, is_whole_batch, position_of, raw_of
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import reconsume_times
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.outbox import Outbox
-from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.clock import Timer
 
 #: Seconds without a message after which everything is requested. A message that arrives exactly
 #: then is delivered twice.

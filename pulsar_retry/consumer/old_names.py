@@ -23,7 +23,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.letters.plan import Plan, topic_list
-from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.upstream import error_of
 from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, logical
 
 #: What pulsar-client raises if a role may not read the topic, or not list the namespace.

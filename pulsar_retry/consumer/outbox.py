@@ -30,10 +30,9 @@ from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.checks import Duration
 from pulsar_retry.policy.outcomes import UNREADABLE_PROPERTIES
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.runtime.clock import Clock, Timer
 from pulsar_retry.runtime.future import LetterFuture
-from pulsar_retry.runtime.raw import publish_time, raw_of
-from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.upstream import publish_time, raw_of
 from pulsar_retry.runtime.worker import Worker
 from pulsar_retry.wire.envelope import read_published
 from pulsar_retry.wire.properties import Origin, message_id_text, reconsume_times

@@ -9,8 +9,7 @@ import pulsar
 
 from pulsar_retry.consumer.handoff.making import NewMessage
 from pulsar_retry.observe.watch import Instrument
-from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.clock import Clock, Timer
 
 
 @attrs.frozen(eq=False, kw_only=True)

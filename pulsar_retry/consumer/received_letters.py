@@ -15,7 +15,7 @@ from pulsar_retry.letters.identity import is_published_here
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.watch import STRAY, SUPERSEDED
 from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.raw import id_of, position_of, raw_of
+from pulsar_retry.runtime.upstream import id_of, position_of, raw_of
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.owner import Stray
 

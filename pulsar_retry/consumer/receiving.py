@@ -19,7 +19,7 @@ from pulsar_retry.consumer.stream import Fetcher, Stream
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.outcomes import exhausted
 from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.raw import message_of
+from pulsar_retry.runtime.upstream import message_of
 
 #: Milliseconds for which a batch receive can wait without reading the retry topic.
 _MOST_BATCH_WAIT_MS = DEFAULT_BATCH_LIMITS[2]

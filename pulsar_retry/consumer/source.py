@@ -31,7 +31,7 @@ import attrs
 from pulsar_retry.native.loading import native
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.clock import Timer
 
 #: The delay before a letter is published again, or its message is redelivered. It grows, so that a
 #: topic that refuses letters does not get constant requests.

@@ -24,7 +24,7 @@ import _pulsar
 from pulsar_retry.consumer.batching import Batch
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.upstream import error_of
 
 #: Seconds for which one source is read while both have messages.
 TURN_SECONDS = 0.002

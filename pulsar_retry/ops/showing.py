@@ -11,7 +11,6 @@ from pulsar_retry.errors import PayloadError
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import LetterCodecs, LetterInPlace
 from pulsar_retry.replay.redriving.judge import is_meant, key_of
-from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.dead_letter import DeadLetter
 from pulsar_retry.wire.envelope import Envelope, read_envelope
 from pulsar_retry.wire.payloads import value_as_json
@@ -33,7 +32,7 @@ def facts_of(stored: LetterInPlace, codecs: LetterCodecs | None = None) -> dict[
         properties = raw.properties()
     except UnicodeDecodeError:  # pulsar-client cannot read them at all
         properties = {}
-    letter = DeadLetter.read(properties, None if has_null_value(raw) else raw.data())
+    letter = DeadLetter.read(properties, None if raw.has_null_value() else raw.data())
     failure = letter.failure
     return {
         "topic": stored.topic,

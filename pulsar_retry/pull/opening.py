@@ -13,8 +13,7 @@ from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import about
 from pulsar_retry.letters.plan import topic_list
 from pulsar_retry.pull.options import PROCESSES, Options
-from pulsar_retry.runtime.results import error_of
-from pulsar_retry.runtime.upstream import ask_partitions
+from pulsar_retry.runtime.upstream import error_of
 from pulsar_retry.wire.names import TopicName
 
 #: A function of a consumer and a message.
@@ -133,7 +132,7 @@ def probe(client: Client, topic: Any) -> Future[None]:
             elif each is None:
                 answer.set_result(None)
             else:
-                ask_partitions(raw, each, answered)
+                raw.get_topic_partitions_async(each, answered)
         except Exception as error:  # noqa: BLE001 - on pulsar-client's thread it ends the process
             answer.set_exception(error)
 

@@ -29,7 +29,7 @@ from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.opening import open_subscription
 from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.rules.lease import LeaseClock
-from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.upstream import error_of
 from pulsar_retry.runtime.worker import Worker
 
 _log = logging.getLogger("pulsar_retry")

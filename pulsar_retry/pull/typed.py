@@ -19,8 +19,7 @@ import pulsar
 
 from pulsar_retry._extras import need
 from pulsar_retry.errors import ConfigError, UndecodableError, shown
-from pulsar_retry.runtime.raw import raw_of
-from pulsar_retry.runtime.upstream import has_null_value
+from pulsar_retry.runtime.upstream import raw_of
 
 _Decode = Callable[[Any], Any]
 
@@ -262,7 +261,7 @@ def _with_null(decode: _Decode, name: str, *, is_optional: bool) -> _Decode:
     """Return *decode* for messages that may have a null value."""
 
     def decoded(message: Any) -> Any:
-        if not has_null_value(raw_of(message)):
+        if not raw_of(message).has_null_value():
             return decode(message)
         if is_optional:
             return None

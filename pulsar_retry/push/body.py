@@ -14,8 +14,7 @@ from typing import Any
 import attrs
 
 from pulsar_retry._version import __version__
-from pulsar_retry.runtime.raw import raw_of
-from pulsar_retry.runtime.upstream import has_null_value
+from pulsar_retry.runtime.upstream import raw_of
 from pulsar_retry.wire.envelope import PUBSUB_ATTRIBUTES, read_envelope
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.owner import Recipient
@@ -98,7 +97,7 @@ class Pushed:
         raw = raw_of(message)  # pulsar-client's wrapper class costs an extra call for each access
         properties = raw.properties()
         pushed = cls(
-            None if has_null_value(raw) else raw.data(),
+            None if raw.has_null_value() else raw.data(),
             properties,
             message_id_text(raw.message_id()),
             raw.publish_timestamp(),

@@ -19,7 +19,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.handoff.writer_schemas import WriterSchemas
 from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
-from pulsar_retry.runtime.raw import has_message
+from pulsar_retry.runtime.upstream import has_message
 from pulsar_retry.wire.payloads import PLAIN, PayloadCodec, codec_of, unknown_codec
 
 #: Seconds to wait for a message that is known to be stored.

@@ -10,9 +10,6 @@ import pulsar
 
 from pulsar_retry.runtime.fork import keep_for_ever
 
-#: The class of such providers; None before pulsar-client 3.13, which has none.
-Provider: Any = getattr(pulsar, "ServiceInfoProvider", None)
-
 
 class SharedProvider:
     """Passes the updates of one provider to several clients. Thread-safe.
@@ -74,7 +71,7 @@ class SharedProvider:
             self._latest = info
 
 
-class _Member(Provider or object):  # type: ignore[misc]  # the class depends on the version
+class _Member(pulsar.ServiceInfoProvider):
     """The provider of one client.
 
     pulsar-client releases it without the interpreter's lock, and would abort if that was the last

@@ -1,38 +1,102 @@
-"""What this package uses of pulsar-client beyond its public names, and what older versions lack.
-
-It works with pulsar-client 3.9 and later, except `pulsar_retry.asyncio`, which needs 3.13.
-"""
+"""What this package uses of pulsar-client beyond its public names, checked when it is imported."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import inspect
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from operator import methodcaller
+from concurrent.futures import Future
+from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
 
 import _pulsar
 import pulsar
 
-from pulsar_retry.runtime import decoding
+from pulsar_retry.errors import ConfigError, UndecodableError, shown
 
-__all__ = [
-    "BLOCKING",
-    "OF_ASYNCIO",
-    "OF_SCHEMAS",
-    "RAW",
-    "RAW_OF_ASYNCIO",
-    "Message",
-    "MessageOrId",
-    "Schema",
-    "ask_partitions",
-    "check",
-    "has_null_value",
-    "is_whole_batch",
-    "missing",
-]
+#: Names by class. What is no function is an attribute that the methods of the class use.
+Names = Mapping[str, tuple[str, ...]]
+
+#: Of `pulsar`.
+BLOCKING: Names = {
+    "Client": ("_client", "_consumers"),
+    "Consumer": ("_client", "_consumer", "_schema"),
+    "Message": ("_message", "_schema"),
+    "MessageId": ("_msg_id",),
+    "Producer": ("_build_msg", "_producer", "_schema"),
+    "Reader": ("_reader",),
+    "TableView": ("_table_view",),
+}
+
+#: Of `pulsar.schema`.
+OF_SCHEMAS: Names = {"Schema": ("_record_cls", "_schema_info")}
+
+#: Of the C++ binding, `_pulsar`: functions that `pulsar` has not, or not in this form.
+RAW: Names = {
+    "Client": (
+        *("create_producer_async_v2", "create_reader_async_v2", "subscribe_async_v2"),
+        *("get_schema_info", "get_topic_partitions_async", "subscribe_async_pattern"),
+    ),
+    "ClientConfiguration": ("set_file_logger",),
+    "Consumer": (*("acknowledge_async", "batch_receive", "get_last_message_id_async", "receive"),),
+    "Message": ("encryption_context", "has_null_value", "int_schema_version", "length"),
+    "MessageBuilder": ("build", "content", "deliver_at", "properties"),
+    "Producer": ("send_async",),
+    "Reader": ("has_message_available", "read_next"),
+    "SchemaInfo": ("name", "schema", "schema_type"),
+}
+
+#: Of `pulsar.asyncio`.
+OF_ASYNCIO: Names = {
+    "Client": ("_client",),
+    "Consumer": ("_consumer", "_schema"),
+    "Producer": ("_producer", "_schema"),
+    "Reader": ("_reader", "_schema"),
+}
+
+
+def missing(module: ModuleType, names: Names) -> list[str]:
+    """Return those of *names* that *module* of pulsar-client lacks, as ``module.Class.name``."""
+    absent = []
+    for kind, wanted in names.items():
+        has = _names_of(getattr(module, kind, None))
+        absent += [f"{module.__name__}.{kind}.{name}" for name in wanted if name not in has]
+    return absent
+
+
+def _names_of(kind: Any) -> set[str]:
+    """Return what a class has, and what its methods use: `dir` shows no attributes of instances."""
+    methods = [each for each in vars(kind).values() if inspect.isfunction(each)] if kind else []
+    return {*dir(kind), *(name for each in methods for name in each.__code__.co_names)}
+
+
+def check(module: ModuleType, names: Names) -> None:
+    """Check that *module* of the installed pulsar-client has *names*.
+
+    Raises:
+        ImportError: it has not; the message names everything that is missing.
+    """
+    if absent := missing(module, names):
+        raise ImportError(
+            f"pulsar-client {pulsar.__version__} lacks {', '.join(absent)}, which pulsar-retry "
+            "needs: install a version of pulsar-client that this version of pulsar-retry supports"
+        )
+
+
+check(pulsar, BLOCKING)
+check(pulsar.schema, OF_SCHEMAS)
+check(_pulsar, RAW)
+
+#: The class of schemas. Who makes one of it imports it from here, after the checks.
+Schema = pulsar.schema.Schema
+
+
+# -- messages and ids -----------------------------------------------------------------------------
 
 #: What a consumer accepts where it acknowledges: its messages, and their ids.
 MessageOrId = pulsar.Message | pulsar.MessageId | _pulsar.Message | _pulsar.MessageId
@@ -62,7 +126,7 @@ class Message(pulsar.Message):
         try:
             return super().value()
         except Exception as error:
-            decoding.mark(error)
+            _mark(error)
             raise
 
     def message_id(self) -> Any:
@@ -86,122 +150,230 @@ def is_whole_batch(message_id: Any) -> bool:
     return bool(message_id.serialize() != without_size.serialize())
 
 
-#: Names by class. What is no function is an attribute that the methods of the class use.
-Names = Mapping[str, tuple[str, ...]]
-
-#: Of `pulsar`.
-BLOCKING: Names = {
-    "Client": ("_client", "_consumers"),
-    "Consumer": ("_client", "_consumer", "_schema"),
-    "Message": ("_message", "_schema"),
-    "MessageId": ("_msg_id",),
-    "Producer": ("_build_msg", "_producer", "_schema"),
-    "Reader": ("_reader",),
-    "TableView": ("_table_view",),
-}
-
-#: Of `pulsar.schema`.
-OF_SCHEMAS: Names = {"Schema": ("_record_cls", "_schema_info")}
-
-#: Of the C++ binding, `_pulsar`: functions that `pulsar` has not, or not in this form.
-RAW: Names = {
-    "Client": ("get_schema_info", "get_topic_partitions", "subscribe_async_pattern"),
-    "ClientConfiguration": ("set_file_logger",),
-    "Consumer": ("acknowledge_async", "batch_receive", "receive"),
-    "Message": ("encryption_context", "int_schema_version", "length"),
-    "MessageBuilder": ("build", "content", "deliver_at", "properties"),
-    "Producer": ("send_async",),
-    "Reader": ("has_message_available", "read_next"),
-    "SchemaInfo": ("name", "schema", "schema_type"),
-}
-
-#: Of `pulsar.asyncio`.
-OF_ASYNCIO: Names = {
-    "Client": ("_client",),
-    "Consumer": ("_consumer", "_schema"),
-    "Producer": ("_producer", "_schema"),
-    "Reader": ("_reader", "_schema"),
-}
-
-#: Of the C++ binding, for `pulsar_retry.asyncio` only.
-RAW_OF_ASYNCIO: Names = {
-    "Client": ("create_producer_async_v2", "create_reader_async_v2", "subscribe_async_v2"),
-}
+def raw_of(message: Any) -> Any:
+    """Return the handle of a message, or of a message id."""
+    if isinstance(message, pulsar.Message):
+        return message._message  # noqa: SLF001
+    if isinstance(message, pulsar.MessageId):
+        return message._msg_id  # noqa: SLF001
+    return message
 
 
-def missing(module: ModuleType, names: Names) -> list[str]:
-    """Return those of *names* that *module* of pulsar-client lacks, as ``module.Class.name``."""
-    absent = []
-    for kind, wanted in names.items():
-        has = _names_of(getattr(module, kind, None))
-        absent += [f"{module.__name__}.{kind}.{name}" for name in wanted if name not in has]
-    return absent
+def id_of(message: Any) -> Any:
+    """Return the raw id of a message or of an id."""
+    raw = raw_of(message)
+    return raw.message_id() if isinstance(raw, _pulsar.Message) else raw
 
 
-def _names_of(kind: Any) -> set[str]:
-    """Return what a class has, and what its methods use: `dir` shows no attributes of instances."""
-    methods = [each for each in vars(kind).values() if inspect.isfunction(each)] if kind else []
-    return {*dir(kind), *(name for each in methods for name in each.__code__.co_names)}
+def position_of(message_id: Any) -> tuple[int, int, int, int]:
+    """Return a hashable value that identifies a raw message id within its topic."""
+    return (
+        message_id.ledger_id(),
+        message_id.entry_id(),
+        message_id.partition(),
+        message_id.batch_index(),
+    )
 
 
-def check(module: ModuleType, names: Names, needs: str = "pulsar-retry needs") -> None:
-    """Check that *module* of the installed pulsar-client has *names*.
+def whole_of(message: Any) -> Any:
+    """Return the raw message; an id is refused, because a letter needs the whole message.
 
     Raises:
-        ImportError: it has not; the message names everything that is missing.
+        ConfigError: *message* is not a message.
     """
-    if absent := missing(module, names):
-        raise ImportError(
-            f"pulsar-client {pulsar.__version__} lacks {', '.join(absent)}, which {needs}: install "
-            "a version of pulsar-client that this version of pulsar-retry supports"
-        )
+    raw = message._message if isinstance(message, pulsar.Message) else raw_of(message)  # noqa: SLF001
+    if not isinstance(raw, _pulsar.Message):
+        raise ConfigError.bad("message", message, "a message as it was received, not its id")
+    return raw
 
 
-check(pulsar, BLOCKING)
-check(pulsar.schema, OF_SCHEMAS)
-check(_pulsar, RAW)
+def comes_again(raw: Any, topic: Any) -> bool:
+    """Tell whether the broker certainly redelivers *raw* when its connection is gone.
 
-#: The class of schemas. Who makes one of it imports it from here, after the checks.
-Schema = pulsar.schema.Schema
-
-
-# -- what older versions lack -------------------------------------------------------------------
-
-
-def _has_null_value(message: Any) -> bool:
-    """Return False for a message of pulsar-client before 3.13, which does not tell null values."""
-    ask = getattr(message, "has_null_value", None)
-    return False if ask is None else bool(ask())
+    Args:
+        raw: A raw message that is not acknowledged.
+        topic: The topic or topics that its consumer has subscribed to. A consumer of several topics
+            or partitions does not show which of them has no connection. A topic that is not
+            persistent redelivers nothing.
+    """
+    name = raw.topic_name()
+    single = isinstance(topic, str) and "-partition-" not in name
+    return single and not name.startswith("non-persistent:")
 
 
-#: Tells whether a message, raw or not, has a null value. Before pulsar-client 3.13 it has none: its
-#: letters have empty payloads.
-has_null_value: Callable[[Any], bool] = (
-    methodcaller("has_null_value")
-    if hasattr(_pulsar.Message, "has_null_value")
-    else _has_null_value
+def publish_time(message: Any) -> datetime:
+    """Return when a message, raw or not, was published."""
+    return datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)
+
+
+def message_of(raw: Any, schema: Any, *, letter: bool | None = None) -> pulsar.Message:
+    """Return the message that `pulsar.Consumer.receive` makes from pulsar-client's raw message.
+
+    Args:
+        raw: pulsar-client's raw message.
+        schema: The schema that decodes its value.
+        letter: Whether it came from the retry topic; None: unknown.
+    """
+    message = Message()
+    message._message = raw  # noqa: SLF001
+    message._schema = schema  # noqa: SLF001
+    message.is_letter = letter
+    return message
+
+
+def has_message(reader: Any) -> bool:
+    """Tell whether a reader, or its handle, has more to read. Blocks.
+
+    pulsar-client also answers no if the connection is lost while it asks.
+
+    Raises:
+        pulsar.NotConnected: it is not known, because there is no connection.
+        pulsar.PulsarException: the broker has not answered, or refuses.
+    """
+    if reader.has_message_available():
+        return True
+    if not reader.is_connected():
+        raise pulsar.NotConnected("there is no connection")
+    return bool(reader.has_message_available())  # it may have connected again meanwhile
+
+
+# -- payloads that a schema cannot decode ---------------------------------------------------------
+
+#: These are not the payload's fault. A schema asks the broker for the schema of the writer, and the
+#: broker may not answer.
+_NOT_THE_PAYLOAD = (pulsar.PulsarException, OSError, MemoryError)
+
+_MARK = "_pulsar_retry_undecodable"
+
+
+def _mark(error: Exception) -> None:
+    """Mark an error of a schema if it is the payload's fault. It is still the schema's error."""
+    if not _is_not_the_payload(error):
+        with contextlib.suppress(AttributeError, TypeError):  # a class may refuse attributes
+            setattr(error, _MARK, True)
+
+
+def _is_not_the_payload(error: BaseException) -> bool:
+    """Tell whether *error*, or one that was raised before it, is not the payload's fault.
+
+    If the broker does not answer, pulsar-client decodes without the schema of the writer, and an
+    error of that says nothing about the payload.
+    """
+    chain: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and each not in chain:
+        chain.append(each)
+        each = each.__cause__ or each.__context__
+    return any(isinstance(each, _NOT_THE_PAYLOAD) for each in chain)
+
+
+def undecodable(error: BaseException) -> UndecodableError | None:
+    """Return the error if it says that a payload cannot be decoded; otherwise None."""
+    if isinstance(error, UndecodableError):
+        return error
+    if not getattr(error, _MARK, False):
+        return None
+    text = f"the payload cannot be decoded: {type(error).__qualname__}: {shown(error)}"
+    found = UndecodableError(text)
+    found.__cause__ = error  # it has the traceback
+    return found
+
+
+# -- results of asynchronous functions ------------------------------------------------------------
+
+#: After one of these results a producer never works again and must be replaced.
+PRODUCER_GONE = frozenset(
+    {
+        _pulsar.Result.AlreadyClosed,
+        _pulsar.Result.ProducerFenced,
+        _pulsar.Result.ProducerNotInitialized,
+        _pulsar.Result.TopicTerminated,
+    }
 )
 
 
-def ask_partitions(client: Any, topic: str, answered: Callable[[Any, Any], None]) -> None:
-    """Call *answered* with a result and the partitions of *topic*, on another thread.
+def error_of(result: _pulsar.Result) -> Exception:
+    """Return the exception for *result*."""
+    kind = getattr(_pulsar, result.name, _pulsar.PulsarException)
+    return kind(f"Pulsar error: {result.name}")
 
-    Args:
-        client: pulsar-client's raw client. Before 3.11 it can only block, on a thread made for it.
-        topic: The topic.
-        answered: The function. It must not raise.
+
+def level_of(error: BaseException) -> int:
+    """Return the level of the log for *error*, or its cause: ERROR if it stays until someone acts.
+
+    A terminated topic accepts no message any more, however often publishing is repeated.
     """
-    if hasattr(client, "get_topic_partitions_async"):
-        client.get_topic_partitions_async(topic, answered)
-        return
+    both = (error, error.__cause__)
+    is_final = any(isinstance(each, _pulsar.TopicTerminated) for each in both)
+    return logging.ERROR if is_final else logging.WARNING
 
-    def ask() -> None:
-        try:
-            partitions = client.get_topic_partitions(topic)
-        except pulsar.PulsarException as error:
-            results = pulsar.Result.__members__
-            answered(results.get(type(error).__name__, pulsar.Result.UnknownError), None)
-        else:
-            answered(pulsar.Result.Ok, partitions)
 
-    threading.Thread(target=ask, name="pulsar-retry-partitions", daemon=True).start()
+def waiting_in_python(client: pulsar.Client) -> pulsar.Client:
+    """Have *client* open by an `Opener`, and return it.
+
+    A thread that waits in a blocking function of pulsar-client takes the interpreter's lock ten
+    times a second. If it is a daemon and the interpreter ends meanwhile (before Python 3.14), the
+    thread is ended inside of C++, which aborts the process. Threads of this package open producers
+    of letters, perhaps while the process ends.
+    """
+    client._client = Opener(client._client)  # noqa: SLF001
+    return client
+
+
+class Opener:
+    """pulsar-client's handle of a client, for threads that can block. Thread-safe.
+
+    pulsar-client's blocking functions report only the code of an error. The asynchronous functions
+    of `pulsar.asyncio` report its text too, for example an exception of an authentication plug-in.
+    """
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def create_producer(self, *arguments: Any) -> Any:
+        """Return a raw producer."""
+        return _opened(self._raw.create_producer_async_v2, arguments)
+
+    def create_reader(self, *arguments: Any) -> Any:
+        """Return a raw reader."""
+        return _opened(self._raw.create_reader_async_v2, arguments)
+
+    def subscribe(self, *arguments: Any) -> Any:
+        """Return a raw consumer of one topic."""
+        return _opened(self._raw.subscribe_async_v2, arguments)
+
+    def subscribe_topics(self, *arguments: Any) -> Any:
+        """Return a raw consumer of several topics."""
+        return _opened(self._raw.subscribe_async_v2, arguments)
+
+
+def _opened(open_: Callable[..., None], arguments: tuple[Any, ...]) -> Any:
+    opened: Future[Any] = Future()
+    open_(*arguments, opened.set_result)
+    result = opened.result()
+    if not isinstance(result, _pulsar.Error):
+        return result
+    error = error_of(result.error)
+    raise type(error)(f"{error}: {result.message}" if result.message else str(error))
+
+
+# -- threads --------------------------------------------------------------------------------------
+
+# Its attributes are part of the thread state: a new state does not have `kept`.
+_this = threading.local()
+
+
+def keep_thread_state() -> None:
+    """Keep the interpreter's state of the calling thread, which is a thread of pulsar-client.
+
+    For each call of pulsar-client's threads the interpreter creates a thread state, with a stack
+    that it maps and unmaps, and frees it again. A reference that is never released keeps the state
+    for the next call; receipts of letters then cost a fifth less. When such a thread ends, a few
+    kilobytes remain, for each thread of a client.
+    """
+    if not hasattr(_this, "kept"):
+        _this.kept = True
+        ctypes.pythonapi.PyGILState_Ensure()

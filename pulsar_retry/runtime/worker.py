@@ -16,7 +16,7 @@ import _pulsar
 
 from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.upstream import error_of
 
 _log = logging.getLogger("pulsar_retry")
 

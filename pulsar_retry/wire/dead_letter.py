@@ -72,8 +72,7 @@ class DeadLetter:
             properties = message.properties()
         except UnicodeDecodeError:
             properties = {}
-        null = getattr(message, "has_null_value", bool)()  # pulsar-client before 3.13 cannot tell
-        return cls.read(properties, None if null else message.data())
+        return cls.read(properties, None if message.has_null_value() else message.data())
 
     @classmethod
     def read(cls, properties: Mapping[str, str], payload: bytes | None = None) -> DeadLetter:

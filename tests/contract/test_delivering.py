@@ -12,7 +12,6 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.runtime.upstream import has_null_value
 from support.brokers.contract import (
     EARLIEST,
     SOON,
@@ -26,7 +25,6 @@ from support.brokers.contract import (
     take,
     texts,
 )
-from support.versions import SINCE_3_13
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
@@ -85,12 +83,11 @@ def test_a_message_carries_what_was_published(place: Place) -> None:
         message.event_timestamp(),
         message.topic_name(),
         str(message.message_id()),
-        has_null_value(message),
+        message.has_null_value(),
         message.message_id().batch_index(),
     )
 
 
-@SINCE_3_13
 def test_a_tombstone_has_no_value(place: Place) -> None:
     """A null value is distinguished from an empty value."""
     consumer = place.subscribe()

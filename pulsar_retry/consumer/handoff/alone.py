@@ -22,7 +22,7 @@ import _pulsar
 from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.producers import LetterProducers, Outlet
 from pulsar_retry.consumer.handoff.sender import Build, CallbackSender
-from pulsar_retry.runtime.results import PRODUCER_GONE
+from pulsar_retry.runtime.upstream import PRODUCER_GONE
 
 #: Seconds between two looks at a connection. pulsar-client leaves it closed for at least 0.1 s.
 LOOK = 0.02

@@ -12,7 +12,7 @@ import attrs
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.future import LetterFuture
-from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.upstream import error_of
 
 _OK = _pulsar.Result.Ok
 

@@ -46,10 +46,9 @@ from pulsar_retry.letters.letter import Letter
 from pulsar_retry.native.loading import native
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.dead_letter import LetterProducerOptions
-from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.clock import SYSTEM, Clock, Timer
 from pulsar_retry.runtime.exiting import ending
-from pulsar_retry.runtime.results import PRODUCER_GONE, error_of
-from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.upstream import PRODUCER_GONE, error_of
 
 _log = logging.getLogger("pulsar_retry")
 

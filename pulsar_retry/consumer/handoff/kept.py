@@ -11,8 +11,8 @@ from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.permits import MOST_BYTES
 from pulsar_retry.consumer.source import COME_BACK
 from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
-from pulsar_retry.runtime.results import level_of
-from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.clock import Timer
+from pulsar_retry.runtime.upstream import level_of
 from pulsar_retry.runtime.worker import Worker
 
 _log = logging.getLogger("pulsar_retry")

@@ -10,9 +10,7 @@ import _pulsar
 from pulsar_retry.errors import AlreadySettledError, ConfigError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.native.loading import native
-from pulsar_retry.runtime.raw import whole_of
-from pulsar_retry.runtime.results import error_of
-from pulsar_retry.runtime.upstream import has_null_value
+from pulsar_retry.runtime.upstream import error_of, whole_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -131,7 +129,7 @@ def build_letter(
     """
     if letter.payload is not None:
         builder.content(letter.payload)
-    elif has_null_value(raw):
+    elif raw.has_null_value():
         builder.set_null_value()
     else:
         builder.content(raw.data())

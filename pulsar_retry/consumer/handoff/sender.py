@@ -18,7 +18,7 @@ import _pulsar
 
 from pulsar_retry.consumer.handoff.flight import OUT, Flight
 from pulsar_retry.consumer.handoff.making import deliver_at
-from pulsar_retry.runtime.threads import keep_thread_state
+from pulsar_retry.runtime.upstream import keep_thread_state
 
 _log = logging.getLogger("pulsar_retry")
 

@@ -9,7 +9,7 @@ from typing import Any
 from pulsar_retry.errors import HandlerError, LeaseExpired, WorkerCrashedError, shown
 from pulsar_retry.letters.facts import Facts
 from pulsar_retry.policy.outcomes import Failure, Retry
-from pulsar_retry.runtime.decoding import undecodable
+from pulsar_retry.runtime.upstream import undecodable
 from pulsar_retry.wire.stack import of_handler
 
 #: These exceptions end a program, and in the same way they end a subscription.

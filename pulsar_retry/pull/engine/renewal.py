@@ -41,8 +41,7 @@ class Renewal:
 
     def lost(self) -> None:
         """Record that the connection was lost."""
-        # Releases of pulsar-client before 3.13 cannot be asked.
-        self._is_pending = hasattr(self._raw, "get_last_message_id_async")
+        self._is_pending = True
         self._losses += 1
 
     def is_over(self) -> bool:

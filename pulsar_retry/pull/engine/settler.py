@@ -43,7 +43,7 @@ from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.letters import Letters
 from pulsar_retry.pull.rules.crashes import CrashLoop, crashes_of
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-from pulsar_retry.runtime.raw import raw_of
+from pulsar_retry.runtime.upstream import raw_of
 from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_STAMP, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")

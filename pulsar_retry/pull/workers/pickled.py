@@ -11,8 +11,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.consumer.handoff.writer_schemas import LettersSchema
-from pulsar_retry.runtime.raw import message_of, raw_of
-from pulsar_retry.runtime.upstream import has_null_value
+from pulsar_retry.runtime.upstream import message_of, raw_of
 
 
 @attrs.frozen
@@ -74,7 +73,7 @@ def carried(message: Any) -> PickledMessage:
         schema_version=raw.schema_version(),
         int_schema_version=raw.int_schema_version(),
         producer_name=raw.producer_name(),
-        has_null_value=has_null_value(raw),
+        has_null_value=raw.has_null_value(),
         written=_written(message),
     )
 

@@ -13,7 +13,6 @@ from typing import Any
 import attrs
 
 from pulsar_retry.errors import ConfigError, PayloadError
-from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.payloads import PayloadCodec, stays, value_as_json
 
 #: A JSON merge patch, or the text of one.
@@ -124,7 +123,7 @@ class Patcher:
         Raises:
             PayloadError: the letter cannot be patched.
         """
-        before = None if has_null_value(raw) else raw.data()
+        before = None if raw.has_null_value() else raw.data()
         after = self._patch.patched(before, self._codec_of(raw).schema)
         if after == before:
             return None

@@ -21,7 +21,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.pull.options import LOOP, THREADS, Options
 from pulsar_retry.pull.subscriber import Subscriber
-from pulsar_retry.runtime.raw import message_of
+from pulsar_retry.runtime.upstream import message_of
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.faults import Faults
 from pulsar_retry.testing.memory.message import Builder, Content, Delivered, RawMessage

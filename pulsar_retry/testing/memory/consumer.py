@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import _pulsar
 import pulsar
 
-from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.upstream import error_of
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.memory.guard import QuietLock
 from pulsar_retry.testing.memory.later import later

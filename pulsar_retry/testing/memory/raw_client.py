@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import _pulsar
 
-from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.upstream import error_of
 from pulsar_retry.testing.memory.consumer import RawConsumer
 from pulsar_retry.testing.memory.later import later
 from pulsar_retry.testing.memory.producer import RawProducer

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import _pulsar
 import attrs
 
-from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.upstream import error_of
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.memory.guard import QuietLock
 from pulsar_retry.testing.memory.message import Content, MemoryEntry, RawMessage, StoredMessage

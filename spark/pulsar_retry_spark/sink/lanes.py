@@ -14,7 +14,7 @@ from zlib import crc32
 
 import pulsar
 
-from pulsar_retry.runtime.threads import keep_thread_state
+from pulsar_retry.runtime.upstream import keep_thread_state
 from pulsar_retry_spark.options import Batching, SinkOptions
 from pulsar_retry_spark.receipts import Receipts, refused
 

@@ -12,7 +12,7 @@ import _pulsar
 import attrs
 import pulsar
 
-from pulsar_retry.runtime.raw import has_message
+from pulsar_retry.runtime.upstream import has_message
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.positions import END, MessagePosition
 from pulsar_retry_spark.source.reading import Piece, messages

@@ -12,7 +12,7 @@ import pulsar
 import pyarrow as pa
 
 from pulsar_retry.native.loading import native_rows
-from pulsar_retry.runtime.raw import has_message
+from pulsar_retry.runtime.upstream import has_message
 from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.connection import ClusterConnection

@@ -15,7 +15,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.policy.backoff import Exponential
-from pulsar_retry.runtime.raw import has_message
+from pulsar_retry.runtime.upstream import has_message
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.patience import last_message_id
 from pulsar_retry_spark.source.positions import MessagePosition

@@ -8,9 +8,6 @@ import pulsar
 
 import pulsar_retry as pr
 from support.reading import FROM_START, SOON, SUBSCRIPTION
-from support.versions import SINCE_3_13
-
-pytestmark = SINCE_3_13
 
 
 def attempts(message: pulsar.Message) -> int:

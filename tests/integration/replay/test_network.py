@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_retry.replay import Cluster, Subscription, seek
 from pulsar_retry.replay.seeking import republishing
-from pulsar_retry.runtime.raw import has_message
+from pulsar_retry.runtime.upstream import has_message
 from support.reading import SUBSCRIPTION
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.runtime.clock import SYSTEM
-from pulsar_retry.runtime.raw import position_of
+from pulsar_retry.runtime.upstream import position_of
 
 
 def message_id(entry: int, *, ledger: int = 1, batch: int = -1) -> pulsar.MessageId:

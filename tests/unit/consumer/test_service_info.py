@@ -11,9 +11,6 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.versions import SINCE_3_13
-
-pytestmark = SINCE_3_13
 
 FIRST, SECOND = (f"pulsar://127.0.0.1:{port}" for port in (1, 2))
 _Base: Any = getattr(pulsar, "ServiceInfoProvider", object)

@@ -11,8 +11,8 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.pull.puller import Puller
-from pulsar_retry.runtime.raw import raw_of
-from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.clock import Timer
+from pulsar_retry.runtime.upstream import raw_of
 from pulsar_retry.runtime.worker import Worker
 from pulsar_retry.testing import MemoryBroker
 

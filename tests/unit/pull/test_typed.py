@@ -20,8 +20,7 @@ import pulsar_retry as pr
 from pulsar_retry.consumer.handoff.writer_schemas import LettersSchema
 from pulsar_retry.pull.typed import of_message
 from pulsar_retry.pull.workers.pickled import Writers, carried, restored
-from pulsar_retry.runtime.decoding import undecodable
-from pulsar_retry.runtime.raw import message_of
+from pulsar_retry.runtime.upstream import message_of, undecodable
 from pulsar_retry.testing import MemoryBroker
 from pulsar_retry.testing.memory.message import Content, RawMessage, StoredMessage
 from support.pull.handling import SOON

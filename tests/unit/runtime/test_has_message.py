@@ -6,7 +6,7 @@ import attrs
 import pulsar
 import pytest
 
-from pulsar_retry.runtime.raw import has_message
+from pulsar_retry.runtime.upstream import has_message
 
 
 @attrs.define

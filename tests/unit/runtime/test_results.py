@@ -5,13 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import _pulsar
 import pytest
 
 PROGRAM = """
 import os, socket, threading, time
 import pulsar
-from pulsar_retry.runtime.results import waiting_in_python
+from pulsar_retry.runtime.upstream import waiting_in_python
 
 server = socket.create_server(("127.0.0.1", 0))  # it answers nothing
 url = f"pulsar://127.0.0.1:{server.getsockname()[1]}"
@@ -28,10 +27,6 @@ print("ended")
 """
 
 
-@pytest.mark.skipif(
-    not hasattr(_pulsar.Client, "create_producer_async_v2"),
-    reason="skipped, because this pulsar-client waits in C++",
-)
 @pytest.mark.parametrize("kind", ["producer", "consumer", "topics"])
 def test_a_process_that_ends_meanwhile(kind):
     """It ends with 0, and is not aborted."""

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_retry.runtime import timer as module
-from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime import clock as module
+from pulsar_retry.runtime.clock import Clock, Timer
 from support.waiting import eventually
 
 

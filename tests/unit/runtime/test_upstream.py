@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import _pulsar
 import pulsar
@@ -17,7 +15,6 @@ import pytest
 
 import pulsar_retry
 from pulsar_retry.runtime import upstream
-from support.versions import SINCE_3_13
 
 PACKAGE = Path(pulsar_retry.__file__).parent
 TEXT = "\n".join(each.read_text(encoding="utf-8") for each in PACKAGE.rglob("*.py"))
@@ -27,8 +24,7 @@ LISTS = (
     (pulsar, upstream.BLOCKING),
     (pulsar.schema, upstream.OF_SCHEMAS),
     (_pulsar, upstream.RAW),
-    pytest.param(pulsar.asyncio, upstream.OF_ASYNCIO, marks=SINCE_3_13),
-    pytest.param(_pulsar, upstream.RAW_OF_ASYNCIO, marks=SINCE_3_13),
+    (pulsar.asyncio, upstream.OF_ASYNCIO),
 )
 
 
@@ -117,29 +113,3 @@ def test_every_private_name_of_pulsar_client_is_listed() -> None:
     of_python = {"_at_fork_reinit"}  # the standard library itself uses it
     assert used - own - listed - of_python == set()
     assert {"_consumer", "_message", "_msg_id", "_producer"} <= listed
-
-
-class OldClient:
-    """The raw client of pulsar-client 3.9."""
-
-    def get_topic_partitions(self, topic: str) -> list[str]:
-        """Know one topic."""
-        if topic != "orders":
-            raise pulsar.TopicNotFound("no such topic")
-        return [topic]
-
-
-@pytest.mark.parametrize(
-    ("topic", "result"),
-    [("orders", (pulsar.Result.Ok, ["orders"])), ("teas", (pulsar.Result.TopicNotFound, None))],
-)
-def test_an_old_pulsar_client_is_asked_for_partitions(topic: str, result: Any) -> None:
-    """On a thread; the answer is as from a newer one."""
-    answer: Future[Any] = Future()
-    upstream.ask_partitions(OldClient(), topic, lambda *each: answer.set_result(each))
-    assert result == answer.result(60)
-
-
-def test_a_message_of_an_old_pulsar_client_has_no_null_value() -> None:
-    """It cannot tell; its letters have an empty payload."""
-    assert not upstream._has_null_value(object())

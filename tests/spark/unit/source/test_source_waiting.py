@@ -12,7 +12,7 @@ import attrs
 import pulsar
 import pytest
 
-from pulsar_retry.runtime.raw import has_message
+from pulsar_retry.runtime.upstream import has_message
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source import patience as source_patience
 from pulsar_retry_spark.source import reading
