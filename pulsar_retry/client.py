@@ -14,8 +14,6 @@ from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.checks import Duration, positive, seconds, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.delivery import Delivery
-from pulsar_retry.pull.letters import Letters
 from pulsar_retry.pull.options import (
     Options,
     Redelivery,
@@ -24,11 +22,8 @@ from pulsar_retry.pull.options import (
     effective,
     with_handler,
 )
-from pulsar_retry.pull.puller import Puller
-from pulsar_retry.pull.rules.breaker import Breaker
-from pulsar_retry.pull.rules.flow import FlowControl
-from pulsar_retry.pull.rules.lanes import Lanes
-from pulsar_retry.pull.rules.lease import Lease
+from pulsar_retry.pull.puller import Delivery, Puller
+from pulsar_retry.pull.settings import Breaker, FlowControl, Lanes, Lease, Letters
 from pulsar_retry.pull.subscriber import Subscriber
 
 #: What a handler takes, if it is not the message.

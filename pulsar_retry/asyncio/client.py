@@ -19,7 +19,7 @@ from pulsar_retry.asyncio.signatures import taking
 from pulsar_retry.asyncio.subscriber import Subscriber
 from pulsar_retry.consumer.arguments import SubscribeArguments
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.pull.delivery import hand_back_all
+from pulsar_retry.pull.puller import hand_back_all
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.upstream import Opener
 

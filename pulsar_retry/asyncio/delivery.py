@@ -7,7 +7,7 @@ from typing import Any
 from pulsar_retry.asyncio.bridge import Pool
 from pulsar_retry.asyncio.failing import translating_errors
 from pulsar_retry.asyncio.signatures import taking
-from pulsar_retry.pull import delivery as threaded
+from pulsar_retry.pull import puller as threaded
 
 
 class Delivery:

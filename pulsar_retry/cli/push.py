@@ -25,7 +25,7 @@ from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.explain import SCHEDULE_SETTINGS
 from pulsar_retry.policy.retry import RetryPolicy, policy_of_texts
-from pulsar_retry.pull.rules.breaker import Breaker
+from pulsar_retry.pull.settings import Breaker
 from pulsar_retry.wire.names import Naming
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def _serve(options: SimpleNamespace) -> None:
 def _dispatcher(
     client: Any, options: SimpleNamespace, account: ServiceAccount | None
 ) -> Dispatcher:
-    from pulsar_retry.pull.letters import Letters  # noqa: PLC0415 - likewise
+    from pulsar_retry.pull.settings import Letters  # noqa: PLC0415 - likewise
     from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
     from pulsar_retry.push.form import Connections, Form  # noqa: PLC0415 - likewise
     from pulsar_retry.push.http import make_room_for  # noqa: PLC0415 - likewise

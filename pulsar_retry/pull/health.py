@@ -9,7 +9,7 @@ import attrs
 
 from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.engine.supervisor import Supervisor
-from pulsar_retry.pull.rules.flow import FlowControl
+from pulsar_retry.pull.settings import FlowControl
 
 #: See `Health.state`.
 HealthState = Literal["new", "starting", "running", "degraded", "stopping", "stopped", "failed"]

@@ -11,24 +11,33 @@ the rest.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import logging
+import math
 import threading
 from collections import deque
+from collections.abc import Hashable, Iterable
 from typing import Any, cast
 
 import attrs
 import pulsar
 
 from pulsar_retry.consumer.client import Client
-from pulsar_retry.errors import AlreadySettledError, ConfigError, LeaseExpired
-from pulsar_retry.policy.checks import Duration
+from pulsar_retry.consumer.handoff.making import checked_error
+from pulsar_retry.errors import (
+    AlreadySettledError,
+    ConfigError,
+    LeaseExpired,
+    PulsarRetryError,
+)
+from pulsar_retry.policy.checks import Duration, seconds
+from pulsar_retry.policy.outcomes import Reject, Retry
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.delivery import Delivery, Pulled, hand_back_all
 from pulsar_retry.pull.engine.hand import Hand, Held
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.opening import open_subscription
 from pulsar_retry.pull.options import Options
-from pulsar_retry.pull.rules.lease import LeaseClock
+from pulsar_retry.pull.settings import Lease
 from pulsar_retry.runtime.upstream import error_of
 from pulsar_retry.runtime.worker import Worker
 
@@ -45,6 +54,201 @@ _LOOK = 0.2
 
 #: Seconds after which leases are checked again if no thread could be started for that.
 _AGAIN = 1.0
+
+
+@attrs.define(eq=False)
+class Pulled:
+    """A pulled message in hand, as the puller keeps it.
+
+    Attributes:
+        held: The message.
+        policy: The retry policy of the pull.
+        is_settled: Whether the caller has settled the message.
+    """
+
+    held: Held
+    policy: RetryPolicy
+    is_settled: bool = False
+
+    def __str__(self) -> str:
+        return f"the delivery of {self.held.message.message_id()}"
+
+
+class Delivery:
+    """A message that `Client.pull` returned. Its caller settles it once. Thread-safe.
+
+    Each of `ack`, `nack`, `dead_letter` and `hand_back` settles the message. A second call raises
+    `AlreadySettledError`. A call after the end of the lease raises `LeaseExpired`, because the
+    message is already being redelivered. With ``late="ignore"`` in the lease, such a late call does
+    nothing.
+
+    Attributes:
+        message: The `pulsar.Message`.
+        attempt: The number of this attempt, 1 for the first (Pub/Sub's ``delivery_attempt``).
+    """
+
+    def __init__(self, puller: Puller, pulled: Pulled, attempt: int) -> None:
+        self.message = pulled.held.message
+        self.attempt = attempt
+        self._puller, self._pulled = puller, pulled
+
+    def __repr__(self) -> str:
+        return f"<Delivery of {self.message.message_id()}, attempt {self.attempt}>"
+
+    def ack(self) -> None:
+        """Acknowledge the message.
+
+        Raises:
+            AlreadySettledError: the message was settled before.
+            LeaseExpired: the lease is over; the message is delivered again.
+            pulsar.PulsarException: the consumer is closed.
+        """
+        self._puller.acknowledge(self._pulled)
+
+    def nack(
+        self,
+        *,
+        delay: Duration | None = None,
+        level: int | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        """Have the message delivered again, or dead-lettered if this was its last attempt.
+
+        Without any argument, the backoff of the policy sets the delay.
+
+        Args:
+            delay: Seconds or a timedelta until the next attempt, up to 864 000 s.
+            level: A delay level, counted from 1, in place of *delay*.
+            error: What went wrong. If neither *delay* nor *level* is given, the policy judges this
+                error by its lists of errors, as if a handler had raised it.
+
+        Raises:
+            AlreadySettledError: the message was settled before.
+            LeaseExpired: the lease is over; the message is delivered again anyway.
+            ConfigError: an argument is invalid.
+            SettleError: the letter was not published; the message itself is redelivered.
+        """
+        outcome: Exception = Retry(delay, level)
+        checked_error(error)
+        if error is not None and delay is None and level is None:
+            outcome = error
+        elif error is not None:
+            outcome.__cause__ = error
+        self._puller.fail(self._pulled, outcome)
+
+    def dead_letter(self, reason: str = "rejected", *, error: Exception | None = None) -> None:
+        """Move the message to the dead-letter topic now.
+
+        Args:
+            reason: A short, stable name for the problem.
+            error: The error behind it, if there is one.
+
+        Raises:
+            AlreadySettledError: the message was settled before.
+            LeaseExpired: the lease is over; the message is delivered again.
+            ConfigError: an argument is invalid.
+            SettleError: the letter was not published; the message itself is redelivered.
+        """
+        outcome = Reject(reason)
+        outcome.__cause__ = checked_error(error)
+        self._puller.fail(self._pulled, outcome)
+
+    def modify(self, seconds: Duration) -> None:
+        """Set the end of the lease to *seconds* from now (Pub/Sub's ``modify_ack_deadline``).
+
+        Args:
+            seconds: Seconds or a timedelta, up to the lease's ``max_total``. 0 ends the lease at
+                once, which is a failed attempt. All leases of a delivery together last at most
+                ``max_total``.
+
+        Raises:
+            AlreadySettledError: the message was settled before.
+            LeaseExpired: the lease is over.
+            ConfigError: *seconds* is not a duration, or is longer than ``max_total``.
+        """
+        self._puller.modify(self._pulled, seconds)
+
+    def hand_back(self) -> None:
+        """Have the message delivered again at once; this does not count as an attempt.
+
+        Raises:
+            AlreadySettledError: the message was settled before.
+            LeaseExpired: the lease is over; the message is delivered again anyway.
+        """
+        self._puller.hand_back(self._pulled)
+
+
+def hand_back_all(deliveries: Iterable[Delivery]) -> None:
+    """Have deliveries that nobody gets redelivered at once."""
+    for delivery in deliveries:
+        with contextlib.suppress(pulsar.PulsarException, PulsarRetryError):
+            delivery.hand_back()
+
+
+class LeaseClock:
+    """Knows when each pulled delivery expires. The caller passes the time, in seconds of a clock.
+
+    No lease ends later than `Lease.max_total` after its begin.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._longest = lease.max_total
+        self._terms: dict[Hashable, tuple[float, float]] = {}  # when each begins and ends
+        self._heap: list[tuple[float, int, Hashable]] = []
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+    def begin(self, key: Hashable, now: float, duration: Duration) -> None:
+        """Start the lease of a delivery, which ends in *duration* seconds.
+
+        Raises:
+            ConfigError: see `modify`.
+        """
+        self._terms[key] = now, math.inf
+        self.modify(key, now, duration)
+
+    def modify(self, key: Hashable, now: float, duration: Duration) -> bool:
+        """Set the end of a lease to *duration* seconds from *now*; 0 ends it at once.
+
+        Returns:
+            Whether the lease had not expired yet.
+
+        Raises:
+            ConfigError: *duration* is not a duration, or is longer than ``max_total``.
+        """
+        wanted = seconds("seconds", duration, maximum=self._longest)
+        began, deadline = self._terms.get(key, (0.0, -math.inf))
+        if deadline <= now:
+            return False
+        deadline = min(now + wanted, began + self._longest)
+        self._terms[key] = began, deadline
+        self._number += 1  # a tie-break: keys may not be comparable
+        heapq.heappush(self._heap, (deadline, self._number, key))
+        return True
+
+    def end(self, key: Hashable, now: float) -> bool:
+        """End the lease of a settled delivery; tell whether it had not expired."""
+        _, deadline = self._terms.get(key, (0.0, -math.inf))
+        if deadline <= now:
+            return False
+        del self._terms[key]
+        return True
+
+    def expired(self, now: float) -> list[Hashable]:
+        """Return and forget the deliveries that have expired."""
+        gone = []
+        while self._heap and self._heap[0][0] <= now:
+            deadline, _, key = heapq.heappop(self._heap)
+            if key in self._terms and self._terms[key][1] == deadline:  # else settled, or modified
+                del self._terms[key]
+                gone.append(key)
+        return gone
+
+    def next_due(self) -> float:
+        """Return the earliest time at which `expired` may have something to do; inf if never."""
+        return self._heap[0][0] if self._heap else math.inf
 
 
 @attrs.define(eq=False)
@@ -202,22 +406,22 @@ class Puller:
         pulled = Pulled(Held(message, 0, None), policy)
         with self._lock:
             self._clock.begin(pulled, self._now(), deadline)
-        return Delivery(self, pulled, settler.attempt(pulled.work))
+        return Delivery(self, pulled, settler.attempt(pulled.held))
 
-    # -- settling (`DeliverySettler`) -------------------------------------------------------------
+    # -- settling, for `Delivery` ------------------------------------------------------------------
 
     def acknowledge(self, pulled: Pulled) -> None:
         """Acknowledge a message."""
         if (settler := self._ended(pulled)) is not None:
-            settler.consumer.acknowledge(pulled.work.message)
+            settler.consumer.acknowledge(pulled.held.message)
 
     def fail(self, pulled: Pulled, error: Exception) -> None:
         """Do what the policy of the pull decides about *error*, and wait until it is done."""
         if (settler := self._ended(pulled)) is not None:
             try:
-                future = settler.act_on_failure(pulled.work, error, pulled.policy)
+                future = settler.act_on_failure(pulled.held, error, pulled.policy)
             except Exception as trouble:
-                settler.come_back(pulled.work, trouble)
+                settler.come_back(pulled.held, trouble)
                 raise
             if future is not None:
                 future.result()
@@ -233,7 +437,7 @@ class Puller:
     def hand_back(self, pulled: Pulled) -> None:
         """Have a message delivered again at once; this does not count as an attempt."""
         if (settler := self._ended(pulled)) is not None:
-            settler.handle.ask_back(pulled.work.message)
+            settler.handle.ask_back(pulled.held.message)
 
     def _ended(self, pulled: Pulled) -> Settler | None:
         """End a delivery; return its settler, or None if it is too late and that is ignored."""
@@ -242,7 +446,7 @@ class Puller:
             if not self._clock.end(pulled, self._now()):
                 self._too_late(pulled)
                 return None
-            pulled.settled = True
+            pulled.is_settled = True
             self._used_at = self._now()
             self._check_later()
             return self._settler
@@ -318,7 +522,7 @@ class Puller:
                 self._check_later()
         for pulled in gone:
             error = LeaseExpired(f"{pulled} was not settled before its lease expired")
-            settler.settle_failure(pulled.work, error, pulled.policy)
+            settler.settle_failure(pulled.held, error, pulled.policy)
         if closes:
             settler.consumer.close()
 
@@ -334,5 +538,5 @@ def _consumer_arguments(options: Options) -> dict[str, Any]:
 
 
 def _check_open(pulled: Pulled) -> None:
-    if pulled.settled:
+    if pulled.is_settled:
         raise AlreadySettledError(f"{pulled} was settled before")

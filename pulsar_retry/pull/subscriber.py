@@ -20,9 +20,9 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.closing import close_in_time
 from pulsar_retry.pull.course import Course
 from pulsar_retry.pull.crew import Crew
-from pulsar_retry.pull.engine.breaker_gate import BreakerGate
+from pulsar_retry.pull.engine.breaker import BreakerGate
 from pulsar_retry.pull.engine.hand import Hand
-from pulsar_retry.pull.engine.ordered import OrderedLanes
+from pulsar_retry.pull.engine.lanes import OrderedLanes
 from pulsar_retry.pull.engine.probe import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT
 from pulsar_retry.pull.engine.receiver import Receiver
 from pulsar_retry.pull.engine.settler import Counts, Settler

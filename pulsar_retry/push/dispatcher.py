@@ -18,21 +18,16 @@ from pulsar_retry.policy.checks import Duration, seconds, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.settler import LETTERS, NACK
-from pulsar_retry.pull.letters import Letters
 from pulsar_retry.pull.options import LOOP, Redelivery, checked_options, effective
 from pulsar_retry.pull.report import Report, StopMode
-from pulsar_retry.pull.rules.breaker import Breaker
-from pulsar_retry.pull.rules.flow import RESUME, FlowControl
-from pulsar_retry.pull.rules.lanes import Lanes
-from pulsar_retry.pull.rules.lease import Lease
-from pulsar_retry.pull.rules.rate import RateLimit
+from pulsar_retry.pull.settings import RESUME, Breaker, FlowControl, Lanes, Lease, Letters
 from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.push.body import names_of_letters
 from pulsar_retry.push.body import subscription_name as default_name
 from pulsar_retry.push.endpoint import PushEndpoint
 from pulsar_retry.push.form import Connections, Form, of_kind
 from pulsar_retry.push.http import ACKS, Poster, room_for
-from pulsar_retry.push.pacing import EXPONENTIAL_UP_TO, Pace, Pacer, Window, in_hand
+from pulsar_retry.push.pacing import EXPONENTIAL_UP_TO, Pace, Pacer, RateLimit, Window, in_hand
 from pulsar_retry.push.pusher import Pusher
 from pulsar_retry.runtime.exiting import closes
 

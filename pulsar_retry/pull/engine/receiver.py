@@ -16,9 +16,9 @@ from typing import Any
 import pulsar
 
 from pulsar_retry.pull.engine.admission import AdmissionControl
-from pulsar_retry.pull.engine.breaker_gate import CANDIDATES, BreakerGate
+from pulsar_retry.pull.engine.breaker import CANDIDATES, BreakerGate
 from pulsar_retry.pull.engine.hand import Hand, Held
-from pulsar_retry.pull.engine.ordered import OrderedLanes
+from pulsar_retry.pull.engine.lanes import OrderedLanes
 from pulsar_retry.pull.engine.probe import (
     ENOUGH_ERRORS,
     FATAL,
@@ -29,8 +29,7 @@ from pulsar_retry.pull.engine.probe import (
 )
 from pulsar_retry.pull.engine.renewal import Renewal
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.rules.flow import FlowControl, FlowGate
-from pulsar_retry.pull.rules.lease import Lease
+from pulsar_retry.pull.settings import PAUSE, RESUME, FlowControl, Lease
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 _log = logging.getLogger("pulsar_retry")
@@ -75,6 +74,20 @@ _PAUSED = "paused"
 
 #: Seconds after which more workers are woken if one worker has not finished.
 _WAKE_MORE_AFTER = 0.005
+
+
+class FlowGate:
+    """Closes when the load reaches 1.0, and opens again when it is below 0.8."""
+
+    def __init__(self, limits: FlowControl) -> None:
+        self._limits = limits
+        self._paused = False
+
+    def is_open(self, messages: int, size: int) -> bool:
+        """Tell whether one more message may be received while this much is in hand."""
+        load = self._limits.load(messages, size)
+        self._paused = load >= (RESUME if self._paused else PAUSE)
+        return not self._paused
 
 
 class Receiver:

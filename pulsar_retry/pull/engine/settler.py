@@ -36,12 +36,11 @@ from pulsar_retry.policy.outcomes import (
     Stop,
 )
 from pulsar_retry.policy.retry import RetryPolicy, decide
-from pulsar_retry.pull.engine.breaker_gate import BreakerGate
-from pulsar_retry.pull.engine.ending import ending, failure_of
+from pulsar_retry.pull.engine.breaker import BreakerGate
+from pulsar_retry.pull.engine.ending import CrashLoop, crashes_of, ending, failure_of
 from pulsar_retry.pull.engine.hand import Hand, Held, Item, Slot
-from pulsar_retry.pull.engine.ordered import OrderedLanes
-from pulsar_retry.pull.letters import Letters
-from pulsar_retry.pull.rules.crashes import CrashLoop, crashes_of
+from pulsar_retry.pull.engine.lanes import OrderedLanes
+from pulsar_retry.pull.settings import Letters
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.upstream import raw_of
 from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_STAMP, reconsume_times

@@ -10,7 +10,7 @@ from typing import Protocol
 from pulsar_retry.errors import WorkersLostError
 from pulsar_retry.pull.engine.hand import Hand, Held, Slot
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.rules.lease import Lease
+from pulsar_retry.pull.settings import Lease
 
 _log = logging.getLogger("pulsar_retry")
 

@@ -23,9 +23,8 @@ from pulsar_retry.consumer.handoff.writer_schemas import letters_schema
 from pulsar_retry.errors import ConfigError, WorkerCrashedError, shown
 from pulsar_retry.letters.facts import Facts
 from pulsar_retry.policy.outcomes import Defer, outcome_of
-from pulsar_retry.pull.engine.ending import ENDS, Ending, ending, failed_with
+from pulsar_retry.pull.engine.ending import ENDS, Ending, check_crashes, ending, failed_with
 from pulsar_retry.pull.engine.hand import Slot
-from pulsar_retry.pull.rules.crashes import check_crashes
 from pulsar_retry.pull.typed import of_message
 from pulsar_retry.pull.workers.pickled import Writers, carried, restored
 from pulsar_retry.pull.workers.pickled_errors import PickledError, pickled_error, restored_error

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import pulsar_retry as pr
-from pulsar_retry.pull.rules.breaker import (
+from pulsar_retry.pull.engine.breaker import (
     CLOSES_AFTER,
     ENOUGH,
     LONGEST_PAUSE,

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.pull.rules.flow import PAUSE, RESUME, FlowGate
+from pulsar_retry.pull.engine.receiver import FlowGate
+from pulsar_retry.pull.settings import PAUSE, RESUME
 
 
 def test_the_load_is_the_larger_part() -> None:

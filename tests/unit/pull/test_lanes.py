@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.pull.rules.lanes import LaneTable
+from pulsar_retry.pull.engine.lanes import LaneTable
 
 
 def table(**keys: int) -> LaneTable[str]:

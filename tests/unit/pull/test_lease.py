@@ -7,7 +7,7 @@ import math
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.pull.rules.lease import LeaseClock
+from pulsar_retry.pull.puller import LeaseClock
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import pytest
 
 from pulsar_retry.pull.engine.hand import Hand, Slot
 from pulsar_retry.pull.engine.receiver import Receiver
-from pulsar_retry.pull.rules.flow import FlowControl
-from pulsar_retry.pull.rules.lease import Lease
+from pulsar_retry.pull.settings import FlowControl, Lease
 
 
 class Queue:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.pull.engine.admission import Outlook
-from pulsar_retry.pull.rules.rate import CATCH_UP, RateLimit
-from pulsar_retry.push.pacing import Pacer, Ticket, Window
+from pulsar_retry.push.pacing import CATCH_UP, Pacer, RateLimit, Ticket, Window
 
 
 class Clock:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.pull.rules.rate import CATCH_UP, RateLimit
+from pulsar_retry.push.pacing import CATCH_UP, RateLimit
 
 rates = st.floats(0.1, 10_000)
 pauses = st.lists(st.floats(0, 2), min_size=1, max_size=200)

@@ -1,1 +1,0 @@
-"""The rules that a subscriber follows. Pure: without a client and without threads."""

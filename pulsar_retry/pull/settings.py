@@ -1,0 +1,192 @@
+"""What can be set for a subscriber, in values that are checked when they are made. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import attrs
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.backoff import Levels, levels_of
+from pulsar_retry.policy.checks import Duration, one_of, positive, whole
+from pulsar_retry.wire.envelope import Redact
+from pulsar_retry.wire.names import Naming, NamingLike
+
+#: Receiving pauses at this load. This number and the next one are those of python-pubsub.
+PAUSE = 1.0
+#: Receiving continues below this load.
+RESUME = 0.8
+
+#: How many messages are fetched ahead at most, unless the user says a number.
+_MOST_FETCHED = 200
+
+
+def _max_messages(value: int) -> int:
+    return whole("max_messages", value)
+
+
+def _max_bytes(value: int) -> int:
+    return whole("max_bytes", value)
+
+
+def _prefetch(value: int | None) -> int | None:
+    return None if value is None else whole("prefetch", value)
+
+
+@attrs.frozen
+class FlowControl:
+    """How much a subscriber has in hand at most.
+
+    A message is in hand from its receipt until it is settled: while it waits for a worker, is
+    handled, or its letter is being published. One message may exceed the byte limit; the message
+    limit is never exceeded. Messages in lanes have a limit of their own (`Lanes`).
+
+    Attributes:
+        max_messages: The limit in messages.
+        max_bytes: The limit in bytes of payload.
+        prefetch: How many messages pulsar-client fetches ahead (its ``receiver_queue_size``), in
+            addition to those in hand. A small number leaves more to other consumers. None: as many
+            as *max_messages*, at most 200.
+    """
+
+    max_messages: int = attrs.field(default=1000, converter=_max_messages)
+    max_bytes: int = attrs.field(default=100 << 20, converter=_max_bytes)
+    prefetch: int | None = attrs.field(default=None, kw_only=True, converter=_prefetch)
+
+    @property
+    def fetched_ahead(self) -> int:
+        """How many messages are fetched ahead."""
+        return min(_MOST_FETCHED, self.max_messages) if self.prefetch is None else self.prefetch
+
+    def load(self, messages: int, size: int) -> float:
+        """Return how much of the limits is used: the larger of the two ratios, 1.0 at a limit."""
+        return max(messages / self.max_messages, size / self.max_bytes)
+
+
+Late = Literal["refuse", "ignore"]
+
+
+def _max_total(value: Duration) -> float:
+    return math.inf if value == math.inf else positive("max_total", value)
+
+
+def _max_abandoned(value: int | None) -> int | None:
+    return None if value is None else whole("max_abandoned", value)
+
+
+def _late(value: Late) -> Late:
+    one_of("late", value, ("refuse", "ignore"))
+    return value
+
+
+@attrs.frozen(kw_only=True)
+class Lease:
+    """How long a delivery may be in hand. After that it expires, and the message comes back.
+
+    An expired delivery counts as a failed attempt (`LeaseExpired`), as in Pub/Sub.
+
+    Attributes:
+        max_total: Seconds, or a timedelta, from the call of the handler or the pull; math.inf for
+            no limit.
+        late: What happens to a settlement after the end of the lease. ``"refuse"`` raises
+            `LeaseExpired`, or logs it if a handler returns late. ``"ignore"`` does nothing.
+        max_abandoned: How many handlers may run on after their lease. A thread cannot be ended, nor
+            a coroutine that ignores its cancellation. Such handlers are left alone, and other
+            workers take their places. One more than this ends the subscription
+            (`WorkersLostError`). None means 32, or the subscriber's ``concurrency`` if that is
+            more.
+    """
+
+    max_total: float = attrs.field(default=3600.0, converter=_max_total)
+    late: Late = attrs.field(default="refuse", converter=_late)
+    max_abandoned: int | None = attrs.field(default=None, converter=_max_abandoned)
+
+
+def _max_parked(value: int) -> int:
+    return whole("max_parked", value)
+
+
+@attrs.frozen(kw_only=True)
+class Lanes:
+    """How an ordered subscription retries: the key of a failed message is parked, other keys go on.
+
+    The failed message is retried in place, before any later message of its key. Its attempts are
+    counted in memory: after a crash or a stop the count starts anew for what was in a lane.
+
+    Attributes:
+        max_parked: How many messages may wait in parked lanes: the failed ones, and those behind
+            them. On Key_Shared they do not count for the message limit of flow control, so that
+            other keys go on; their bytes do count. When there are so many, nothing more is
+            received, and the subscriber's health says so.
+    """
+
+    max_parked: int = attrs.field(default=1000, converter=_max_parked)
+
+
+def _hold(value: Duration) -> float:
+    return math.inf if value == math.inf else positive("hold", value)
+
+
+@attrs.frozen(kw_only=True)
+class Breaker:
+    """Keeps the messages of an outage out of the dead-letter topic. On by default.
+
+    It opens when nearly everything fails: since the last success, ten different messages have
+    failed here for the first time, and less than a tenth of the last 50 messages have succeeded.
+    So retries of messages that are known to fail do not open it, nor do failures among successes.
+
+    While it is open, one message at a time is tried, after 1 s, 2 s, up to 30 s. A failure uses up
+    no attempt. When one has succeeded, two may be handled at a time, then four, and so on, until
+    one fails. The breaker closes when sixteen of the last 50 that were tried have succeeded. What
+    `Reject`, `Drop`, `Defer` or a list of errors in the policy decides happens at once, and counts
+    as neither.
+
+    Attributes:
+        hold: Seconds or a timedelta; math.inf for ever. When the breaker has been open for so long,
+            failures use up attempts again. So a topic that has nothing but bad messages drains
+            slowly into the dead-letter topic.
+    """
+
+    hold: float = attrs.field(default=900.0, converter=_hold)
+
+
+def _naming(value: NamingLike) -> Naming:
+    return Naming.of(value)
+
+
+@attrs.frozen(kw_only=True)
+class Letters:
+    """How the letters of a subscription are named and written.
+
+    Attributes:
+        naming: The rules for the names of letters' topics that no policy names.
+        pubsub_attributes: Whether letters also have the attributes that Pub/Sub adds to dead
+            letters: ``CloudPubSubDeadLetterSource…``. They are always read.
+        redact: A function that is called with ``reason``, ``message`` or ``traceback``, and the
+            text of it, before a letter takes the text out of the process. It returns the text to
+            publish, or None.
+        letter_send_timeout: Seconds, or a timedelta. A letter without a receipt after this time has
+            failed.
+        delay_levels: The table of the consumer's delay levels, such as ``"1s 10s 1m"``.
+        letter_encryption_key: The name of the key that encrypts letters. With a key reader, either
+            this or *plain_letters* is required (`Client.subscribe`).
+        plain_letters: Publish letters unencrypted, although messages are decrypted.
+
+    Raises:
+        ConfigError: *naming*, *redact* or *delay_levels* is invalid. The other values are checked
+            where they are used.
+    """
+
+    naming: Naming = attrs.field(default=Naming.PULSAR, converter=_naming)
+    pubsub_attributes: bool = False
+    redact: Redact | None = attrs.field(default=None)
+    letter_send_timeout: Duration = 30.0
+    delay_levels: Levels = attrs.field(default=Levels(), converter=levels_of)
+    letter_encryption_key: str | None = None
+    plain_letters: bool = False
+
+    @redact.validator
+    def _callable(self, _attribute: object, value: object) -> None:
+        if value is not None and not callable(value):
+            raise ConfigError.bad("redact", value, "a function of a name and a text, or None")
