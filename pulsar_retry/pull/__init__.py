@@ -1,7 +1,7 @@
 """The managed subscriber and the synchronous pull, both built on the consumer.
 
-The modules in `rules` are pure: the caller passes the time, and they use neither threads nor a
-broker. `engine` has the threads and the state of a subscriber, and `workers` calls the handlers.
+`settings` has what can be set. `engine` has the threads and the state of a subscriber, and
+`workers` calls the handlers.
 """
 
 from pulsar_retry import _lazy

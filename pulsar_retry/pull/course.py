@@ -110,6 +110,7 @@ class Course:
         if mode != DRAIN or self._begins_no_more:
             self._hand.close_gate(_STOPPING)
         self.stop = request
+        self._hand.is_stopping = True
         self._hand.notify()
 
     def refused(self) -> Exception | None:

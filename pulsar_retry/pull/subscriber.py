@@ -21,9 +21,9 @@ from pulsar_retry.pull.closing import close_in_time
 from pulsar_retry.pull.course import Course
 from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.engine.breaker import BreakerGate
+from pulsar_retry.pull.engine.connection import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT
 from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.engine.lanes import OrderedLanes
-from pulsar_retry.pull.engine.probe import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT
 from pulsar_retry.pull.engine.receiver import Receiver
 from pulsar_retry.pull.engine.settler import Counts, Settler
 from pulsar_retry.pull.engine.supervisor import Supervisor
@@ -372,7 +372,7 @@ class Subscriber:
         counters.attach(gauges)
         self.course.report_opened()
         try:
-            receiver.run(lambda: self.course.stop is not None)
+            receiver.run()
         finally:
             handed_back = self._finish_in_hand(receiver)
             counters.detach(gauges)

@@ -256,17 +256,22 @@ class BreakerGate:
 
     # -- outcomes -----------------------------------------------------------------------------
 
-    def failed(self, held: Held, error: BaseException) -> bool:
-        """Record a failure; tell whether it uses up an attempt. If not, the message stays."""
-        key, now = self._key(held), self._now()
-        self.acknowledged(self._hand.done())
+    def failed(self, key: str, error: BaseException) -> bool:
+        """Record a failure; tell whether it uses up an attempt. If not, the message stays.
+
+        *key* is the identity of the message.
+        """
+        now, done = self._now(), self._hand.done()
         with self._lock:
+            if done > self._acknowledged:
+                self._acknowledge(done)
             was_open = self.is_open
             spends = self._circuit.failed(key, now)
+            self.is_open = self._circuit.state is not BreakerState.CLOSED
             self._takes_newest = not self._takes_newest
-            if is_open := self._looked():
+            if self.is_open:
                 self._error = f"{type(error).__name__}: {noted(error)}"[:_MOST_TEXT]
-            if opens := is_open and not was_open:
+            if opens := self.is_open and not was_open:
                 self._hand.close_gate(_REASON)
                 self._says_at = now + _EVERY
         if opens:
@@ -282,7 +287,8 @@ class BreakerGate:
                 self._circuit.succeeded(1)
                 return
             self._circuit.probe_succeeded(key)
-            if closes := not self._looked():
+            self.is_open = self._circuit.state is not BreakerState.CLOSED
+            if closes := not self.is_open:
                 self._hand.open_gate(_REASON)
         self._hand.notify()  # perhaps more may begin now
         if closes:
@@ -296,17 +302,18 @@ class BreakerGate:
                 self._circuit.ended(key)
             self._hand.notify()
 
-    def acknowledged(self, total: int) -> None:
-        """Record how many messages the workers have acknowledged in total."""
-        with self._lock:
-            new, self._acknowledged = total - self._acknowledged, total
-            self._circuit.succeeded(new)
+    def _acknowledge(self, total: int) -> None:
+        """Record how many messages the workers have acknowledged in total. Call it locked."""
+        new, self._acknowledged = total - self._acknowledged, total
+        self._circuit.succeeded(new)
 
     # -- the receiving thread ---------------------------------------------------------------------
 
     def room(self) -> float:
         """Return how many more messages may begin now; math.inf if the breaker is closed."""
+        done = self._hand.done()
         with self._lock:
+            self._acknowledge(done)
             return self._circuit.room(self._now())
 
     def wait(self) -> float:
@@ -328,7 +335,7 @@ class BreakerGate:
 
     def wants_more(self) -> bool:
         """Tell whether to receive more messages to choose from."""
-        gated = self._gated()
+        gated = list(self._hand.gated)
         return len(gated) < CANDIDATES or all(
             self._circuit.was_probed(self._key(each)) for each in gated
         )
@@ -339,7 +346,7 @@ class BreakerGate:
         Of those that are equal, the newest is chosen, or after the next failure the oldest, and so
         on: bad messages are often neighbours, and must not keep the others out.
         """
-        gated = self._gated()
+        gated = list(self._hand.gated)
         if not gated:
             return False
         best = min(reversed(gated) if self._takes_newest else gated, key=self._rank)
@@ -355,11 +362,6 @@ class BreakerGate:
             return ""
         return f"the breaker is open: {self._state()}"
 
-    def _looked(self) -> bool:
-        """Set `is_open`, and return it."""
-        self.is_open = self._circuit.state is not BreakerState.CLOSED
-        return self.is_open
-
     def _state(self) -> str:
         if self._circuit.state is BreakerState.HALF_OPEN:
             more = self._circuit.missing
@@ -368,9 +370,6 @@ class BreakerGate:
             f"nearly all messages fail, the last one with {self._error} "
             "(if the messages are at fault: Reject, dead_letter_on or breaker=None)"
         )
-
-    def _gated(self) -> list[Item]:
-        return list(self._hand.gated)
 
     def _rank(self, item: Item) -> tuple[bool, bool]:
         held = Held.of(item)

@@ -149,6 +149,7 @@ class Hand:
         slots: The workers.
         counting: The slots that count what the workers have acknowledged.
         received: How many messages were received. `received_size` is their size in bytes.
+        is_stopping: Whether nothing more is to be received.
         closed: Whether the workers are to end.
         low: When fewer messages than this are ready, more are received, before a worker is idle. 0
             switches this off.
@@ -166,6 +167,7 @@ class Hand:
         self.counting = self.slots
         self.received = 0
         self.received_size = 0
+        self.is_stopping = False
         self.closed = False
         self.low = 0
         self.top_up: Callable[..., None] = lambda taken=0: self.notify()  # noqa: ARG005
@@ -186,7 +188,10 @@ class Hand:
 
     def done(self) -> int:
         """Return how many messages the workers have acknowledged themselves."""
-        return sum([slot.done for slot in self.counting])
+        count = 0
+        for slot in self.counting:
+            count += slot.done
+        return count
 
     def replace(self, slot: Slot, by: Slot) -> None:
         """Replace a worker that hangs or has died; the new worker continues its counts."""
@@ -306,9 +311,12 @@ class Hand:
         """Remove and return the messages that wait behind the gate."""
         return self._taken(self.gated)
 
-    def running(self) -> int:
-        """Return how many handlers run within their lease."""
-        return len([s for s in list(self.slots) if s.work is not None and s.work is not s.expired])
+    def is_running(self) -> bool:
+        """Tell whether a handler runs within its lease."""
+        for slot in list(self.slots):
+            if slot.work is not None and slot.work is not slot.expired:
+                return True
+        return False
 
 
 #: The queue that the current handler's message came from.

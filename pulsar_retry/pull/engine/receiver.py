@@ -17,17 +17,17 @@ import pulsar
 
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.breaker import CANDIDATES, BreakerGate
-from pulsar_retry.pull.engine.hand import Hand, Held
-from pulsar_retry.pull.engine.lanes import OrderedLanes
-from pulsar_retry.pull.engine.probe import (
+from pulsar_retry.pull.engine.connection import (
     ENOUGH_ERRORS,
     FATAL,
     FIRST_PAUSE,
     LONGEST_PAUSE,
     TRANSIENT,
     ConnectionProbe,
+    Renewal,
 )
-from pulsar_retry.pull.engine.renewal import Renewal
+from pulsar_retry.pull.engine.hand import Hand, Held
+from pulsar_retry.pull.engine.lanes import OrderedLanes
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.settings import PAUSE, RESUME, FlowControl, Lease
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -159,18 +159,19 @@ class Receiver:
         self._receive_lock = threading.Lock()
         self._renewal = Renewal(handle.in_hand.main.raw, self._now, hand.notify)
 
-    def run(self, is_over: Callable[[], bool]) -> None:
-        """Receive until *is_over* returns True.
+    def run(self) -> None:
+        """Receive until `Hand.is_stopping`.
 
         Raises:
             pulsar.PulsarException: the subscription cannot go on.
             Exception: a handler has raised an error that ends the subscription, or the workers are
                 lost.
         """
-        self._batch_size = len(self._hand.slots)
+        hand = self._hand
+        self._batch_size = len(hand.slots)
         self._receive_lock.acquire()  # not released at the end: nothing is received any more
-        self._hand.top_up = self.top_up
-        while not is_over():
+        hand.top_up = self.top_up
+        while not hand.is_stopping:
             if self._settler.fatal is not None:
                 raise self._settler.fatal
             wait = self.look()
@@ -183,15 +184,20 @@ class Receiver:
                 self._wait(wait)
             elif self._breaker is not None and self._breaker.is_open:
                 self._try_messages(self._breaker, wait)
-            elif not self._may_receive():
-                self._wait(wait)
-            elif self._is_wanted():
-                self._adapt()
-                is_paced = self._admission is not None and self._is_paced(self._admission)
-                if not self._fill(None if is_paced else wait) and is_paced:
-                    self._await_workers(wait)
-            else:
+            elif not self._is_wanted():
                 self._await_workers(wait)
+            else:
+                self._receive_some(wait)
+
+    def _receive_some(self, wait: float) -> None:
+        """Receive messages for idle workers, within *wait* seconds."""
+        self._adapt()
+        if self._hand.queue is self._hand.gated or not (room := self._room()):
+            self._wait(wait)
+            return
+        is_paced = self._admission is not None and self._is_paced(self._admission)
+        if not self._fill(room, None if is_paced else wait) and is_paced:
+            self._await_workers(wait)
 
     def _wait(self, timeout: float) -> bool:
         """Do what `Hand.wait` does. Meanwhile a worker may receive."""
@@ -214,11 +220,11 @@ class Receiver:
             return  # the receiving thread is receiving
         hand = self._hand
         try:
-            if self._may_receive():
-                self._adapt()
-                # If this worker does not take the others soon, the receiving thread wakes more.
-                if self._fill(None, taken) and not (taken and hand.idle):
-                    return
+            self._adapt()
+            room = self._room() if hand.queue is hand.ready else None
+            has_more = room is not None and self._fill(room, None, taken)
+            if has_more and not (taken and hand.idle):
+                return  # if this worker takes no more soon, the receiving thread wakes others
         except Exception:  # noqa: BLE001 - the receiving thread gets the same error
             _log.debug("messages could not be received", exc_info=True)
         finally:
@@ -245,27 +251,20 @@ class Receiver:
 
     # -- receiving ------------------------------------------------------------------------------
 
-    def _may_receive(self) -> bool:
-        """Tell whether all parts that can keep messages out allow it."""
-        if self._hand.queue is self._hand.gated:
-            return False
-        if self._admission is not None and self._admission.outlook().room <= self._unsent():
-            return False
-        return self._has_room()
-
-    def _has_room(self) -> bool:
-        """Tell whether flow control lets one more message in.
+    def _room(self) -> tuple[int, int] | None:
+        """Return how many messages and bytes may be received now; None: nothing.
 
         Messages in parked lanes have a limit of their own, and keep no others out.
         """
-        if self._lanes is not None and (self._lanes.is_full or not self._renewal.is_over()):
-            return False
-        return self._gate.is_open(*self._load())
-
-    def _load(self) -> tuple[int, int]:
-        """Return the messages and the bytes in hand, as far as they keep others out."""
+        lanes, most = self._lanes, self._at_a_time()
         count, size = self._hand.in_hand()
-        return count - (0 if self._lanes is None else self._lanes.set_aside), size
+        if lanes is not None:
+            if lanes.is_full or (self._renewal.is_pending and not self._renewal.is_over()):
+                return None
+            count -= lanes.set_aside
+        if most <= 0 or not self._gate.is_open(count, size):
+            return None
+        return min(most, self._limits.max_messages - count), self._limits.max_bytes - size
 
     def _try_messages(self, breaker: BreakerGate, wait: float) -> None:
         """While the breaker is not closed, let as many messages begin as it allows.
@@ -273,27 +272,25 @@ class Receiver:
         The breaker chooses among many, so many are received before.
         """
         hand, admission = self._hand, self._admission
-        breaker.acknowledged(hand.done())
         if breaker.room() < 1 or (admission is not None and admission.may_begin() < 1):
             self._wait(wait)
             return
-        if not hand.gated and self._has_room():
-            self._fill(wait)
-        if hand.gated and breaker.wants_more() and self._has_room():
-            self._fill(_A_MOMENT)
-        if not breaker.let_in() and not self._has_room():
+        if not hand.gated and (room := self._room()):
+            self._fill(room, wait)
+        if hand.gated and breaker.wants_more() and (room := self._room()):
+            self._fill(room, _A_MOMENT)
+        if not breaker.let_in() and not self._room():
             self._wait(wait)
 
-    def _fill(self, wait: float | None, taken: int = 0) -> bool:
+    def _fill(self, most: tuple[int, int], wait: float | None, taken: int = 0) -> bool:
         """Receive until no message comes, or until the workers have enough for a moment.
 
-        *wait* is how many seconds to wait for the first message; None does not wait. For *taken*,
-        see `top_up`. Return whether there may be more.
+        *most* are the messages and bytes that there is room for. *wait* is how many seconds to wait
+        for the first message; None does not wait. For *taken*, see `top_up`. Return whether there
+        may be more.
         """
         hand, lanes = self._hand, self._lanes
-        count, size = self._load()
-        room = min(self._at_a_time(), self._limits.max_messages - count)
-        space = self._limits.max_bytes - size
+        room, space = most
         received, total, has_more = 0, 0, False
         flowing, whole = self._flowing(), self._whole
         try:
@@ -319,7 +316,8 @@ class Receiver:
             hand.received += received
             hand.received_size += total
         if received:
-            self._probe.doubt()
+            if not self._probe.is_idle:
+                self._probe.doubt()
             self._handed_out, self._handed_out_at = received, self._now()
             self._next_look = min(self._next_look, self._handed_out_at + self._interval)
             hand.wake((1 if self._is_quick else received) - taken)
@@ -360,10 +358,10 @@ class Receiver:
         try:
             return self._receive(max(1, round(wait * 1000)))
         except pulsar.Timeout:
-            if self._consumer.is_connected():
-                self._probe.end()
-            else:
+            if not self._consumer.is_connected():
                 self._probe.look()
+            elif not self._probe.is_idle:
+                self._probe.end()
             raise
         except pulsar.Interrupted:
             raise pulsar.Timeout("Pulsar error: Timeout") from None
@@ -397,7 +395,7 @@ class Receiver:
         now = self._now()
         if now >= self._next_look:
             self._next_look = now + self._idle_interval
-            if self._hand.running() or self._hand.ready:
+            if self._hand.is_running() or self._hand.ready:
                 self._next_look = now + self._interval
                 self._look_at_leases(now)
             if now >= self._next_supervision:
@@ -451,7 +449,7 @@ class Receiver:
             if lanes is not None:
                 self._renewal.lost()  # else what the connection has fetched would overtake these
             self._let_go()
-        if lanes is not None and not (lanes.is_empty and self._renewal.is_over()):
+        if lanes is not None and not (lanes.is_empty and not self._renewal.is_pending):
             return True
         return bool(self._hand.gated or self._hand.ready)
 
@@ -510,7 +508,7 @@ class Receiver:
         """
         if self.is_resting:
             return self._next_try - now if self._next_try > now else math.inf
-        if not self._is_pausing() or self._hand.running() or self._handle.is_busy:
+        if not self._is_pausing() or self._hand.is_running() or self._handle.is_busy:
             self._pausing_since = None
         elif self._pausing_since is None:
             self._pausing_since = now

@@ -29,7 +29,6 @@ from pulsar_retry.observe.watch import (
 from pulsar_retry.policy.outcomes import (
     RETRIES_EXHAUSTED,
     UNREADABLE_PROPERTIES,
-    Action,
     DeadLetter,
     Failure,
     RetryLater,
@@ -38,7 +37,7 @@ from pulsar_retry.policy.outcomes import (
 from pulsar_retry.policy.retry import RetryPolicy, decide
 from pulsar_retry.pull.engine.breaker import BreakerGate
 from pulsar_retry.pull.engine.ending import CrashLoop, crashes_of, ending, failure_of
-from pulsar_retry.pull.engine.hand import Hand, Held, Item, Slot
+from pulsar_retry.pull.engine.hand import Hand, Held, Item, Place, Slot
 from pulsar_retry.pull.engine.lanes import OrderedLanes
 from pulsar_retry.pull.settings import Letters
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -193,7 +192,8 @@ class Settler:
         self._count("unsettled")
         self._log.not_settled(held.message, error, "redelivered")
         self._hand.settled(held)
-        self._next(held)
+        if held.place is not None:
+            self._next(held.place, succeeded=False)
 
     # -- carrying out -----------------------------------------------------------------------------
 
@@ -221,15 +221,18 @@ class Settler:
         failure = failure_of(facts, error, self._clock.now())
         attempt = 1 + self._failures(held, facts)
         action = decide(policy, attempt, failure)  # it may call the user's functions
-        if not self._uses_attempt(held, failure, action):
-            self._hand.put(held.again())  # it waits with the others
-            return None
-        is_by_letter = held.lane is None and not self._nacks
-        if isinstance(action, RetryLater) and is_by_letter and not facts.is_text:
+        if (breaker := self._breaker) is not None:
+            if action.is_chosen:
+                breaker.ended(held)
+            elif not breaker.failed(facts.name, failure.cause or failure.error):
+                self._hand.put(held.again())  # it waits with the others
+                return None
+        is_in_lane = held.lane is not None
+        if isinstance(action, RetryLater) and not (is_in_lane or self._nacks or facts.is_text):
             action = DeadLetter(UNREADABLE_PROPERTIES)  # a letter would lack properties
         self._log.failed(held.message, action, failure, attempt)
         match action:
-            case RetryLater() if held.lane is not None:
+            case RetryLater() if is_in_lane:
                 self._retry_in_lane(held, facts, action, failure, attempt)
             case RetryLater() if self._nacks:
                 self._retry_by_nack(held, facts, action, attempt)
@@ -243,15 +246,6 @@ class Settler:
             case _:  # Discard
                 self._acknowledge(held, DROPPED)
         return None
-
-    def _uses_attempt(self, held: Held, failure: Failure, action: Action) -> bool:
-        """Tell the breaker of a failure; return whether *action* is carried out."""
-        if self._breaker is None:
-            return True
-        if action.is_chosen:
-            self._breaker.ended(held)
-            return True
-        return self._breaker.failed(held, failure.cause or failure.error)
 
     def attempt(self, held: Held) -> int:
         """Return the number of this attempt: 1 and the failed attempts before it.
@@ -351,7 +345,7 @@ class Settler:
         facts.crashes += isinstance(failure.cause, WorkerCrashedError)
         if lanes.is_of_before(place):
             self.let_go(held, frozenset())
-            self._next(held)
+            self._next(place, succeeded=False)
             return
         lanes.park(place.lane, held, action.delay)
         error = failure.cause or failure.error
@@ -411,7 +405,8 @@ class Settler:
         """Count a settled message as *kind*, and go on with its lane."""
         self._count(kind)
         self._hand.settled(held)
-        self._next(held, succeeded=kind == ACKNOWLEDGED)
+        if held.place is not None:
+            self._next(held.place, succeeded=kind == ACKNOWLEDGED)
 
     def come_back(self, held: Held, trouble: BaseException) -> None:
         """Have a message redelivered, or handled again in its lane: it could not be settled."""
@@ -429,9 +424,10 @@ class Settler:
             _log.debug("the redelivery of a message could not be requested", exc_info=True)
         self.not_settled(held, trouble)
 
-    def _next(self, held: Held, *, succeeded: bool = False) -> None:
-        if held.lane is not None and self._lanes is not None:
-            self._lanes.done(held.lane, succeeded=succeeded)
+    def _next(self, place: Place, *, succeeded: bool) -> None:
+        """Go on with the lane of a message, if it has one."""
+        if place.lane is not None and self._lanes is not None:
+            self._lanes.done(place.lane, succeeded=succeeded)
 
     def _too_late(self, item: Item) -> None:
         if self._late == "refuse":

@@ -19,7 +19,7 @@ ROOT = str(Path(pr.__file__).parent)
 
 #: Files, functions and calls from the publication of a message until nothing is left to do. A new
 #: step on the way is worth a thought; if it is right, it changes the figure here.
-LIMITS = {"success": (15, 55, 130), "failures": (60, 260, 1_500), "in order": (45, 180, 1_050)}
+LIMITS = {"success": (15, 50, 110), "failures": (52, 225, 1_250), "in order": (37, 160, 850)}
 
 
 class Way:

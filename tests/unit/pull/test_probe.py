@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pulsar
 import pytest
 
-from pulsar_retry.pull.engine.probe import ConnectionProbe
+from pulsar_retry.pull.engine.connection import ConnectionProbe
 
 NOBODY = pulsar.TopicNotFound("Pulsar error: TopicNotFound")
 AWAY = pulsar.ConnectError("Pulsar error: ConnectError")

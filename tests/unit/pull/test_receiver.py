@@ -99,7 +99,8 @@ def test_nothing_is_received_before_the_receiving_thread_runs() -> None:
 def test_nothing_is_received_after_the_end() -> None:
     """Nor while the receiving thread is at it: what it counts, it alone has received."""
     hand, queue = Hand(), Queue(3)
-    receiver(hand, queue).run(lambda: True)
+    hand.is_stopping = True
+    receiver(hand, queue).run()
     hand.top_up()
     assert queue.left == 3
 

@@ -8,7 +8,7 @@ from typing import Any
 import _pulsar
 import pytest
 
-from pulsar_retry.pull.engine.renewal import Renewal
+from pulsar_retry.pull.engine.connection import Renewal
 
 OK = _pulsar.Result.Ok
 
