@@ -16,7 +16,7 @@ from pulsar_retry.wire.names import TopicName
 __all__ = ["command"]
 
 #: The values of a result that a table shows.
-_COUNTS = ("redriven", "replayed", "purged", "stopped")
+_COUNTS = ("redriven", "discarded", "replayed", "purged")
 
 
 @click.group(
@@ -72,8 +72,14 @@ def _row(entry: AuditEntry) -> tuple[object, ...]:
     elif entry.ended is None:
         result = "not ended"
     else:
-        said = (f"{name} {entry.result[name]}" for name in _COUNTS if entry.result.get(name))
-        result = ", ".join(said) or "done"
+        counts = [f"{name} {entry.result[name]}" for name in _COUNTS if name in entry.result]
+        became = entry.result.get("became") or {}
+        counts += [f"{name} {count}" for name, count in became.items()]
+        result = ", ".join(counts) or "done"
+        if stopped := entry.result.get("stopped"):
+            result += f", {stopped}"
+        if not entry.result.get("complete", True):
+            result += ": incomplete"
     return (
         entry.at.partition(".")[0],
         entry.by,

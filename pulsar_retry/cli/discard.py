@@ -15,7 +15,6 @@ from pulsar_retry.cli._common.redriving import (
     dead_letter_topics,
     dlq_subscription_option,
     dlqs_argument,
-    job_key,
     patience,
     within_option,
 )
@@ -66,8 +65,9 @@ def command(
 
     The letters are acknowledged, and their payloads are lost; the audit log says who discarded how
     many, when and why. `dlq export` writes them to a file before, and `redrive --to TOPIC` moves
-    them to another topic instead. If this command is killed, the same command continues. A name of
-    the form tenant/namespace stands for all dead-letter topics of this namespace that have letters.
+    them to another topic instead. If this command is killed, the same command takes what is left.
+    A name of the form tenant/namespace stands for all dead-letter topics of this namespace that
+    have letters.
 
     Without --yes it does a dry run first and asks.
     """
@@ -85,7 +85,7 @@ def command(
             any_topic=any_topic,
             dry_run=dry,
             within=patience(within, as_json=output["as_json"]),
-            job_key=job_key(),
+            by=who.by,
         )
 
     return carry_out(
@@ -93,7 +93,7 @@ def command(
         dead_letter_topics(cluster, dlqs),
         cluster=cluster,
         who=who,
-        words=("discard", "discarded"),
+        question="Discard {count} now? Their payloads are lost",
         total=limit,
         **output,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,6 @@ from pulsar_retry.cli._common.redriving import (
     dead_letter_topics,
     dlq_subscription_option,
     dlqs_argument,
-    job_key,
     patience,
     within_option,
 )
@@ -33,9 +34,6 @@ from pulsar_retry.replay.redriving.patching import DIFFS, PayloadPatch
 from pulsar_retry.replay.redriving.redrive import MAX_REDRIVES, Redrive
 
 __all__ = ["command"]
-
-#: The options that say what becomes of a letter.
-_WHAT = ("to", "topic", "subscription", "naming", "max_redrives", "keep_failure", "keep_attempts")
 
 
 def _patch_text(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
@@ -122,6 +120,12 @@ Examples:
     help="Accept a DLQ that is not a topic of letters, and publish the messages that its "
     "subscription has not acknowledged.",
 )
+@click.option(
+    "--wait/--no-wait",
+    default=None,
+    help="Watch until all letters are handled or dead again, or Ctrl-C; otherwise say once what "
+    "became of them.  [default: wait on a terminal]",
+)
 @dry_run_option
 @within_option
 @yes_option
@@ -136,6 +140,7 @@ def command(
     dlqs: tuple[str, ...],
     diffs: int,
     within: str | None,
+    wait: bool | None,
     **options: Any,
 ) -> int:
     """Publish the letters of the dead-letter topic DLQ again, so that they are retried.
@@ -144,8 +149,8 @@ def command(
     this namespace that have letters.
 
     Each letter is published, then its receipt is awaited, and then it is acknowledged in DLQ. So
-    nothing is lost if this command is killed, and the same command continues where it stopped. A
-    letter that is published twice then has the same DEDUPE_ID both times. Attempts start anew, and
+    nothing is lost if this command is killed, and the same command takes what is left. A letter
+    that is published twice then has the same DEDUPE_ID both times. Attempts start anew, and
     REDRIVE_COUNT grows by one. Ctrl-C settles the letters in flight and ends.
 
     --patch changes JSON payloads on their way, and the dry run shows how. A letter that the patch
@@ -155,6 +160,7 @@ def command(
     redriven are left.
     """
     output = {name: options.pop(name) for name in ("dry_run", "yes", "as_json")}
+    watches = sys.stderr.isatty() and not output["as_json"] if wait is None else wait
 
     def redrive(topic: str, dry: bool) -> Redrive:
         return Redrive(
@@ -163,7 +169,8 @@ def command(
             where=where,
             dry_run=dry,
             within=patience(within, as_json=output["as_json"]),
-            job_key=job_key(*_WHAT),
+            wait=math.inf if watches else 0,
+            by=who.by,
             **options,
         )
 
@@ -172,7 +179,7 @@ def command(
         dead_letter_topics(cluster, dlqs),
         cluster=cluster,
         who=who,
-        words=("redrive", "redriven"),
+        question="Redrive {count} now",
         total=options["limit"],
         diffs=diffs,
         **output,

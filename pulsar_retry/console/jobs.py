@@ -288,7 +288,7 @@ class Jobs:
         self._changed(job.id)
 
 
-_RECORDED = ("done", "at_least", "resumed", "left", "targets", "stopped", "notes")
+_RECORDED = ("done", "left", "targets", "stopped", "notes")
 
 
 class _Running:

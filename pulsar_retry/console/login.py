@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsar_retry.console.throttle import Throttle, TooManyTriesError
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.ops.audit import operator_name
+from pulsar_retry.replay.redriving.source import operator_name
 
 COOKIE = "pulsar-retry-console"
 #: The shortest token, in characters: shorter ones can be guessed.

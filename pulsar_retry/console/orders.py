@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -38,9 +37,7 @@ class OrderOutcome:
     """The result of an order so far.
 
     Attributes:
-        done: How many letters, including those of earlier runs of the same order.
-        at_least: Whether there may be more: an earlier run was killed.
-        resumed: Whether it has continued an earlier run.
+        done: How many letters, of this run.
         left: How many letters stay, with the reason in words.
         targets: How many letters went to each topic.
         stopped: Why it ended early, in words.
@@ -51,8 +48,6 @@ class OrderOutcome:
     """
 
     done: int = 0
-    at_least: bool = False
-    resumed: bool = False
     left: Mapping[str, int] = attrs.field(factory=dict)
     targets: Mapping[str, int] = attrs.field(factory=dict)
     stopped: str = ""
@@ -66,8 +61,6 @@ class OrderOutcome:
         """Return the outcome of a redrive, or of discarding."""
         return cls(
             done=done.redriven,
-            at_least=done.at_least,
-            resumed=done.resumed,
             left={STAYS.get(why, why): count for why, count in done.left.items()},
             targets=dict(done.targets),
             stopped=STOPPED.get(done.stopped or "", ""),
@@ -237,7 +230,6 @@ class Order:
             "where": where,
             "limit": _number("limit", self.limit, int),
             "rate": _number("rate", self.rate, float),
-            "job_key": self._job_key(),
             "dlq_subscription": self.dlq_subscription or None,
             "any_topic": bool(self.any_topic),
             "dry_run": dry_run,
@@ -248,10 +240,6 @@ class Order:
             raise ConfigError.bad("to", self.to, " or ".join(_TO))
         owner: dict[str, Any] = {name: getattr(self, name) or None for name in self._owner}
         return _Moving(Redrive(self.source, self.to or "retry", **owner, **options))
-
-    def _job_key(self) -> str:
-        """Return a key that is the same for the same fields."""
-        return json.dumps([each for each in self.pairs() if each[0] not in {"rate", "why"}])
 
 
 def usual_name(topic: str) -> str:

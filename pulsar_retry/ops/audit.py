@@ -7,11 +7,8 @@ keeps them. Each command writes two entries: before it acts, and when it has end
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import logging
-import os
-import platform
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -27,12 +24,10 @@ from pulsar_retry.errors import AuditError, shown
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import read_letters
+from pulsar_retry.replay.redriving.source import AUDIT_TOPIC, operator_name
 from pulsar_retry.wire.names import TopicName
 
 _log = logging.getLogger("pulsar_retry")
-
-#: The name of the topic, in each namespace.
-AUDIT_TOPIC = "pulsar-retry-audit"
 
 BEGUN, ENDED = "begun", "ended"
 _VERSION = 1
@@ -48,15 +43,6 @@ def audit_topic(topic: str) -> str:
 def audit_topic_of(namespace: str) -> str:
     """Return the full name of the audit topic of ``tenant/namespace``."""
     return audit_topic(f"persistent://{namespace}/any")
-
-
-def operator_name() -> str:
-    """Return the user and the host of this process, ``user@host``."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user id
-        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
-    return f"{user}@{platform.node() or 'unknown'}"
 
 
 @attrs.frozen(kw_only=True)
@@ -140,8 +126,8 @@ def audited(
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Write an entry before the body runs and one after it; yield a function that takes the result.
 
-    If the body raises, the second entry has the error. If only the second entry cannot be written,
-    this is logged, because the work is done.
+    The result is written at once; a later one replaces it. If the body raises, the last entry has
+    the error. If only the second entry cannot be written, this is logged, because the work is done.
 
     Args:
         cluster: The cluster.
@@ -152,19 +138,28 @@ def audited(
     Raises:
         AuditError: the first entry cannot be written; the body did not run.
     """
-    result: dict[str, Any] = {}
     if not enabled:
-        yield result.update
+        yield lambda _result: None
         return
+    written: Mapping[str, Any] | None = None
     with contextlib.closing(cluster.client()) as client:
         log = AuditLog(client, audit_topic(topic))
         log.write(act, BEGUN)
+
+        def record(result: Mapping[str, Any]) -> None:
+            nonlocal written
+            if result != written:
+                written = result
+                _end(log, act, result=result)
+
         try:
-            yield result.update
+            yield record
         except BaseException as error:
-            _end(log, act, result=result, error=f"{type(error).__name__}: {shown(error)}")
+            text = f"{type(error).__name__}: {shown(error)}"
+            _end(log, act, result=written or {}, error=text)
             raise
-        _end(log, act, result=result)
+        if written is None:
+            record({})
 
 
 def _end(log: AuditLog, act: Act, **facts: Any) -> None:

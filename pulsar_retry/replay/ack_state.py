@@ -9,6 +9,7 @@ import re
 import sys
 import urllib.parse
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
@@ -91,6 +92,15 @@ class Log:
         return (
             EntryPlace(self.ledgers[0][0], 0) if self.ledgers else EntryPlace(self.last.ledger, 0)
         )
+
+    def until(self, last: EntryPlace) -> Log:
+        """Return the log as if nothing had been published after *last*."""
+        ledgers = [
+            (ledger, min(entries, last.entry + 1) if ledger == last.ledger else entries)
+            for ledger, entries in self.ledgers
+            if ledger <= last.ledger
+        ]
+        return Log(tuple(ledgers), last)
 
     def has(self, place: EntryPlace) -> bool:
         """Tell whether the entry at *place* is stored."""
@@ -175,8 +185,12 @@ class AckState:
 
     def unacknowledged(self, log: Log) -> Iterator[EntryPlace]:
         """Yield the entries of *log* that are not acknowledged, in order."""
-        gone = set(self.acknowledged(log))
-        return (place for place in log.places(self.mark) if place not in gone)
+        ranges = deque(self.ranges)
+        for place in log.places(self.mark):
+            while ranges and (ranges[0].ledger, ranges[0].last) < place:
+                ranges.popleft()
+            if not ranges or place < (ranges[0].ledger, ranges[0].first):
+                yield place
 
     def backlog(self, log: Log, after: EntryPlace | None = None) -> int:
         """Return how many entries of *log* (after *after*) are not acknowledged."""

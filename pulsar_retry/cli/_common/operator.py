@@ -12,8 +12,9 @@ from click.core import ParameterSource
 
 from pulsar_retry.cli._common.options import as_argument
 from pulsar_retry.errors import AuditError
-from pulsar_retry.ops.audit import Act, audited, operator_name
+from pulsar_retry.ops.audit import Act, audited
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.redriving.source import operator_name
 
 __all__ = ["Operator", "operator_options"]
 
@@ -40,8 +41,11 @@ class Operator:
     why: str | None
     audits: bool
 
-    def act(self, target: str) -> Act:
-        """Return the running command, which changes *target*, with the options that were given."""
+    def act(self, target: str, job: str | None = None) -> Act:
+        """Return the running command, which changes *target*, with the options that were given.
+
+        *job* is its id, if it has one of its own.
+        """
         context = click.get_current_context()
         source = context.get_parameter_source
         given = {
@@ -50,7 +54,8 @@ class Operator:
             if name not in _LEFT_OUT and source(name) is ParameterSource.COMMANDLINE
         }
         _, _, verb = context.command_path.partition(" ")
-        return Act(verb=verb, target=target, by=self.by, why=self.why, given=given)
+        facts = {} if job is None else {"job": job}
+        return Act(verb=verb, target=target, by=self.by, why=self.why, given=given, **facts)
 
     @contextlib.contextmanager
     def audited(

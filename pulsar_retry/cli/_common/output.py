@@ -6,8 +6,8 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import click
 from rich import box
@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     SpinnerColumn,
@@ -82,11 +81,24 @@ class _Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
 
 
+class _Count(ProgressColumn):
+    """Shows how many are done, and of how many if that is known."""
+
+    def render(self, task: Task) -> Text:
+        of = "" if task.total is None else f"/{task.total:.0f}"
+        return Text(f"{task.completed:.0f}{of}")
+
+
+class Show(Protocol):
+    """Shows progress."""
+
+    def __call__(self, done: float, total: float | None, words: str = "") -> None:
+        """Show what is done, the total if it is known, and in words what else there is to say."""
+
+
 @contextlib.contextmanager
-def progress(
-    what: str, topic: str | None = None
-) -> Iterator[Callable[[float, float | None], None]]:
-    """Yield a function that shows progress on standard error: what is done, and the total.
+def progress(what: str, topic: str | None = None) -> Iterator[Show]:
+    """Yield a function that shows progress on standard error: what is done, the total, and words.
 
     The rate, and the time that is left if the total is known, are shown, too. If standard error is
     not a terminal, a verb that changes a *topic* writes a line every ten seconds, except with
@@ -96,26 +108,35 @@ def progress(
     if not console.is_terminal:
         context = click.get_current_context(silent=True)
         is_json = context is not None and bool(context.params.get("as_json"))
-        yield (lambda _done, _total: None) if topic is None or is_json else _lines(what, topic)
+        yield _nothing if topic is None or is_json else _lines(what, topic)
         return
     columns = (
-        *(SpinnerColumn(), TextColumn(what), BarColumn(30), MofNCompleteColumn()),
-        *(_Rate(), TimeRemainingColumn(compact=True)),
+        *(SpinnerColumn(), TextColumn(what), BarColumn(30), _Count()),
+        *(_Rate(), TimeRemainingColumn(compact=True), TextColumn("{task.description}")),
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def show(done: float, total: float | None, words: str = "") -> None:
+            bar.update(task, completed=done, total=total, description=escape(clean(words)))
+
+        yield show
 
 
-def _lines(what: str, topic: str) -> Callable[[float, float | None], None]:
+def _nothing(done: float, total: float | None, words: str = "") -> None:
+    """Show nothing."""
+
+
+def _lines(what: str, topic: str) -> Show:
     due = time.monotonic() + _LOG_SECONDS
 
-    def tell(done: float, total: float | None) -> None:
+    def tell(done: float, total: float | None, words: str = "") -> None:
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + _LOG_SECONDS
             of = "" if total is None else f" of {total:.0f}"
-            click.echo(clean(f"{topic}: {done:.0f}{of} {what}"), err=True)
+            more = f" ({words})" if words else ""
+            click.echo(clean(f"{topic}: {done:.0f}{of} {what}{more}"), err=True)
 
     return tell
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -18,7 +17,7 @@ from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.redriving.redrive import Redrive
-from pulsar_retry.replay.redriving.report import SAMPLE, STAYS, STOPPED, Redriven
+from pulsar_retry.replay.redriving.report import LIMIT, SAMPLE, STAYS, STOPPED, Redriven
 from pulsar_retry.wire.names import TopicName
 
 __all__ = [
@@ -26,16 +25,9 @@ __all__ = [
     "dead_letter_topics",
     "dlq_subscription_option",
     "dlqs_argument",
-    "job_key",
     "patience",
     "within_option",
 ]
-
-#: The options of all such commands that say which letters, and not how.
-_WHAT = (
-    *("ids", "reason", "error", "fingerprint", "key", "properties", "attempts", "search"),
-    *("since", "until", "limit"),
-)
 
 #: Seconds after its start until which a command reads, if nothing else is asked for, and its text
 #: is for people; and for how long it reads at least.
@@ -75,16 +67,6 @@ def patience(within: str | None, *, as_json: bool) -> float | None:
 Make = Callable[[str, bool], Redrive]
 
 
-def job_key(*own: str) -> str:
-    """Return a key that is the same for the same command. A text such as "2h" keeps its key.
-
-    Args:
-        own: The options, beside the filter and the limit, that say what to do, and not how.
-    """
-    given = click.get_current_context().params
-    return json.dumps({name: given[name] for name in (*_WHAT, *own)}, sort_keys=True, default=str)
-
-
 def dead_letter_topics(cluster: Cluster, names: Sequence[str]) -> list[str]:
     """Return topics; a name ``tenant/namespace`` stands for its dead-letter topics with letters."""
     found: dict[str, None] = {}
@@ -105,7 +87,7 @@ def carry_out(
     *,
     cluster: Cluster,
     who: Operator,
-    words: tuple[str, str],
+    question: str,
     total: int | None,
     dry_run: bool,
     yes: bool,
@@ -119,7 +101,7 @@ def carry_out(
         topics: The topics, one after the other.
         cluster: The cluster.
         who: Who gives the command.
-        words: What is done to letters: ``("redrive", "redriven")``.
+        question: What to ask, with a place for ``{count}``.
         total: The maximum number of letters, if it is known.
         dry_run: Do only the dry run.
         yes: Do not ask.
@@ -129,7 +111,6 @@ def carry_out(
     Returns:
         The exit code.
     """
-    verb, done_ = words
     check_can_ask(yes=yes or dry_run)
     jobs = {each: make(each, dry_run) for each in topics}  # checks the arguments first
     totals: dict[str, int | None] = dict.fromkeys(topics, total)
@@ -138,22 +119,22 @@ def carry_out(
         for each in topics:
             plan = _run(make(each, True), "looking", total)  # noqa: FBT003 - a dry run
             if not as_json:
-                _show(plan, done_, several=len(topics) > 1, diffs=diffs)
+                _show(plan, several=len(topics) > 1, diffs=diffs)
             totals[each] = None if plan.stopped == SAMPLE else plan.redriven
             count += plan.redriven
         least = "at least " if None in totals.values() else ""
-        ask(f"{verb.capitalize()} {least}{count} letters now?")
+        ask(f"{question.format(count=least + letters(count))}?")
     results: list[Redriven] = []
     for each, job in jobs.items():
         if dry_run:
             done = _run(job, "looking", total)
         else:
-            with who.audited(cluster, each, who.act(each)) as tell:
-                done = _run(job, done_, totals[each])
-                tell(_counts(done))
+            with who.audited(cluster, each, who.act(each, job.job)) as record:
+                done = _run(job, job.done_word, totals[each], record)
+                record(_recorded(done))
         results.append(done)
         if not as_json:
-            _show(done, done_, several=len(topics) > 1, diffs=diffs)
+            _show(done, several=len(topics) > 1, diffs=diffs)
         if done.stopped == "cancelled":
             break
     if as_json:
@@ -164,23 +145,40 @@ def carry_out(
     return 0 if all(each.is_complete for each in results) else 1
 
 
-def _counts(done: Redriven) -> dict[str, Any]:
+def letters(count: int) -> str:
+    """Return a number of letters in words."""
+    return f"{count} letter{'' if count == 1 else 's'}"
+
+
+def _recorded(done: Redriven) -> dict[str, Any]:
     """Return the result for the audit log."""
     facts = done.facts()
-    names = ("job", "redriven", "at_least", "resumed", "left", "targets", "stopped", "seconds")
+    names = ("job", done.verb, "left", "targets", "owners", "became", "stopped", "seconds")
     patched = {"patched": done.patched} if done.patched else {}
-    return {**{name: facts[name] for name in names}, **patched}
+    return {**{name: facts[name] for name in names}, **patched, "complete": done.is_complete}
 
 
-def _run(job: Redrive, what: str, total: int | None) -> Redriven:
-    """Do the job, and show its progress."""
+def _run(
+    job: Redrive,
+    what: str,
+    total: int | None,
+    record: Callable[[Mapping[str, Any]], None] = lambda _: None,
+) -> Redriven:
+    """Do the job, and show its progress. *record* gets the result before it is watched."""
+    is_recorded = False
     with _interruptible(job), progress(what, job.source) as show:
 
         def tell(so_far: Redriven) -> None:
+            nonlocal is_recorded
             if so_far.dry_run:
                 show(so_far.read, so_far.backlog)
+            elif so_far.became is None:
+                show(so_far.redriven, total, so_far.waits and f"waiting: {so_far.waits}")
             else:
-                show(so_far.redriven, total)
+                if not is_recorded:
+                    record(_recorded(so_far))
+                    is_recorded = True
+                show(so_far.redriven, total, f"{so_far.became.in_words()} (Ctrl-C ends this)")
 
         return job.run(tell)
 
@@ -207,29 +205,38 @@ def _interruptible(job: Redrive) -> Iterator[None]:
 # -- as text --------------------------------------------------------------------------------------
 
 
-def _show(done: Redriven, word: str, *, several: bool, diffs: int) -> None:
+def _show(done: Redriven, *, several: bool, diffs: int) -> None:
     if several:
         click.echo(f"{done.source}:")
     _show_plan(done, diffs)
-    verb = f"would be {word}" if done.dry_run else word
-    resumed = ", including the previous run" if done.resumed else ""
-    least = "at least " if done.at_least else ""
-    click.echo(f"{least}{done.redriven} {verb}{resumed}, {done.seconds:.1f} s")
+    verb = f"would be {done.verb}" if done.dry_run else done.verb
+    click.echo(f"{done.redriven} {verb}, {done.seconds:.1f} s")
     for topic, count in done.targets.items():
         click.echo(f"  {count} to {clean(topic)}")
+    for owner, count in done.owners.items():
+        click.echo(f"  {count} of {clean(owner)}")
     if done.patched:
         would = "would be changed" if done.dry_run else "changed"
         click.echo(f"  {done.patched} {would} by the patch")
     seen = "of those read " if done.stopped else ""
     for why, count in done.left.items():
         click.echo(f"  {count} {seen}stay: {STAYS.get(why, why)}")
-    for problem in done.problems:
+    for problem in (*done.doubts, *done.problems):
         click.echo(f"  {clean(problem)}", err=True)
+    _show_end(done)
+
+
+def _show_end(done: Redriven) -> None:
+    """Show why it ended before its end, and what became of the letters."""
     if done.stopped == SAMPLE:
         of = "" if done.backlog is None else f" of about {done.backlog}"
         click.echo(f"Only the first {done.read}{of} letters were read: --within 10m reads longer.")
+    elif done.dry_run and done.stopped == LIMIT:
+        click.echo("There are more: --limit leaves them.")
     elif done.stopped:
         click.echo(STOPPED[done.stopped])
+    if done.became is not None:
+        click.echo(f"published {done.redriven}: {done.became.in_words()}")
 
 
 def _show_plan(done: Redriven, diffs: int) -> None:

@@ -15,9 +15,24 @@ from pulsar_retry.replay.redriving.patching import Patcher
 from pulsar_retry.replay.redriving.report import FILTERED, PATCH_REFUSED, TOO_OFTEN, UNREADABLE
 from pulsar_retry.replay.redriving.targets import NoTarget, RedriveTargets
 from pulsar_retry.wire.dead_letter import RedriveProperties, next_redrive
+from pulsar_retry.wire.owner import Owner
 
-#: The letter to publish; None: the letter is only acknowledged; or the reason why it stays.
-Verdict = Letter | str | None
+
+@attrs.frozen
+class Move:
+    """A letter leaves its topic.
+
+    Attributes:
+        letter: The letter to publish; None: the dead letter is only acknowledged.
+        owner: Whose it is, as far as it is known.
+    """
+
+    letter: Letter | None = None
+    owner: Owner = attrs.field(factory=Owner)
+
+
+#: What happens to a letter, or the reason why it stays.
+Verdict = Move | str
 
 
 @attrs.define(kw_only=True)
@@ -59,12 +74,12 @@ class LetterJudge:
         if not (self.where.takes_all or is_meant(self.where, raw, properties, position)):
             return FILTERED
         if self.targets is None:
-            return None
+            return Move()
         return self._redriven(self.targets, raw, properties, position)
 
     def _redriven(
         self, targets: RedriveTargets, raw: Any, properties: dict[str, str], position: str
-    ) -> Letter | str:
+    ) -> Verdict:
         """Return the letter to publish, or the reason why the dead letter stays."""
         count = next_redrive(properties, self.max_redrives)
         if count is None:
@@ -80,7 +95,7 @@ class LetterJudge:
         except PayloadError as error:
             self.problems[f"{position}: {error}"] = None
             return PATCH_REFUSED
-        return Letter(target.topic, written, payload=payload)
+        return Move(Letter(target.topic, written, payload=payload), target.owner)
 
 
 def is_meant(where: Filter, raw: Any, properties: Mapping[str, str], position: str) -> bool:

@@ -1,17 +1,13 @@
-"""Redrive: publishes dead letters again, to the retry topic or another topic."""
+"""Redrive: publishes dead letters again, to the retry topic or another topic, or discards them."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import attrs
 import pulsar
@@ -19,42 +15,48 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.errors import ConfigError, RedriveError
+from pulsar_retry.errors import AdminError, ConfigError
 from pulsar_retry.policy.checks import Duration, number, seconds, whole
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.publishing import hand_off_of
 from pulsar_retry.replay.reading import LetterCodecs
-from pulsar_retry.replay.redriving.delivery import DeliveryWatch
+from pulsar_retry.replay.redriving.aftermath import Aftermath
 from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.patching import Patcher, PatchLike, PayloadPatch
-from pulsar_retry.replay.redriving.report import WHY_NOT_SEEN, Redriven, first_of_each
-from pulsar_retry.replay.redriving.run import RedriveWork, Run
+from pulsar_retry.replay.redriving.report import (
+    LATE,
+    WHY_NOT_SEEN,
+    Redriven,
+    first_of_each,
+    owners_in_words,
+)
+from pulsar_retry.replay.redriving.run import IN_FLIGHT, Run
 from pulsar_retry.replay.redriving.source import (
-    SUBSCRIPTION,
-    Checkpoint,
-    CheckpointStore,
     backlog_of,
     check_exists,
+    check_holds_letters,
     ends,
     find_subscription,
     keeping_subscription,
+    only_consumer,
+    operator_name,
+    who_reads,
 )
-from pulsar_retry.replay.redriving.survey import count_left, survey_redrive
-from pulsar_retry.replay.redriving.targets import Keep, RedriveTargets, checked_target
+from pulsar_retry.replay.redriving.states import Source
+from pulsar_retry.replay.redriving.survey import survey_redrive
+from pulsar_retry.replay.redriving.targets import RedriveTargets, TakeTarget, checked_target
 from pulsar_retry.replay.subscription import Subscription
-from pulsar_retry.wire.dead_letter import RETRY, RedriveProperties
-from pulsar_retry.wire.names import Naming, NamingLike, TopicName, kind_of, logical
+from pulsar_retry.wire.dead_letter import ORIGIN, RETRY, RedriveProperties
+from pulsar_retry.wire.names import Naming, NamingLike, TopicName, logical
 from pulsar_retry.wire.owner import Owner, full_name
 
 #: How often a message may be redriven, as in Spark's sink.
 MAX_REDRIVES = 5
 
-#: How many letters are in flight at a time.
-_IN_FLIGHT = 1000
-#: Seconds to wait until the broker has removed the consumer of a killed process.
-_BUSY_PATIENCE = 10.0
+#: Seconds between two looks at what became of letters: the first, and the longest.
+_LOOK, _SELDOM = 0.5, 5.0
 
 _ALL = Filter()
 
@@ -64,9 +66,8 @@ class Redrive:
 
     Each letter is published, then its receipt is awaited, and then it is acknowledged in the
     dead-letter topic. So nothing is lost if the process or the broker dies at any point. If a
-    redrive is killed or cancelled, the same redrive continues it when it is run again, from any
-    machine. Only letters of the last moment may be published twice; both copies have the same
-    ``DEDUPE_ID``.
+    redrive is killed or cancelled, run it again, from any machine: it takes what is left. Only
+    letters of the last moment may be published twice; both copies have the same ``DEDUPE_ID``.
 
     The payload, key, ordering key, event time, schema and the message's own properties are kept.
     Attempts start anew. ``REDRIVE_COUNT`` grows by one, and `max_redrives` ends the cycle of
@@ -74,7 +75,7 @@ class Redrive:
     that die during the redrive.
     """
 
-    _discards = False
+    _verb, done_word = "redrive", "redriven"
 
     def __init__(
         self,
@@ -96,7 +97,8 @@ class Redrive:
         patch: PatchLike | None = None,
         dry_run: bool = False,
         within: Duration | None = None,
-        job_key: str | None = None,
+        wait: Duration = 0,
+        by: str | None = None,
     ) -> None:
         """Prepare a redrive; nothing is opened.
 
@@ -117,8 +119,7 @@ class Redrive:
                 `pulsar-retry` is created at the earliest letter.
             naming: How the topics of letters are named; a `Subscription` knows it.
             where: Which letters are redriven.
-            limit: How many letters are redriven at most. After a kill it may be more, by those of
-                the last half second.
+            limit: How many letters are redriven at most, by this run.
             rate: Messages per second; None for no limit.
             max_redrives: A letter that was redriven this often stays.
             keep_failure: Keep the properties that describe the failure.
@@ -133,9 +134,10 @@ class Redrive:
             dry_run: Only report. Nothing is published, acknowledged or created.
             within: For how long a dry run reads at most, in seconds or as a timedelta. If letters
                 are left then, its report says so (``sample``). None: it reads all.
-            job_key: The identity of the redrive: a redrive with the same one continues where this
-                one was killed. None derives it from the arguments that select letters and their
-                target, without those for the speed.
+            wait: For how long to watch what becomes of the letters after the last one was
+                published, in seconds or as a timedelta; ``math.inf`` watches until all of them are
+                handled or dead, or `cancel` is called. With 0, the report has one look.
+            by: Who does it; None: the user and the host. Others who want the same letters are told.
 
         Raises:
             ConfigError: an argument is invalid.
@@ -162,7 +164,9 @@ class Redrive:
         self._patch = None if patch is None else PayloadPatch.of(patch)
         self._dry_run = dry_run
         self._within = math.inf if within is None else seconds("within", within)
-        self._job_key = job_key
+        self._wait: float = math.inf if wait == math.inf else seconds("wait", wait)
+        self._by = by or operator_name()
+        self._job = uuid.uuid4().hex[:12]
         self._cancelled = threading.Event()
 
     @property
@@ -170,8 +174,16 @@ class Redrive:
         """The full name of the dead-letter topic."""
         return self._source
 
+    @property
+    def job(self) -> str:
+        """The id of the redrive, which its messages carry as ``REDRIVE_ID``."""
+        return self._job
+
     def cancel(self) -> None:
-        """Stop: letters in flight are settled, then `run` returns. Any thread may call it."""
+        """Stop: letters in flight are settled, then `run` returns. Any thread may call it.
+
+        If all letters are settled, it ends only the watching (`wait`).
+        """
         self._cancelled.set()
 
     def run(self, progress: Callable[[Redriven], None] | None = None) -> Redriven:
@@ -195,24 +207,14 @@ class Redrive:
         with self._cluster.admin() as admin, contextlib.closing(self._cluster.client()) as client:
             check_exists(admin, self._source)
             through = find_subscription(admin, self._source, self._dlq_subscription)
-            self._check_holds_letters(through)
+            if not self._any_topic:
+                check_holds_letters(self._source, through)
             if self._dry_run:
                 done = self._look(admin, client, through, tell)
             else:
                 through = through or keeping_subscription(admin, self._source)
                 done = self._work(admin, client, through, tell)
         return attrs.evolve(done, seconds=time.monotonic() - started)
-
-    def _check_holds_letters(self, through: str | None) -> None:
-        """Check that the messages of this subscription are letters, or that *any_topic* is set."""
-        is_ours = kind_of(logical(self._source)) is not None or through == SUBSCRIPTION
-        if not (is_ours or self._any_topic):
-            taken = f"the messages that its subscription {through} has not acknowledged"
-            raise ConfigError(
-                f"{self._source} does not have the name of a dead-letter or retry topic; a redrive "
-                f"would take {taken if through else 'its messages'}: set any_topic (--any-topic) "
-                "if you want that"
-            )
 
     # -- dry run -----------------------------------------------------------------------------
 
@@ -224,36 +226,35 @@ class Redrive:
         tell: Callable[[Redriven], None],
     ) -> Redriven:
         patcher = self._patcher(client)
-        judge = self._judge(admin, "", patcher, lambda _topic, _owner: None)
-        partitions = admin.topics.partition_names(self._source)
-        limit = self._limit or math.inf
+        judge = self._judge(admin, patcher, lambda topic, _owner: _why_not(client, topic))
         backlog = backlog_of(admin, self._source, through)
+        reader = None if through is None else who_reads(admin, self._source, through)
+        if reader is not None:
+            judge.problems[f"letters are taken through {through} now: {reader}"] = None
         found = survey_redrive(
             client,
             admin,
-            partitions,
+            admin.topics.partition_names(self._source),
             through,
             judge=judge,
-            limit=limit,
+            limit=self._limit or math.inf,
             within=self._within,
             cancelled=self._cancelled,
             tell=lambda so_far: tell(attrs.evolve(so_far, backlog=backlog)),
         )
         if patcher is not None:
             found = attrs.evolve(found, patched=patcher.changed, diffs=tuple(patcher.diffs))
-        return attrs.evolve(found, source=self._source, backlog=backlog)
+        return attrs.evolve(found, source=self._source, verb=self.done_word, backlog=backlog)
 
     def _patcher(self, client: Client) -> Patcher | None:
         return None if self._patch is None else Patcher(self._patch, LetterCodecs(client).of)
 
-    def _judge(
-        self, admin: AdminClient, job: str, patcher: Patcher | None, keep: Keep
-    ) -> LetterJudge:
-        targets = RedriveTargets(admin, self._to, self._source, self._owner, self._naming, keep)
+    def _judge(self, admin: AdminClient, patcher: Patcher | None, take: TakeTarget) -> LetterJudge:
+        targets = RedriveTargets(admin, self._to, self._source, self._owner, self._naming, take)
         return LetterJudge(
             where=self._where,
-            targets=None if self._discards else targets,
-            written=RedriveProperties(job, self._to, self._naming, *self._keep),
+            targets=None if self._verb == "discard" else targets,
+            written=RedriveProperties(self._job, self._to, self._naming, *self._keep),
             source=self._source,
             max_redrives=self._max_redrives,
             patcher=patcher,
@@ -264,136 +265,157 @@ class Redrive:
     def _work(
         self, admin: AdminClient, client: Client, through: str, tell: Callable[[Redriven], None]
     ) -> Redriven:
+        aftermath, keeper = Aftermath(admin, client, self._job), TargetKeeper(admin)
         with contextlib.ExitStack() as stack:
-            consumer = stack.enter_context(_only_consumer(client, self._source, through))
-            # This consumer is the only one now, so no other process writes a checkpoint.
-            partitions = admin.topics.partition_names(self._source)
-            store = CheckpointStore(admin, partitions[0], through)
-            checkpoint, resumed = self._begin(admin, partitions, store.load())
-            store.save(attrs.evolve(checkpoint, exact=False))  # inexact until the run ends
-            hand_off = stack.enter_context(hand_off_of(client, max_pending=_IN_FLIGHT))
-            keeper = TargetKeeper(admin)
-            keep = partial(keeper.keep, hand_off.producers)
-            judge = self._judge(admin, checkpoint.job, self._patcher(client), keep)
+            consumer = stack.enter_context(
+                only_consumer(
+                    *(admin, client, self._source, through),
+                    verb=self._verb,
+                    job=self._job,
+                    by=self._by,
+                )
+            )
+            last = ends(admin, admin.topics.partition_names(self._source))
+            source = Source(admin, client, through, last)
+            hand_off = stack.enter_context(hand_off_of(client, max_pending=IN_FLIGHT))
+
+            def take(topic: str, owner: Owner) -> None:
+                is_retry = self._to == RETRY
+                keeper.keep(hand_off.producers, topic, owner.subscription if is_retry else None)
+                if self._to in {RETRY, ORIGIN}:
+                    self._watch(aftermath, topic, owner)
+
+            judge = self._judge(admin, self._patcher(client), take)
 
             def report(run: Run) -> Redriven:
-                done = self._report(run, judge, checkpoint, resumed=resumed)
-                problems = first_of_each([*keeper.problems, *done.problems])
-                return attrs.evolve(done, problems=problems)
+                return self._report(run, judge.problems, tuple(keeper.problems))
 
-            work = RedriveWork(
-                consumer=consumer,
-                hand_off=hand_off,
-                judge=judge,
-                checkpoint=checkpoint,
+            run = Run(
+                *(consumer, hand_off, judge, source),
                 rate=self._rate,
                 limit=self._limit or math.inf,
-                is_over=DeliveryWatch(admin, through, checkpoint.ends).is_over,
-                save=store.save,
                 progress=lambda run: tell(report(run)),
+                cancelled=self._cancelled,
             )
-            run = Run(work, self._cancelled)
             run.run()
             hand_off.producers.check_kept()
-            store.save(run.remains())
             if run.stopped is None:
-                missed = count_left(admin, client, through, checkpoint.ends, run.has_seen)
+                missed = source.left(run.states)
+                missed[LATE] += run.left.pop(LATE, 0)
                 run.left += missed
-                run.problems |= {WHY_NOT_SEEN[each]: None for each in missed}
-            return report(run)
+                run.problems |= {WHY_NOT_SEEN[each]: None for each in +missed}
+            done = report(run)
+        return self._follow(aftermath, done, tell)
 
-    def _report(
-        self, run: Run, judge: LetterJudge, checkpoint: Checkpoint, *, resumed: bool
-    ) -> Redriven:
+    def _report(self, run: Run, problems: Mapping[str, None], doubts: tuple[str, ...]) -> Redriven:
         return Redriven(
             source=self._source,
-            job=checkpoint.job,
+            job=self._job,
+            verb=self.done_word,
             dry_run=False,
-            resumed=resumed,
             redriven=run.redriven,
-            at_least=not checkpoint.exact,
             left=dict(run.left),
             targets=dict(run.targets),
+            owners=owners_in_words(run.owners),
             patched=run.patched,
             stopped=run.stopped,
-            problems=first_of_each([*judge.problems, *run.problems]),
+            problems=first_of_each([*problems, *run.problems]),
+            doubts=doubts,
+            waits=run.waits,
         )
 
-    def _begin(
-        self, admin: AdminClient, partitions: list[str], found: Checkpoint | None
-    ) -> tuple[Checkpoint, bool]:
-        """Return the checkpoint to work from, and whether it is from an unfinished redrive."""
-        command = self._command()
-        if found is not None and found.command == command:
-            return found, True
-        return Checkpoint(command, uuid.uuid4().hex[:12], ends(admin, partitions)), False
+    def _watch(self, aftermath: Aftermath, topic: str, owner: Owner) -> None:
+        """Watch what becomes of letters that go to *topic*."""
+        main, subscription = str(owner.topic), str(owner.subscription)
+        letters = self._naming.topics(main, subscription)
+        for each in (topic, owner.retry or letters.retry):
+            aftermath.watch(each, subscription)
+        for each in (self._source, letters.dead_letter):
+            aftermath.watch(each)
 
-    def _command(self) -> str:
-        """Return the identity of the redrive, which is the same for the same arguments."""
-        owner = (self._owner.topic, self._owner.subscription)
-        what = [self._to, owner, self._naming.value, self._limit, self._max_redrives, self._keep]
-        text = self._job_key or json.dumps(
-            [*what, attrs.asdict(self._where)], default=str, sort_keys=True
-        )
-        if self._patch is not None:
-            text += self._patch.text
-        return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    def _follow(
+        self, aftermath: Aftermath, done: Redriven, tell: Callable[[Redriven], None]
+    ) -> Redriven:
+        """Watch what becomes of the letters, until they are handled or dead, or for a while."""
+        if self._to not in {RETRY, ORIGIN} or not done.targets or done.doubts:
+            return done
+        give_up, pause = time.monotonic() + self._wait, _LOOK
+        try:
+            while True:
+                became = aftermath.look(done.redriven)
+                done = attrs.evolve(done, became=became)
+                tell(done)
+                left = give_up - time.monotonic()
+                if not became.waiting or left <= 0 or self._cancelled.wait(min(left, pause)):
+                    return done
+                pause = min(_SELDOM, pause * 1.5)
+        except (AdminError, pulsar.PulsarException) as error:
+            unknown = f"what became of the letters is not known: {error}"
+            return attrs.evolve(done, problems=first_of_each([*done.problems, unknown]))
 
 
 class Discard(Redrive):
     """Acknowledges letters of a dead-letter topic, so that they are gone. It cannot be undone.
 
-    It has the filters, limits, rates and the dry run of a redrive, and continues like one.
+    Run it again if it was killed: it takes what is left.
     """
 
-    _discards = True
+    _verb, done_word = "discard", "discarded"
 
-    def __init__(self, source: str, *, job_key: str = "", **options: Any) -> None:
+    def __init__(
+        self,
+        source: str | Subscription,
+        *,
+        cluster: Cluster | None = None,
+        dlq_subscription: str | None = None,
+        where: Filter = _ALL,
+        limit: int | None = None,
+        rate: float | None = None,
+        any_topic: bool = False,
+        dry_run: bool = False,
+        within: Duration | None = None,
+        by: str | None = None,
+    ) -> None:
         """Prepare; nothing is opened.
 
         Args:
-            source: The dead-letter topic.
-            job_key: As in `Redrive`.
-            options: As in `Redrive`: cluster, dlq_subscription, where, limit, rate, any_topic,
-                dry_run, within.
+            source: As in `Redrive`.
+            cluster: As in `Redrive`.
+            dlq_subscription: As in `Redrive`.
+            where: Which letters are discarded.
+            limit: How many letters are discarded at most, by this run.
+            rate: Letters per second; None for no limit.
+            any_topic: As in `Redrive`.
+            dry_run: As in `Redrive`.
+            within: As in `Redrive`.
+            by: As in `Redrive`.
 
         Raises:
             ConfigError: an argument is invalid.
         """
-        super().__init__(source, job_key=f"discard {job_key}", **options)
+        super().__init__(
+            source,
+            cluster=cluster,
+            dlq_subscription=dlq_subscription,
+            where=where,
+            limit=limit,
+            rate=rate,
+            any_topic=any_topic,
+            dry_run=dry_run,
+            within=within,
+            by=by,
+        )
 
 
-@contextlib.contextmanager
-def _only_consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
-    """Yield the only consumer of the dead-letter topic's subscription, as a raw consumer.
-
-    It is Exclusive, so that neither another redrive nor another consumer takes its letters. With
-    this type the broker also has no limit for letters that are delivered and not acknowledged.
-    """
-    give_up = time.monotonic() + _BUSY_PATIENCE
-    while True:
-        try:
-            bare = BareClient.subscribe(
-                client,
-                topic,
-                subscription,
-                pulsar.ConsumerType.Exclusive,
-                initial_position=pulsar.InitialPosition.Earliest,
-                consumer_name="pulsar-retry-redrive",
-                batch_index_ack_enabled=True,
-            )
-            break
-        except pulsar.ConsumerBusy:
-            if time.monotonic() > give_up:
-                raise RedriveError(
-                    f"the subscription {subscription} of {topic} has a consumer: stop it, or name "
-                    "another subscription (--dlq-subscription)"
-                ) from None
-            time.sleep(0.2)
+def _why_not(client: Client, topic: str) -> str | None:
+    """Return why this role cannot publish to a topic that exists; None if it can."""
     try:
-        yield bare._consumer  # noqa: SLF001 - raw messages need less time
-    finally:
-        bare.close()
+        BareClient.create_producer(client, topic).close()
+    except pulsar.AuthorizationError:
+        return f"this role may not publish to {topic}"
+    except pulsar.PulsarException:
+        return None  # for example another schema; a letter has its own
+    return None
 
 
 def _checked_rate(rate: float) -> float:

@@ -10,6 +10,7 @@ import attrs
 
 from pulsar_retry.replay.redriving.patching import LetterDiff
 from pulsar_retry.wire.envelope import Envelope
+from pulsar_retry.wire.owner import Owner
 
 #: Why a dead letter stays where it is.
 FILTERED = "filtered"
@@ -20,6 +21,8 @@ UNREADABLE = "unreadable"
 #: The letter can be read, but it has not come from the broker in time.
 LATE = "late"
 REFUSED = "refused"
+#: The letter is redriven, but the broker may not know that it is acknowledged.
+UNCONFIRMED = "unconfirmed"
 #: The patch does not fit the letter.
 PATCH_REFUSED = "patch_refused"
 #: The same reasons, in words.
@@ -31,8 +34,11 @@ STAYS = {
     UNREADABLE: "unreadable",
     LATE: "not delivered in time",
     REFUSED: "refused by their topic",
+    UNCONFIRMED: "published, but perhaps not acknowledged",
     PATCH_REFUSED: "the patch does not fit them",
 }
+#: The reasons that a redrive which meant these letters is not complete.
+_INCOMPLETE = (NO_TARGET, UNREADABLE, LATE, REFUSED, UNCONFIRMED, PATCH_REFUSED)
 #: The problem of letters that pulsar-client does not deliver.
 WHY_UNREADABLE = (
     "some letters are encrypted or incomplete; publish encrypted ones again from a consumer that "
@@ -43,14 +49,18 @@ WHY_NOT_SEEN = {
     UNREADABLE: WHY_UNREADABLE,
     LATE: "the broker has not delivered some letters in time; run the same redrive again",
 }
-#: A dry run has not read all letters in its time.
-SAMPLE = "sample"
+WHY_UNCONFIRMED = (
+    "the broker has not reported some acknowledgements, so the next redrive may publish these "
+    "letters again, with the same DEDUPE_ID"
+)
+#: Why a redrive ends early, besides REFUSED; SAMPLE: a dry run has not read all in its time.
+LIMIT, CANCELLED, SAMPLE = "limit", "cancelled", "sample"
 #: Why a redrive ended early, in words.
 STOPPED = {
-    "limit": "The limit is reached. Run the same redrive again for the next letters.",
-    "cancelled": "Cancelled. Run the same redrive again to continue.",
+    LIMIT: "The limit is reached. Run the same redrive again for the next letters.",
+    CANCELLED: "Cancelled. Run the same redrive again to continue.",
     SAMPLE: "Not all letters were read.",
-    "refused": "Stopped: letters could not be published. Run the same redrive again to continue.",
+    REFUSED: "Stopped: letters could not be published. Run the same redrive again to continue.",
 }
 
 #: How many ids of letters are shown for a group.
@@ -107,24 +117,43 @@ class Groups:
         )
 
 
+@attrs.frozen
+class Became:
+    """What became of the letters that a redrive has published to the topics of their subscriptions.
+
+    Attributes:
+        handled: How many were acknowledged.
+        waiting: How many were not acknowledged: they wait, also for another retry, or are in hand.
+        dead: How many are dead again.
+    """
+
+    handled: int
+    waiting: int
+    dead: int
+
+    def in_words(self) -> str:
+        """Return the numbers as people read them."""
+        return f"{self.handled} handled, {self.waiting} waiting, {self.dead} dead again"
+
+
 @attrs.frozen(kw_only=True)
 class Redriven:
     """The result of a redrive, or of a dry run.
 
     Attributes:
         source: The dead-letter topic.
-        job: The id of the redrive, which its messages carry as ``REDRIVE_ID``. A redrive that
-            continues another one keeps its id.
+        job: The id of the redrive, which its messages carry as ``REDRIVE_ID``.
         dry_run: Whether nothing was changed.
-        resumed: Whether it has continued a redrive that was killed or cancelled.
-        redriven: How many letters were, or would be, redriven, including those of the redrives that
-            it continues.
-        at_least: Whether there may be more than *redriven*: an earlier run was killed, and its last
-            moment is not known.
+        redriven: How many letters were, or would be, redriven.
         left: How many of the letters seen stay in the dead-letter topic, by reason. A redrive that
             was *stopped* has not seen all letters.
+        verb: ``redriven`` or ``discarded``.
         targets: How many letters went to each topic.
-        patched: How many of them a patch has changed in this run, or would change.
+        owners: How many of them were of each owner, ``subscription billing of persistent://…``.
+        became: What became of them; None: nothing was published to a retry topic or an origin, or
+            it is not known.
+        doubts: What may have been lost, in words: a target was deleted meanwhile.
+        patched: How many of them a patch has changed, or would change.
         stopped: Why it ended early: ``limit``, ``cancelled`` or ``refused``, or ``sample`` for a
             dry run that has not read all letters in its time; None if nothing is left to do.
         problems: In words, why letters stay; the first problem of each kind.
@@ -132,23 +161,27 @@ class Redriven:
         diffs: For a dry run with a patch: what it changes in the first letters.
         backlog: For a dry run: about how many letters the dead-letter topic has; None if no
             subscription counts them.
+        waits: What the redrive waits for, in words; empty if nothing hinders it.
         seconds: How long it took.
     """
 
     source: str
     job: str
     dry_run: bool
-    resumed: bool = False
+    verb: str = "redriven"
     redriven: int = 0
-    at_least: bool = False
     left: Mapping[str, int] = attrs.field(factory=dict)
     targets: Mapping[str, int] = attrs.field(factory=dict)
+    owners: Mapping[str, int] = attrs.field(factory=dict)
+    became: Became | None = None
+    doubts: tuple[str, ...] = ()
     patched: int = 0
     stopped: str | None = None
     problems: tuple[str, ...] = ()
     groups: tuple[Group, ...] = ()
     diffs: tuple[LetterDiff, ...] = ()
     backlog: int | None = None
+    waits: str = ""
     seconds: float = 0.0
 
     @property
@@ -159,13 +192,23 @@ class Redriven:
     @property
     def is_complete(self) -> bool:
         """Whether all letters that were to be redriven could be redriven."""
-        return self.stopped in {None, "limit", "sample"} and not any(
-            self.left.get(each) for each in (NO_TARGET, UNREADABLE, LATE, REFUSED, PATCH_REFUSED)
-        )
+        is_left = any(map(self.left.get, _INCOMPLETE))
+        return self.stopped in {None, LIMIT, SAMPLE} and not (is_left or self.doubts)
 
     def facts(self) -> dict[str, Any]:
         """Return the result as JSON-compatible values."""
-        return {**attrs.asdict(self), "problems": list(self.problems)}
+        facts = attrs.asdict(self)
+        count = {facts.pop("verb"): facts.pop("redriven")}
+        return {**count, **facts, "problems": list(self.problems), "doubts": list(self.doubts)}
+
+
+def owners_in_words(owners: Mapping[Owner, int]) -> dict[str, int]:
+    """Return how many letters were of each owner that is known."""
+    return {
+        f"subscription {each.subscription} of {each.topic}": count
+        for each, count in owners.items()
+        if each.topic is not None and each.subscription is not None
+    }
 
 
 def first_of_each(problems: Iterable[str]) -> tuple[str, ...]:

@@ -3,15 +3,21 @@
 Every letter is published, its receipt is awaited, and only then it is acknowledged in the
 dead-letter topic. So no letter is lost if the process dies. Only letters of the last moment are
 published once more, with the same ``DEDUPE_ID``. A letter that is discarded is only acknowledged.
+
+The acknowledgements are the progress: the next run takes what is left. pulsar-client gets no
+receipts for them, and a broker that dies forgets the last ones. So a run ends when the broker
+reports that it has them; until then, letters that come again are acknowledged again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -23,23 +29,47 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
-from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
-from pulsar_retry.replay.redriving.judge import LetterJudge
-from pulsar_retry.replay.redriving.report import REFUSED
-from pulsar_retry.replay.redriving.source import Checkpoint
+from pulsar_retry.replay.redriving.judge import LetterJudge, Move
+from pulsar_retry.replay.redriving.report import (
+    CANCELLED,
+    LATE,
+    LIMIT,
+    REFUSED,
+    UNCONFIRMED,
+    WHY_UNCONFIRMED,
+)
+from pulsar_retry.replay.redriving.states import (
+    DONE,
+    HELD,
+    NEW,
+    STAYS,
+    LetterPlace,
+    LetterStates,
+    Source,
+)
 from pulsar_retry.runtime.future import LetterFuture
+from pulsar_retry.wire.owner import Owner
 
-#: Seconds between two updates of checkpoint and progress.
+#: Seconds between two updates of progress.
 _TICK = 0.5
-#: Seconds until a letter that was not published is tried again, and until the run gives up.
-_PAUSE, _PATIENCE = 0.5, 60.0
+#: Seconds until a letter that was not published is tried again.
+_PAUSE = 0.5
+#: Seconds for which a run waits for a broker, or for a topic that does not take its letters.
+_PATIENCE = 120.0
+#: Seconds for which a cancelled run waits until the broker has its acknowledgements.
+_HURRY = 10.0
 #: Milliseconds to wait for a letter, and seconds without one after which the broker is asked.
 _WAIT_MS, _LULL = 200, 1.0
-#: The bits of a ledger and of an entry in the number of a letter.
-_LEDGER, _ENTRY = (1 << 63) - 1, (1 << 40) - 1
-#: How many letters may wait for another try.
-_MAX_RETURNED = 1000
+#: Seconds without a letter after which no more come: if the broker has sent all, and otherwise.
+_ON_ITS_WAY, _STUCK = 10.0, 60.0
+#: Seconds between two questions about acknowledgements, and until the letters without one are
+#: delivered again.
+_ASK, _AGAIN = 0.2, 5.0
+#: How many letters are in flight at most; with a rate, those of a second.
+IN_FLIGHT = 1000
+#: For how many seconds a rate may be caught up.
+_BEHIND = 0.1
 #: Errors for which another try does not help.
 _NO_RETRY_ERRORS = (
     pulsar.AuthorizationError,
@@ -48,317 +78,318 @@ _NO_RETRY_ERRORS = (
     pulsar.TopicTerminated,
 )
 
-LIMIT, CANCELLED = "limit", "cancelled"
-
 
 @attrs.frozen
-class Returned:
-    """A letter that was not published or not acknowledged, and is to be tried again.
+class _Item:
+    """A letter that leaves its topic.
 
     Attributes:
         raw: The dead letter, as a raw message.
-        number: The number that identifies it within the job.
-        letter: The letter to publish; None if it is only acknowledged.
-        error: Why it failed.
-        first: When it failed for the first time, by the monotonic clock.
-        due: When it may be tried again, by the same clock.
+        place: Its place.
+        move: Where it goes.
+        due: When it may be tried, by the monotonic clock.
     """
 
     raw: Any
-    number: int
-    letter: Letter | None
-    error: BaseException
-    first: float
-    due: float
+    place: LetterPlace
+    move: Move
+    due: float = 0.0
 
 
-@attrs.frozen(kw_only=True)
-class RedriveWork:
-    """The task of a run, and what it needs.
-
-    Attributes:
-        consumer: The raw consumer of the dead-letter topic.
-        hand_off: Hands the letters off.
-        judge: Decides about the letters.
-        checkpoint: The state of the job.
-        rate: The speed limit, in letters per second.
-        limit: How many letters may be redriven, by this run and earlier ones.
-        is_over: Tells whether no more letters come from a partition, of which the last one to come
-            is given; called if none comes for a while.
-        save: Stores a checkpoint.
-        progress: Called twice a second with the run.
-    """
-
-    consumer: Any
-    hand_off: HandOff
-    judge: LetterJudge
-    checkpoint: Checkpoint
-    rate: float
-    limit: float
-    is_over: Callable[[str, EntryPlace | None], bool]
-    save: Callable[[Checkpoint], None]
-    progress: Callable[[Run], None]
-
-
-class _HandOffFuture(LetterFuture):
+class _ItemFuture(LetterFuture):
     """The future of one hand-off. It tells the run directly, which is cheaper than a callback."""
 
-    def __init__(
-        self, run: Run, raw: Any, number: int, letter: Letter | None, first: float | None
-    ) -> None:
+    def __init__(self, run: Run, item: _Item) -> None:
         super().__init__()
-        self.run, self.raw, self.number, self.letter, self.first = run, raw, number, letter, first
+        self.run, self.item = run, item
 
     def succeed(self) -> None:
-        self.run.letter_published(self)
+        self.run.item_done(self.item)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        assert exception is not None  # noqa: S101 - a hand_off's failures have one
-        self.run.letter_failed(self, exception)
-
-    def acknowledged(self, result: _pulsar.Result) -> None:
-        """Take the result for a letter that is only acknowledged."""
-        if result == _pulsar.Result.Ok:
-            self.succeed()
-        else:
-            self.set_exception(RedriveError(f"a letter could not be acknowledged: {result}"))
+        assert exception is not None  # noqa: S101 - a hand-off's failures have one
+        self.run.item_failed(self.item, exception)
 
 
 class Run:
-    """Executes a `RedriveWork`, on the thread that calls `run`.
+    """One run, on the thread that calls `run`.
 
     Attributes:
-        redriven: How many letters were redriven, including those of the runs that it continues.
+        states: What is known of the letters.
+        redriven: How many letters were redriven.
         patched: How many letters were redriven with another payload.
         left: How many letters stay, by reason.
         targets: How many letters went to each topic.
+        owners: How many letters were of each owner.
         stopped: Why it ended early.
-        problems: Why letters stay, in words.
+        problems: Why letters stay, in words; a dictionary without values.
+        waits: What it waits for, in words; empty if nothing hinders it.
     """
 
-    def __init__(self, work: RedriveWork, cancelled: threading.Event) -> None:
-        self._work = work
-        self._cancelled = cancelled
+    def __init__(
+        self,
+        consumer: Any,
+        hand_off: HandOff,
+        judge: LetterJudge,
+        source: Source,
+        *,
+        rate: float,
+        limit: float,
+        progress: Callable[[Run], None],
+        cancelled: threading.Event,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            consumer: The raw and only consumer of the dead-letter topic's subscription.
+            hand_off: Hands the letters off.
+            judge: Decides about the letters.
+            source: The dead-letter topic.
+            rate: Letters per second at most.
+            limit: How many letters may be redriven.
+            progress: Called twice a second with the run.
+            cancelled: Tells that it is cancelled.
+        """
+        self._consumer, self._hand_off, self._judge = consumer, hand_off, judge
+        self._source, self._rate, self._limit = source, rate, limit
+        self._progress, self._cancelled = progress, cancelled
         self._lock = threading.Lock()
-        self._failed_letters: SimpleQueue[Returned] = SimpleQueue()
-        self._acknowledging = 0  # letters that are only acknowledged, without an answer so far
-        self._returned: deque[Returned] = deque()
-        self._seen: dict[int, bool] = {}  # by number: whether the letter was published
-        self._saved = work.checkpoint.redriven
-        self._open_partitions = dict(work.checkpoint.ends)
-        self._last: dict[str, EntryPlace] = {}  # by partition: the last letter that has come
-        self._sent = 0
-        self._next_tick = 0.0
-        self.redriven = work.checkpoint.redriven
-        self.patched = 0
+        self._waiting: deque[_Item] = deque()
+        self._failed: SimpleQueue[tuple[_Item, BaseException]] = SimpleQueue()
+        self._in_flight, self._room = 0, math.ceil(min(rate, IN_FLIGHT))
+        self._next_turn = self._next_tick = 0.0
+        self._hindered_since: float | None = None
+        self._refused_last = ""  # why the last letter was not published; empty after a success
+        self._open_partitions = dict(source.ends)
+        self.states = LetterStates()
+        self.redriven = self.patched = 0
         self.left: Counter[str] = Counter()
         self.targets: Counter[str] = Counter()
+        self.owners: Counter[Owner] = Counter()
         self.stopped: str | None = None
         self.problems: dict[str, None] = {}
+        self.waits = ""
 
     def run(self) -> None:
-        """Redrive all letters of the job; return when all of them are settled."""
-        started = time.monotonic()
-        room = self._work.limit - self.redriven
-        for raw, number, position in self._letters():
-            verdict = self._work.judge.judge(raw, position)
+        """Redrive all letters; return when each of them is settled, as the broker reports it."""
+        taken = 0
+        for raw, place, position in self._letters():
+            verdict = self._judge.judge(raw, position)
+            self.states[place] = STAYS
             if isinstance(verdict, str):
                 self.left[verdict] += 1
-                continue
-            if self._sent >= room:
+            elif taken >= self._limit:
                 self.stopped = LIMIT
                 break
-            self._await_turn(started + self._sent / self._work.rate)
-            if self.stopped:
-                break
-            self._sent += 1
-            self._send(raw, number, verdict)
-        self._drain()
+            else:
+                taken += 1
+                self.states[place] = HELD
+                self._waiting.append(_Item(raw, place, verdict))
+                self._send_waiting()
+        self._settle()
         self._tick()
-
-    def remains(self) -> Checkpoint | None:
-        """Return the checkpoint from which the same redrive continues; None if it is done."""
-        if self.stopped not in {CANCELLED, REFUSED}:
-            return None
-        begun = self._work.checkpoint
-        exact = begun.exact and not self._in_flight()
-        return attrs.evolve(begun, redriven=self.redriven, exact=exact)
-
-    def has_seen(self) -> set[EntryPlace]:
-        """Return the places of the letters that were delivered; ledgers have unique numbers."""
-        return {EntryPlace(each >> 64 & _LEDGER, each >> 24 & _ENTRY) for each in self._seen}
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def _letters(self) -> Iterator[tuple[Any, int, str]]:
-        """Yield the unacknowledged letters of the job, with their numbers and places."""
-        last = time.monotonic()
-        while self._open_partitions and not self.stopped:
+    def _letters(self) -> Iterator[tuple[Any, LetterPlace, str]]:
+        """Yield the letters that were not acknowledged, with their places and ids."""
+        came = asked = time.monotonic()
+        while self._open_partitions and self.stopped is None:
             self._check()
-            if len(self._returned) >= _MAX_RETURNED:
-                time.sleep(_TICK / 10)
-                continue
-            try:
-                raw = self._work.consumer.receive(_WAIT_MS)
-            except _pulsar.Timeout:
-                if time.monotonic() - last > _LULL:
-                    self._close_partitions()
-                    last = time.monotonic()
-                continue
-            except _pulsar.PulsarException as error:
-                raise RedriveError(f"the dead-letter topic cannot be read: {error}") from error
-            last = time.monotonic()
-            found = self._number_and_position(raw)
-            if found is not None:
-                yield raw, *found
+            raw = self._receive()
+            now = time.monotonic()
+            if raw is not None:
+                found = self._first_seen(raw)
+                if found is not None:
+                    yield raw, *found
+                came = asked = time.monotonic()
+            elif not self._consumer.is_connected():
+                came = asked = now
+            elif now - asked > _LULL:
+                asked = now
+                self._close_partitions(now - came)
 
-    def _number_and_position(self, raw: Any) -> tuple[int, str] | None:
-        """Return a letter's number and id; None if it is not part of the job, or is a duplicate."""
+    def _receive(self) -> Any:
+        """Return a raw letter; None if none comes."""
+        try:
+            return self._consumer.receive(_WAIT_MS)
+        except _pulsar.Timeout:
+            return None
+        except _pulsar.PulsarException as error:
+            raise RedriveError(f"the dead-letter topic cannot be read: {error}") from error
+
+    def _first_seen(self, raw: Any) -> tuple[LetterPlace, str] | None:
+        """Return a letter's place and id; None if it came before, or is no part of the run."""
         topic, where = raw.topic_name(), raw.message_id()
-        ledger, entry, batch = where.ledger_id(), where.entry_id(), where.batch_index()
-        self._last[topic] = EntryPlace(ledger, entry)
-        end = self._work.checkpoint.ends.get(topic)
-        if end is None or (ledger, entry) > (end.ledger, end.entry):
+        place = LetterPlace(where.ledger_id(), where.entry_id(), where.batch_index())
+        end = self._source.ends.get(topic)
+        if end is None or place.entry_place > EntryPlace.of(end):
             self._open_partitions.pop(topic, None)  # the letters of a partition come in order
             return None
-        if batch < 0 and (ledger, entry) == (end.ledger, end.entry):
+        if place.batch < 0 and place.entry_place == EntryPlace.of(end):
             self._open_partitions.pop(topic, None)
-        number = ((where.partition() + 1 << 63 | ledger) << 40 | entry) << 24 | batch + 1
-        if number in self._seen:  # redelivered, for example after a restart of the broker
-            if self._seen[number]:
-                self._acknowledge(raw)
+        state = self.states[place]
+        if state == DONE:  # redelivered, for example after a restart of the broker
+            self._consumer.acknowledge_async(raw, lambda _: None)
+        if state != NEW:
             return None
-        self._seen[number] = False
-        return number, str(Position(ledger, entry, where.partition(), batch))
+        position = Position(place.ledger, place.entry, where.partition(), place.batch)
+        return place, str(position)
 
-    def _close_partitions(self) -> None:
-        """Read no more from partitions whose letters have all come."""
+    def _close_partitions(self, silence: float) -> None:
+        """Read no more from partitions whose letters have all come, or that are silent."""
         with contextlib.suppress(AdminError):
             for topic in list(self._open_partitions):
-                if self._work.is_over(topic, self._last.get(topic)):
+                now = self._source.unsettled(topic, self.states)
+                if not now.unseen or silence > (_ON_ITS_WAY if now.all_sent else _STUCK):
                     del self._open_partitions[topic]
 
     # -- handing on -------------------------------------------------------------------------------
 
-    def _send(
-        self, raw: Any, number: int, letter: Letter | None, first: float | None = None
-    ) -> None:
-        """Hand a letter off, or only acknowledge it if *letter* is None.
-
-        *first* is the time of the first try, if there was one.
-        """
-        future = _HandOffFuture(self, raw, number, letter, first)
-        consumer = self._work.consumer
-        if letter is not None:
-            hand_off = self._work.hand_off
-            hand_off.hand_on(
-                Flight(hand_off, raw, consumer, letter, raw.length(), future, was_letter=False)
-            )
-            return
-        with self._lock:
-            self._acknowledging += 1
-        consumer.acknowledge_async(raw, future.acknowledged)
-
-    def letter_published(self, future: _HandOffFuture) -> None:
-        """Count a letter that was published. Any thread may call it."""
-        with self._lock:
-            self.redriven += 1
-            if future.letter is None:
-                self._acknowledging -= 1
+    def _send_waiting(self) -> None:
+        """Hand the waiting letters on, each at its turn; failed ones go first."""
+        while self._waiting and self._goes_on:
+            now = time.monotonic()
+            pause = max(self._waiting[0].due, self._next_turn) - now
+            if pause <= 0 and self._in_flight < self._room and self._consumer.is_connected():
+                self._next_turn = max(self._next_turn, now - _BEHIND) + 1 / self._rate
+                self._send(self._waiting.popleft())
             else:
-                self.targets[future.letter.topic] += 1
-                self.patched += future.letter.payload is not None
-        self._seen[future.number] = True
+                self._cancelled.wait(min(max(pause, 0.002), 0.1))
+            self._check()
 
-    def letter_failed(self, future: _HandOffFuture, error: BaseException) -> None:
+    def _send(self, item: _Item) -> None:
+        with self._lock:
+            self._in_flight += 1
+        if item.move.letter is None:
+            self._consumer.acknowledge_async(item.raw, partial(self._acknowledged, item))
+            return
+        flight = Flight(
+            self._hand_off,
+            item.raw,
+            self._consumer,
+            item.move.letter,
+            item.raw.length(),
+            _ItemFuture(self, item),
+            was_letter=False,
+        )
+        self._hand_off.hand_on(flight)
+
+    def _acknowledged(self, item: _Item, result: _pulsar.Result) -> None:
+        """Take the result for a letter that is only acknowledged."""
+        if result == _pulsar.Result.Ok:
+            self.item_done(item)
+        else:
+            self.item_failed(item, RedriveError(f"a letter could not be acknowledged: {result}"))
+
+    def item_done(self, item: _Item) -> None:
+        """Count a letter that was published. Any thread may call it."""
+        self.states[item.place] = DONE
+        with self._lock:
+            self._in_flight -= 1
+            self.redriven += 1
+            if item.move.letter is not None:
+                self.targets[item.move.letter.topic] += 1
+                self.owners[item.move.owner] += 1
+                self.patched += item.move.letter.payload is not None
+        self._refused_last = ""
+
+    def item_failed(self, item: _Item, error: BaseException) -> None:
         """Record a letter whose hand-off failed. Any thread may call it."""
         if isinstance(error, AcknowledgeError):
-            self.letter_published(future)
-        now = time.monotonic()
-        due, first = now + _PAUSE, future.first or now
-        returned = Returned(future.raw, future.number, future.letter, error, first, due)
-        self._failed_letters.put(returned)
-        if future.letter is None:
-            with self._lock:
-                self._acknowledging -= 1
+            self.item_done(item)  # it comes again, and is acknowledged then
+            return
+        self._failed.put((item, error))
+        with self._lock:
+            self._in_flight -= 1
 
     def _take_back(self) -> None:
-        """Publish again what was not published, and acknowledge again what was published."""
-        while not self._failed_letters.empty():  # no other thread takes from it
-            each = self._failed_letters.get_nowait()
-            if isinstance(each.error, AcknowledgeError):
-                self._acknowledge(each.raw)
-            elif isinstance(each.error.__cause__, _NO_RETRY_ERRORS):
-                self._refuse(each.error)
-            else:
-                self._returned.append(each)
-        now = time.monotonic()
-        while self._returned and self._returned[0].due <= now and self._goes_on():
-            each = self._returned.popleft()
-            if now - each.first > _PATIENCE:
-                self._refuse(each.error)
-                self.stopped = REFUSED
-            else:
-                self._send(each.raw, each.number, each.letter, each.first)
+        """Let letters that were not published wait for another try."""
+        while not self._failed.empty():  # no other thread takes from it
+            item, error = self._failed.get_nowait()
+            if isinstance(error.__cause__, _NO_RETRY_ERRORS):
+                self._refuse(item, str(error))
+                continue
+            self._refused_last = str(error)
+            self._waiting.appendleft(attrs.evolve(item, due=time.monotonic() + _PAUSE))
 
-    def _acknowledge(self, raw: Any) -> None:
-        self._work.consumer.acknowledge_async(raw, lambda _: None)
-
-    def _refuse(self, error: BaseException) -> None:
+    def _refuse(self, item: _Item, why: str) -> None:
+        self.states[item.place] = STAYS
         self.left[REFUSED] += 1
-        self.problems[str(error)] = None
+        self.problems[why] = None
 
     # -- between letters --------------------------------------------------------------------------
 
+    @property
+    def _goes_on(self) -> bool:
+        """Whether letters that were not published are tried again."""
+        return self.stopped in {None, LIMIT}
+
     def _check(self) -> None:
+        self._take_back()
         if self._cancelled.is_set():
             self.stopped = self.stopped or CANCELLED
         if time.monotonic() >= self._next_tick:
             self._tick()
 
     def _tick(self) -> None:
-        self._next_tick = time.monotonic() + _TICK
-        self._take_back()
-        # Continue if the broker is not reachable: it may only be restarted.
-        with contextlib.suppress(AdminError):
-            self._save()
-        self._work.progress(self)
-
-    def _save(self) -> None:
-        redriven = self.redriven
-        if redriven != self._saved:
-            begun = self._work.checkpoint
-            self._work.save(attrs.evolve(begun, redriven=redriven, exact=False))
-            self._saved = redriven
-
-    def _await_turn(self, due: float) -> None:
-        """Wait until the next letter may be sent, or until the redrive is stopped."""
-        while not self.stopped:
-            self._check()
-            left = due - time.monotonic()
-            if left <= 0:
-                return
-            self._cancelled.wait(min(left, _TICK / 5))
-
-    def _drain(self) -> None:
-        """Wait for letters in flight; failed ones are tried again unless the run was stopped."""
-        give_up = time.monotonic() + _PATIENCE
-        while time.monotonic() < give_up and (
-            self._in_flight()
-            or not self._failed_letters.empty()
-            or (self._returned and self._goes_on())
-        ):
-            self._take_back()
-            self._check()
-            time.sleep(0.005)
-        if self._goes_on() and (late := self._in_flight() + len(self._returned)):
-            self.left[REFUSED] += late
+        now = time.monotonic()
+        self._next_tick = now + _TICK
+        self.waits = self._refused_last if self._consumer.is_connected() else "the broker is away"
+        if not self.waits:
+            self._hindered_since = None
+        elif self._hindered_since is None:
+            self._hindered_since = now
+        elif now - self._hindered_since > _PATIENCE and self._goes_on:
+            self.problems[self.waits] = None
             self.stopped = REFUSED
+        self._progress(self)
 
-    def _in_flight(self) -> int:
-        """Return how many letters were handed off or acknowledged, without an answer so far."""
-        return len(self._work.hand_off.flights) + self._acknowledging
+    # -- the end ----------------------------------------------------------------------------------
 
-    def _goes_on(self) -> bool:
-        """Tell whether letters that were not published are tried again."""
-        return self.stopped in {None, LIMIT}
+    def _settle(self) -> None:
+        """Wait for the letters in flight, and until the broker has all acknowledgements."""
+        give_up = time.monotonic() + self._hand_off.patience + 1
+        while self._in_flight or not self._failed.empty() or (self._waiting and self._goes_on):
+            self._check()
+            if self._waiting and self._goes_on:
+                self._send_waiting()
+                give_up = time.monotonic() + self._hand_off.patience + 1
+            elif time.monotonic() > give_up:  # acknowledgements without an answer
+                break
+            else:
+                time.sleep(0.005)
+        if self.stopped == REFUSED:
+            for item in self._waiting:
+                self._refuse(item, self.waits)
+        unconfirmed = self._confirm()
+        if unconfirmed:
+            self.left[UNCONFIRMED] += unconfirmed
+            self.problems[WHY_UNCONFIRMED] = None
+
+    def _confirm(self) -> int:
+        """Wait until the broker has the acknowledgements; return how many it does not have."""
+        began = asked = time.monotonic()
+        again, count = began + _AGAIN, self.redriven
+        while count:
+            self._check()
+            raw = self._receive()
+            if raw is not None and (found := self._first_seen(raw)) is not None:
+                self.states[found[0]] = STAYS  # it is for the next run
+                self.left[LATE] += self.stopped is None
+            now = time.monotonic()
+            if now - asked >= _ASK:
+                asked = now
+                with contextlib.suppress(AdminError):
+                    count = self._unconfirmed()
+            if now - began > (_HURRY if self._cancelled.is_set() else _PATIENCE):
+                break
+            if now > again:
+                again = now + _AGAIN
+                self._consumer.redeliver_unacknowledged_messages()
+        return count
+
+    def _unconfirmed(self) -> int:
+        """Return how many letters are redriven, and not acknowledged as the broker reports it."""
+        counts = [self._source.unsettled(each, self.states).done for each in self._source.ends]
+        return sum(counts) or not self._consumer.is_connected()

@@ -1,35 +1,39 @@
-"""The dead-letter topic of a redrive: its subscription, the end of the job, and the checkpoint."""
+"""The dead-letter topic of a redrive: its subscription, and who reads it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import logging
-from collections.abc import Mapping, Sequence
+import getpass
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import attrs
+import pulsar
+from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
+from pulsar_retry.client import Client
 from pulsar_retry.errors import (
     AdminConflictError,
     AdminNotFoundError,
+    ConfigError,
     RedriveError,
     TopicMissingError,
 )
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
+from pulsar_retry.wire.names import TopicName, kind_of, logical
 
 #: Created if a dead-letter topic has no subscription.
 SUBSCRIPTION = KEEPING_SUBSCRIPTION
-#: The property of the subscription that holds the checkpoint.
-CHECKPOINT = "pulsar-retry-redrive"
-_VERSION = 1
-
-#: How an answer ends to a request that the broker does not know; the others name what is missing.
-_NO_SUCH_REQUEST = "answers: Not Found"
-
-_log = logging.getLogger("pulsar_retry")
+#: The name of the audit log, in each namespace; its subscription is `pulsar-retry`, too.
+AUDIT_TOPIC = "pulsar-retry-audit"
+#: Seconds to wait until the broker has removed the consumer of a killed process.
+_BUSY_PATIENCE = 5.0
+#: The properties of a redrive's consumer, by which others learn whose it is.
+_JOB, _BY, _VERB = "pulsar-retry-job", "pulsar-retry-by", "pulsar-retry-verb"
 
 
 def backlog_of(admin: AdminClient, topic: str, subscription: str | None) -> int | None:
@@ -46,6 +50,27 @@ def check_exists(admin: AdminClient, source: str) -> None:
     """
     if not admin.topics.exists(source):
         raise TopicMissingError(f"there is no topic {source} at {admin.endpoint.admin_url}")
+
+
+def check_holds_letters(source: str, subscription: str | None) -> None:
+    """Check that the messages of a topic, and of this subscription of it, are letters.
+
+    Raises:
+        ConfigError: they may be others.
+    """
+    name = TopicName.parse(source).local
+    is_audit = name == AUDIT_TOPIC
+    if not is_audit and (kind_of(logical(source)) is not None or subscription == SUBSCRIPTION):
+        return
+    what = (
+        "is the audit log" if is_audit else "does not have the name of a dead-letter or retry topic"
+    )
+    taken = "its messages"
+    if subscription:
+        taken = f"the messages that its subscription {subscription} has not acknowledged"
+    raise ConfigError(
+        f"{source} {what}; this would take {taken}: set any_topic (--any-topic) if you want that"
+    )
 
 
 def durable_subscriptions(admin: AdminClient, topic: str) -> list[str]:
@@ -119,89 +144,82 @@ def ends(admin: AdminClient, partitions: list[str]) -> dict[str, Position]:
     return {each: place for each, place in found.items() if place.entry >= 0}
 
 
-@attrs.frozen
-class Checkpoint:
-    """The state of a redrive, in addition to the acknowledgements that the broker stores.
+@contextlib.contextmanager
+def only_consumer(
+    admin: AdminClient,
+    client: Client,
+    topic: str,
+    subscription: str,
+    *,
+    verb: str,
+    job: str,
+    by: str,
+) -> Iterator[Any]:
+    """Yield the only consumer of the dead-letter topic's subscription, as a raw consumer.
 
-    It is stored with the dead-letter topic's subscription, so that any machine can continue.
+    It is Exclusive, so that neither another redrive nor another consumer takes its letters. With
+    this type the broker also has no limit for letters that are delivered and not acknowledged.
 
-    Attributes:
-        command: The identity of the command; only the same command continues.
-        job: The id of the redrive.
-        ends: Each partition's last letter when the redrive began. Letters that die later are not
-            part of it.
-        redriven: How many letters were redriven.
-        exact: Whether this count is exact. A run that was killed has redriven more than it has
-            stored.
+    Raises:
+        RedriveError: the subscription has another consumer.
     """
-
-    command: str
-    job: str
-    ends: Mapping[str, Position]
-    redriven: int = 0
-    exact: bool = True
-
-    def encode(self) -> str:
-        """Return the checkpoint as text."""
-        places = {topic: [place.ledger, place.entry] for topic, place in self.ends.items()}
-        facts = [_VERSION, self.command, self.job, self.redriven, places, self.exact]
-        return json.dumps(facts, separators=(",", ":"))
-
-    @classmethod
-    def decode(cls, text: str | None) -> Checkpoint | None:
-        """Read a checkpoint; None if there is none, or if it has another version."""
+    give_up = time.monotonic() + _BUSY_PATIENCE
+    while True:
         try:
-            match json.loads(text or "null"):
-                case [
-                    1,
-                    str() as command,
-                    str() as job,
-                    int() as redriven,
-                    dict() as places,
-                    bool() as exact,
-                ]:
-                    ends = {topic: Position(*map(int, each)) for topic, each in places.items()}
-                    return cls(command, job, ends, redriven, exact)
-        except (ValueError, TypeError):
-            pass
-        return None
-
-
-class CheckpointStore:
-    """Stores the checkpoint of a dead-letter topic.
-
-    Old brokers, such as 2.9, cannot store properties with a subscription. There a redrive has no
-    checkpoint: after a kill, the next one takes the letters that are left, and counts anew.
-    """
-
-    def __init__(self, admin: AdminClient, partition: str, subscription: str) -> None:
-        """Store it with *subscription* of the first *partition*."""
-        self._admin = admin
-        self._where = (partition, subscription)
-        self._is_possible = True
-
-    def load(self) -> Checkpoint | None:
-        """Return the checkpoint of an unfinished redrive, if there is one."""
-        try:
-            properties = self._admin.subscriptions.properties(*self._where)
-        except AdminNotFoundError as error:
-            if not error.reason.endswith(_NO_SUCH_REQUEST):
-                raise
-            self._is_possible = False
-            text = (
-                "Pulsar %s cannot store the progress of a redrive: if it is killed, the next one "
+            bare = BareClient.subscribe(
+                client,
+                topic,
+                subscription,
+                pulsar.ConsumerType.Exclusive,
+                initial_position=pulsar.InitialPosition.Earliest,
+                consumer_name=f"pulsar-retry-{verb}",
+                properties={_VERB: verb, _JOB: job, _BY: by},
+                batch_index_ack_enabled=True,
             )
-            text += "takes the letters that are left, and counts anew"
-            _log.warning(text, self._admin.broker_version())
-            return None
-        return Checkpoint.decode(properties.get(CHECKPOINT))
+            break
+        except pulsar.ConsumerBusy:
+            if time.monotonic() > give_up:
+                who = who_reads(admin, topic, subscription) or "it has a consumer"
+                raise RedriveError(
+                    f"letters of {topic} are taken through its subscription {subscription}: {who}; "
+                    "wait for it, stop it, or name another subscription (--dlq-subscription)"
+                ) from None
+            time.sleep(0.2)
+    try:
+        yield bare._consumer  # noqa: SLF001 - raw messages need less time
+    finally:
+        bare.close()
 
-    def save(self, checkpoint: Checkpoint | None) -> None:
-        """Store *checkpoint*; None deletes it."""
-        if not self._is_possible:
-            return
-        properties = self._admin.subscriptions.properties(*self._where)
-        properties.pop(CHECKPOINT, None)
-        if checkpoint is not None:
-            properties[CHECKPOINT] = checkpoint.encode()
-        self._admin.subscriptions.set_properties(*self._where, properties)
+
+def who_reads(admin: AdminClient, topic: str, subscription: str) -> str | None:
+    """Return in words who has a consumer of a subscription, and how far it is; None: nobody has."""
+    stats = all_stats(admin, topic)["subscriptions"].get(subscription, {})
+    consumers = stats.get("consumers") or [
+        consumer
+        for each in admin.topics.partition_names(topic)
+        for consumer in admin.topics.stats(each)["subscriptions"]
+        .get(subscription, {})
+        .get("consumers", ())
+    ]
+    if not consumers:
+        return None
+    first, more = consumers[0], len(consumers) - 1
+    facts = first.get("metadata") or {}
+    since = f"since {first.get('connectedSince', 'an unknown time')}"
+    if _JOB in facts:
+        left = stats.get("msgBacklog")
+        return (
+            f"{facts[_BY]} runs {facts[_VERB]} {facts[_JOB]} {since}, about {left} letters are left"
+        )
+    name, address = first.get("consumerName"), first.get("address")
+    others = f", and so do {more} more" if more else ""
+    return f"the consumer {name} of {address} reads it {since}{others}"
+
+
+def operator_name() -> str:
+    """Return the user and the host of this process, ``user@host``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for its user id
+        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
+    return f"{user}@{platform.node() or 'unknown'}"

@@ -14,8 +14,8 @@ from pulsar_retry.wire.dead_letter import ORIGIN, RETRY
 from pulsar_retry.wire.names import Naming, TopicName, logical
 from pulsar_retry.wire.owner import Owner, full_name, owner_of, retry_beside
 
-#: Has what is published to a topic kept, for a subscription or for any.
-Keep = Callable[[str, str | None], None]
+#: Takes each topic to which letters go, with their owner; returns what is against it, or None.
+TakeTarget = Callable[[str, Owner], str | None]
 
 
 @attrs.frozen
@@ -57,8 +57,7 @@ class RedriveTargets:
         source: The topic of the letters.
         given: What is known of the owner. Only its letters are redriven.
         naming: How the topics of letters are named.
-        keep: Called with each target, and the subscription that must get its letters, if it is a
-            retry topic.
+        take: Called once with each target and owner.
     """
 
     admin: AdminClient
@@ -66,7 +65,7 @@ class RedriveTargets:
     source: str
     given: Owner
     naming: Naming
-    keep: Keep
+    take: TakeTarget
 
     def __attrs_post_init__(self) -> None:
         """Ask the broker once for each owner and topic: there are few."""
@@ -95,18 +94,17 @@ class RedriveTargets:
         if self.to == RETRY:
             return self._retry(owner)
         topic = str(owner.topic) if self.to == ORIGIN else self.to
-        trouble = self._trouble(topic, None)
-        if trouble:
-            return NoTarget(NO_TARGET, trouble)
-        self.keep(topic, None)
-        return RedriveTarget(topic, owner)
+        trouble = self._trouble(topic, None) or self.take(topic, owner)
+        return NoTarget(NO_TARGET, trouble) if trouble else RedriveTarget(topic, owner)
 
     def _retry(self, owner: Owner) -> RedriveTarget | NoTarget:
         troubles = []
         for name in self._retry_names(owner):  # no further: 2.9 answers 500 for a missing topic
             trouble = self._trouble(name, owner.subscription)
             if trouble is None:
-                self.keep(name, owner.subscription)
+                trouble = self.take(name, owner)
+                if trouble:
+                    return NoTarget(NO_TARGET, trouble)
                 return RedriveTarget(name, attrs.evolve(owner, retry=name))
             troubles.append(trouble)
         return NoTarget(

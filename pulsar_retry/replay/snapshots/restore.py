@@ -13,7 +13,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
 from pulsar_retry.errors import AdminConflictError, SnapshotError
-from pulsar_retry.replay.ack_state import EntryPlace, Log, cursor_of
+from pulsar_retry.replay.ack_state import cursor_of
 from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
 from pulsar_retry.replay.seeking.mover import MakeJudge, Mover
@@ -113,7 +113,7 @@ class Restore:
         topics = self.manifest.retry_topics
         pinned = survey_all(self.admin, topics, self.manifest.pin)
         return [
-            attrs.evolve(each, log=_up_to(each.log, capture.last), acks=capture.acks)
+            attrs.evolve(each, log=each.log.until(capture.last), acks=capture.acks)
             for each in pinned
             for capture in [self.captures[each.topic]]
         ]
@@ -140,13 +140,3 @@ class Restore:
         ) as republisher:
             for each in held:
                 republisher.publish(each, places, retry)
-
-
-def _up_to(log: Log, last: EntryPlace) -> Log:
-    """Return *log* as if nothing had been published after *last*."""
-    ledgers = [
-        (ledger, min(entries, last.entry + 1) if ledger == last.ledger else entries)
-        for ledger, entries in log.ledgers
-        if ledger <= last.ledger
-    ]
-    return Log(tuple(ledgers), last)

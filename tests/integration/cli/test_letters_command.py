@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import attrs
+import pytest
 
 from pulsar_retry.ops.audit import audit_topic
 from support.reading import SUBSCRIPTION, drain, receive_different
@@ -46,7 +47,7 @@ def test_discarded(dead, run, run_json, namespace) -> None:
     assert (2, True) == (code, "--all" in errors)
     plan = run_json("discard", dead.dlq, "--search", "ODD", "--dry-run")
     assert (3, {"filtered": 3}, {}, True) == (
-        plan["redriven"],
+        plan["discarded"],
         plan["left"],
         plan["targets"],
         plan["dry_run"],
@@ -55,7 +56,7 @@ def test_discarded(dead, run, run_json, namespace) -> None:
     assert 6 == dead.backlog()
     arguments = ("--search", "ODD", "--yes", "--why", "INC-1", "--by", "ada")
     done = run_json("discard", dead.dlq, *arguments)
-    assert (3, {"filtered": 3}, {}) == (done["redriven"], done["left"], done["targets"])
+    assert (3, {"filtered": 3}, {}) == (done["discarded"], done["left"], done["targets"])
     eventually(lambda: dead.backlog() == 3)
     assert ["0", "2", "4"] == [each["payload"] for each in _letters(run, dead.dlq)]
 
@@ -66,7 +67,7 @@ def test_discarded(dead, run, run_json, namespace) -> None:
         entry["why"],
         entry["target"],
     )
-    assert (["ODD"], 3) == (entry["given"]["search"], entry["result"]["redriven"])
+    assert (["ODD"], 3) == (entry["given"]["search"], entry["result"]["discarded"])
     assert entry["ended"] > entry["at"]
     code, text, _ = run("discard", dead.dlq, "--all", "--limit", "2", "--yes")
     assert (0, True) == (code, "2 discarded" in text)
@@ -115,7 +116,7 @@ def test_a_sample_says_that_it_is_one(dead, run, run_json, namespace) -> None:
     code, text, _ = run("discard", dead.dlq, "--all", "--dry-run", "--within", "0")
     assert (0, True) == (code, "Only the first 1 of about 2000 letters were read" in text)
     plan = run_json("discard", dead.dlq, "--all", "--dry-run")
-    assert (2_000, 2_000, None) == (plan["redriven"], plan["backlog"], plan["stopped"])
+    assert (2_000, 2_000, None) == (plan["discarded"], plan["backlog"], plan["stopped"])
 
 
 def test_existing_verbs_are_in_the_audit_log(dead, run, run_json, namespace) -> None:
@@ -153,6 +154,38 @@ def test_an_audit_log_that_cannot_be_written(dead, run, admin) -> None:
     assert 2 == dead.backlog()
     assert 0 == run("discard", dead.dlq, "--all", "--yes", "--no-audit")[0]
     assert 0 == dead.backlog()
+
+
+@pytest.mark.parametrize("verb", [("discard", "--all"), ("redrive", "--to", "elsewhere")])
+def test_what_is_no_letter_topic_is_left_alone(dead, run, admin, client, verb) -> None:
+    """An application's topic, and the audit log; one has to say so."""
+    consumer = client.subscribe(dead.topic, "live")
+    client.create_producer(dead.topic).send(b"order")
+    dead.fill(1)
+    assert 0 == run("discard", dead.dlq, "--all", "--yes")[0]
+    for topic in (dead.topic, audit_topic(dead.dlq)):
+        code, output, errors = run(verb[0], topic, *verb[1:], "--yes", "--no-audit")
+        assert (2, "", True) == (code, output, "--any-topic" in errors), errors
+    assert 2 == admin.backlog(audit_topic(dead.dlq), "pulsar-retry")
+    assert b"order" == consumer.receive(60_000).data()
+    consumer.close()
+    if verb[0] == "discard":
+        assert 0 == run(*verb[:1], dead.topic, *verb[1:], "--any-topic", "--yes")[0]
+        assert 0 == admin.backlog(dead.topic, "live")
+
+
+def test_what_became_of_them(dead, run, run_json, namespace) -> None:
+    """The report says it, and so does the audit log, under the job's id that letters carry."""
+    consumer = dead.subscribe()
+    dead.fill(2)
+    code, output, errors = run("redrive", dead.dlq, "--yes", "--limit", "1", "--no-wait")
+    assert (0, "") == (code, errors)
+    assert f"1 of subscription {SUBSCRIPTION} of {dead.topic}" in output
+    assert output.endswith("published 1: 0 handled, 1 waiting, 0 dead again\n")
+    message = consumer.receive(60_000)
+    (entry,) = run_json("audit", "ls", namespace)
+    assert entry["job"] == message.properties()["REDRIVE_ID"]
+    assert {"handled": 0, "waiting": 1, "dead": 0} == entry["result"]["became"]
 
 
 def test_killed_and_run_again(dead, environment, run_json) -> None:

@@ -42,6 +42,7 @@ def test_a_target_that_is_deleted_meanwhile(dead, admin, monkeypatch, to: str, k
 
     assert (300, True) == (done.redriven, bool(deleted))
     assert 0 < admin.backlog(target, keeper) <= 300 - deleted[0]
-    (problem,) = done.problems
-    assert target in problem
-    assert keeper in problem
+    (doubt,) = done.doubts
+    assert target in doubt
+    assert keeper in doubt
+    assert (False, None) == (done.is_complete, done.became)

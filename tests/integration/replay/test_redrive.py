@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 from datetime import UTC, datetime
 
 import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.replay import Filter, Subscription
+from pulsar_retry.replay import Filter, Redriven, Subscription
 from pulsar_retry.replay.reading import read_letters
+from pulsar_retry.replay.redriving.report import Became
 from support.reading import SUBSCRIPTION
 from support.replay.redriving import Dead, received
 from support.waiting import eventually
@@ -189,19 +192,19 @@ def test_letters_that_their_topic_refuses_stay(dead) -> None:
     assert 3 == dead.backlog()
 
 
-def test_what_dies_meanwhile_is_no_part_of_it(dead) -> None:
-    """Also not of the redrive that goes on after a cancellation."""
+def test_a_cancelled_redrive_goes_on(dead) -> None:
+    """What is dead-lettered meanwhile is no part of it, and what is left is the next one's."""
     consumer, count = dead.subscribe(), 200  # more than come at once after a pause of seconds
     dead.fill(count)
     redrive = dead.redrive(rate=10)
-    redrive.run(lambda so_far: so_far.redriven > 2 and redrive.cancel())
-    dead.send(b"late", dead.properties(count))
+    first = redrive.run(lambda so_far: so_far.redriven > 2 and redrive.cancel())
 
-    done = dead.redrive().run()
-
-    assert (True, count) == (done.resumed, done.redriven)
+    assert ("cancelled", False) == (first.stopped, first.is_complete)
+    assert count - first.redriven == dead.backlog()
+    redrive = dead.redrive()
+    redrive.run(lambda _: None)
     received(consumer, count)
-    eventually(lambda: dead.backlog() == 1)
+    eventually(lambda: dead.backlog() == 0)
 
 
 def test_a_letter_stays_what_it_is(dead, client) -> None:
@@ -241,14 +244,83 @@ def test_one_of_several_subscriptions_has_to_be_named(dead) -> None:
     assert (0, 2) == (dead.backlog("audit"), dead.backlog("keep"))
 
 
-def test_a_subscription_that_somebody_uses_is_left_alone(dead, client, monkeypatch) -> None:
-    """A consumer would take letters that are then neither here nor there."""
-    monkeypatch.setattr("pulsar_retry.replay.redriving.redrive._BUSY_PATIENCE", 0.1)
-    dead.create("keep")
-    client.subscribe(dead.dlq, "keep", consumer_type=pulsar.ConsumerType.Shared)
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_subscription_that_somebody_uses_is_left_alone(
+    dead, client, monkeypatch, partitions
+) -> None:
+    """Its consumer would take letters that are then neither here nor there; it is named."""
+    monkeypatch.setattr("pulsar_retry.replay.redriving.source._BUSY_PATIENCE", 0.1)
+    dead.create("keep", partitions=partitions)
+    client.subscribe(
+        dead.dlq, "keep", consumer_type=pulsar.ConsumerType.Shared, consumer_name="a-browser"
+    )
 
-    with pytest.raises(pr.RedriveError, match=r"the subscription keep of .* has a consumer"):
+    with pytest.raises(
+        pr.RedriveError, match=r"subscription keep: the consumer a-browser of .* since"
+    ):
         dead.redrive().run()
+
+
+def test_two_operators(dead, monkeypatch) -> None:
+    """The second one reads whose job it is, since when, and how far it is; also in a dry run."""
+    monkeypatch.setattr("pulsar_retry.replay.redriving.source._BUSY_PATIENCE", 0.1)
+    dead.subscribe()
+    dead.fill(50)
+    first = dead.redrive(rate=10, by="ada")
+    said = rf"ada runs redrive {first.job} since 2.*, about \d+ letters are left"
+    told: list[str] = []
+
+    def second(so_far: Redriven) -> None:
+        if so_far.redriven and not told:
+            told.extend(dead.redrive(dry_run=True).run().problems)
+            with pytest.raises(pr.RedriveError, match=said):
+                dead.redrive(by="grace").run()
+            first.cancel()
+
+    assert "cancelled" == first.run(second).stopped
+    assert re.search(said, told[0])
+
+
+def test_what_became_of_them(dead) -> None:
+    """Those that were handled, those that wait or are in hand, and those that are dead again."""
+    consumer = dead.subscribe()
+    dead.fill(6)
+    looks = []
+
+    def work(so_far: Redriven) -> None:
+        looks.append(so_far.became)
+        if so_far.became is None or len(looks) > 20:
+            return
+        with contextlib.suppress(pulsar.Timeout):
+            message = consumer.receive(300)
+            number = int(message.data())
+            if number < 3:
+                consumer.acknowledge(message)
+            elif number < 5:
+                consumer.dead_letter(message, reason="again")
+            else:
+                consumer.reconsume_later(message, delay=3600)
+            return
+        redrive.cancel()
+
+    redrive = dead.redrive(wait=math.inf)
+    done = redrive.run(work)
+
+    assert Became(handled=3, waiting=1, dead=2) == done.became
+    assert (6, True) == (done.redriven, done.is_complete)
+    assert {f"subscription {SUBSCRIPTION} of {dead.topic}": 6} == done.owners
+
+
+def test_what_becomes_of_them_at_their_origin(dead, client) -> None:
+    """The subscription counts that they were dead letters of."""
+    consumer, other = dead.subscribe(), client.subscribe(dead.topic, "shipping")
+    dead.fill(2)
+
+    done = dead.redrive("origin").run()
+
+    assert Became(handled=0, waiting=2, dead=0) == done.became
+    received(other, 2)
+    received(consumer, 2)
 
 
 def test_a_topic_without_a_subscription_gets_one(dead) -> None:

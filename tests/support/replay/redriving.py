@@ -28,7 +28,7 @@ def die(so_far):
         os.kill(os.getpid(), signal.SIGKILL)
 
 done = redrive.run(die)
-print("done", done.redriven, done.resumed, done.at_least, flush=True)
+print("done", done.redriven, flush=True)
 """
 
 

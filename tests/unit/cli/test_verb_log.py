@@ -14,8 +14,8 @@ from pulsar_retry.cli._common import output
 def moves(*, as_json: bool) -> None:
     """Move three letters."""
     with output.progress("moved", "a topic") as tell:
-        tell(1, None)
-        tell(3, 3)
+        tell(1, None, "")
+        tell(3, 3, "the broker is away")
 
 
 def lines(*arguments: str) -> list[str]:
@@ -27,5 +27,5 @@ def test_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what is done, and the total. With --json there is none."""
     assert [] == lines()
     monkeypatch.setattr(output, "_LOG_SECONDS", 0.0)
-    assert ["a topic: 1 moved", "a topic: 3 of 3 moved"] == lines()
+    assert ["a topic: 1 moved", "a topic: 3 of 3 moved (the broker is away)"] == lines()
     assert [] == lines("--json")

@@ -8,7 +8,7 @@ import pytest
 
 from pulsar_retry.console.login import Access
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.ops.audit import operator_name
+from pulsar_retry.replay.redriving.source import operator_name
 
 TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
 

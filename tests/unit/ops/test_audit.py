@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pulsar_retry.ops.audit import audit_topic, joined, operator_name
+from pulsar_retry.ops.audit import audit_topic, joined
+from pulsar_retry.replay.redriving.source import operator_name
 
 
 def begun(job: str, at: str = "2026-01-01", **more: object) -> dict[str, object]:

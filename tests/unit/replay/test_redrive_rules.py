@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.admin import Position
 from pulsar_retry.replay import Cluster, Filter, Redrive
-from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.wire.dead_letter import RedriveProperties, dedupe_id, next_redrive
 from pulsar_retry.wire.names import kind_of
 from pulsar_retry.wire.owner import Owner
@@ -183,26 +181,6 @@ def test_the_targets_names_are_written(properties, to, keep_attempts, names) -> 
     assert dict(list(NAMES.items())[:names]) == {n: found[n] for n in NAMES if n in found}
     is_own = properties.get("REAL_SUBSCRIPTION") == "billing"
     assert ("ORIGIN_MESSAGE_ID" in found) == (to == "retry" and is_own)
-
-
-@given(
-    st.builds(
-        Checkpoint,
-        st.text(),
-        st.text(),
-        st.dictionaries(st.text(), st.builds(Position, st.integers(0), st.integers(0))),
-        st.integers(0),
-    )
-)
-def test_a_checkpoint_is_read_back(checkpoint) -> None:
-    """Whatever is in it."""
-    assert checkpoint == Checkpoint.decode(checkpoint.encode())
-
-
-@pytest.mark.parametrize("text", [None, "", "null", "[]", "{", '[2,"a","b",1,{}]', '[1,"a"]'])
-def test_what_is_no_checkpoint(text) -> None:
-    """A redrive begins anew then."""
-    assert Checkpoint.decode(text) is None
 
 
 @pytest.mark.parametrize(

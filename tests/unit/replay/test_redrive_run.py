@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -17,8 +18,9 @@ from pulsar_retry.admin import Position
 from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.redriving import run as redrive_run
-from pulsar_retry.replay.redriving.run import RedriveWork, Run
-from pulsar_retry.replay.redriving.source import Checkpoint
+from pulsar_retry.replay.redriving.judge import Move
+from pulsar_retry.replay.redriving.run import Run
+from pulsar_retry.replay.redriving.states import DONE, LetterPlace, LetterStates, Unsettled
 
 DLQ = "persistent://public/default/dlq"
 
@@ -77,6 +79,28 @@ class Consumer:
             self.acknowledged.append(raw)
         callback(result)
 
+    def is_connected(self) -> bool:
+        return True
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        pass
+
+
+@attrs.define
+class Source:
+    """Reports that everything is acknowledged, but at first not the letters in *forgotten*."""
+
+    consumer: Consumer
+    ends: dict[str, Position] = attrs.field(factory=lambda: {DLQ: Position(1, 9)})
+    forgotten: list[Raw] = attrs.field(factory=list)
+
+    def unsettled(self, _topic: str, states: LetterStates) -> Unsettled:
+        """Deliver the letters again that the broker has forgotten."""
+        self.consumer.letters += self.forgotten
+        open_, self.forgotten = self.forgotten, []
+        done = sum(states[LetterPlace(1, each.entry, -1)] == DONE for each in open_)
+        return Unsettled(done, 0, all_sent=True)
+
 
 def published(letter: str, cause: Exception) -> pr.LetterPublishError:
     """Return the error of a letter that was not published."""
@@ -91,7 +115,7 @@ class HandOffDouble:
 
     ends: list[Exception | None] = attrs.field(factory=list)
     handed: list[int] = attrs.field(factory=list)
-    flights: dict[Any, bool] = attrs.field(factory=dict)
+    patience: float = 1.0
 
     def hand_on(self, flight: Flight) -> None:
         assert not flight.was_letter
@@ -107,34 +131,35 @@ class HandOffDouble:
 class Everything:
     """A judge that has every letter redriven."""
 
-    def judge(self, _raw: Raw, _position: str) -> Letter:
-        return Letter("retry", {})
+    def judge(self, _raw: Raw, _position: str) -> Move:
+        return Move(Letter("retry", {}))
 
 
 @pytest.fixture
 def carry_out(monkeypatch) -> Callable[..., tuple[Run, HandOffDouble, Consumer]]:
     """Return a function that redrives letters by their entries, without any pause."""
-    monkeypatch.setattr(redrive_run, "_PAUSE", 0.0)
-    monkeypatch.setattr(redrive_run, "_LULL", 0.0)
-    monkeypatch.setattr(redrive_run, "_TICK", 0.0)
+    for name in ("_PAUSE", "_LULL", "_TICK", "_ASK"):
+        monkeypatch.setattr(redrive_run, name, 0.0)
 
     def carry_out(
-        entries: list[int], *ends: Exception | None, **changes: Any
+        entries: list[int],
+        *ends: Exception | None,
+        consumer: Consumer | None = None,
+        judge: Any = None,
+        forgotten: tuple[int, ...] = (),
+        **changes: Any,
     ) -> tuple[Run, HandOffDouble, Consumer]:
-        consumer, hand_off = Consumer([Raw(each) for each in entries]), HandOffDouble(list(ends))
-        work = {
-            "consumer": consumer,
-            "hand_off": hand_off,
-            "judge": Everything(),
-            "checkpoint": Checkpoint("command", "job", {DLQ: Position(1, 9)}),
+        consumer = consumer or Consumer([Raw(each) for each in entries])
+        hand_off = HandOffDouble(list(ends))
+        source = Source(consumer, forgotten=list(map(Raw, forgotten)))
+        options = {
             "rate": float("inf"),
             "limit": float("inf"),
-            "is_over": lambda _topic, _last: True,
-            "save": lambda _checkpoint: None,
             "progress": lambda _run: None,
+            "cancelled": threading.Event(),
             **changes,
         }
-        run = Run(RedriveWork(**work), threading.Event())
+        run = Run(consumer, hand_off, judge or Everything(), source, **options)
         run.run()
         return run, hand_off, consumer
 
@@ -152,33 +177,48 @@ def test_what_was_not_published_is_tried_again(carry_out) -> None:
     assert 4 == len(hand_off.handed)
 
 
-def test_what_is_kept_while_it_runs_is_no_exact_count(carry_out) -> None:
-    """A kill leaves the last one; the end of a run that goes on later leaves an exact one."""
-    saved: list[Checkpoint] = []
-    run, _, _ = carry_out([0, 1, 2], save=saved.append)
-    assert saved
-    assert not any(each.exact for each in saved)
-    assert run.remains() is None
-
-    refused = published("retry", pulsar.AuthorizationError())
-    run, _, _ = carry_out([0, 1], None, refused)
-    run.stopped = redrive_run.CANCELLED
-    remains = run.remains()
-    assert remains is not None
-    assert (1, True) == (remains.redriven, remains.exact)
-    assert remains == Checkpoint.decode(remains.encode())
-    killed = attrs.evolve(remains, exact=False)
-    run, _, _ = carry_out([0], checkpoint=killed)
-    run.stopped = redrive_run.CANCELLED
-    assert killed.redriven + 1 == run.remains().redriven
-    assert not run.remains().exact
-
-
 def test_what_was_published_is_never_published_again(carry_out) -> None:
-    """If its acknowledgement fails, that alone is tried again."""
-    run, hand_off, consumer = carry_out([0], pr.AcknowledgeError("the letter is out"))
+    """If its acknowledgement is lost, that alone is done again; until then it is not the end."""
+    lost = pr.AcknowledgeError("the letter is out")
 
-    assert (1, [0], [Raw(0)]) == (run.redriven, hand_off.handed, consumer.acknowledged)
+    run, hand_off, consumer = carry_out([0, 9], lost, forgotten=(0, 9))
+
+    assert (2, [0, 9], {}) == (run.redriven, hand_off.handed, dict(run.left))
+    assert {Raw(0): 1, Raw(9): 1} == Counter(consumer.acknowledged)
+
+
+def test_acknowledgements_that_the_broker_never_reports(carry_out, monkeypatch) -> None:
+    """They are counted, and the run says that it is not complete."""
+    monkeypatch.setattr(redrive_run, "_PATIENCE", 0.05)
+    monkeypatch.setattr(Source, "unsettled", lambda *_: Unsettled(1, 0, all_sent=True))
+
+    run, _, _ = carry_out([0, 1])
+
+    assert (2, {"unconfirmed": 1}) == (run.redriven, dict(run.left))
+    assert "DEDUPE_ID" in next(iter(run.problems))
+
+
+def test_a_rate_begins_anew_after_a_pause(carry_out, monkeypatch) -> None:
+    """What was missed is not caught up, and letters that failed do not come all at once."""
+    now = [0.0]
+    monkeypatch.setattr(redrive_run.time, "monotonic", lambda: now[0])
+
+    def wait(_self: threading.Event, seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(threading.Event, "wait", wait)
+    sent: list[float] = []
+    hand_on = HandOffDouble.hand_on
+
+    def slow(self: HandOffDouble, flight: Flight) -> None:
+        sent.append(now[0])
+        now[0] += 30 if len(sent) == 3 else 0  # the broker is away
+        hand_on(self, flight)
+
+    monkeypatch.setattr(HandOffDouble, "hand_on", slow)
+    carry_out([0, 1, 2, 3, 4, 5, 6, 9], rate=2.0)
+
+    assert [pytest.approx(0.5, abs=0.11)] * 4 == [b - a for a, b in itertools.pairwise(sent[3:])]
 
 
 def test_what_a_topic_refuses_for_good_stays(carry_out) -> None:
@@ -217,28 +257,20 @@ def test_later_letters_are_no_part_of_it(carry_out) -> None:
     assert (2, [8, 9]) == (run.redriven, hand_off.handed)
 
 
-def test_a_rest_api_that_is_away_stops_nothing(carry_out) -> None:
-    """The checkpoint is kept when it is back."""
-    calls = []
+def test_a_rest_api_that_is_away_stops_nothing(carry_out, monkeypatch) -> None:
+    """The run ends when it answers."""
+    answers: list[Unsettled | None] = [None, None, Unsettled(0, 0, all_sent=True)]
 
-    def save(checkpoint: Checkpoint) -> None:
-        calls.append(checkpoint.redriven)
-        if len(calls) < 3:
+    def unsettled(*_: object) -> Unsettled:
+        answer = answers.pop(0)
+        if answer is None:
             raise pr.AdminError(503, "x", "away")
+        return answer
 
-    run, _, _ = carry_out([0, 1, 2, 3, 4], save=save)
+    monkeypatch.setattr(Source, "unsettled", unsettled)
+    run, _, _ = carry_out([0, 1, 9])
 
-    assert 5 == run.redriven
-    assert 5 == calls[-1]
-
-
-def test_a_checkpoint_counts_what_was_done_before(carry_out) -> None:
-    """And so does a limit."""
-    checkpoint = Checkpoint("command", "job", {DLQ: Position(1, 9)}, redriven=7)
-
-    run, _, _ = carry_out([0, 1, 2, 3], checkpoint=checkpoint, limit=9)
-
-    assert (9, "limit") == (run.redriven, run.stopped)
+    assert (3, {}, []) == (run.redriven, dict(run.left), answers)
 
 
 def test_a_topic_that_cannot_be_read_is_an_error(carry_out, monkeypatch) -> None:
@@ -255,8 +287,8 @@ def test_a_topic_that_cannot_be_read_is_an_error(carry_out, monkeypatch) -> None
 class Nothing:
     """A judge that has every letter discarded."""
 
-    def judge(self, _raw: Raw, _position: str) -> None:
-        return None
+    def judge(self, _raw: Raw, _position: str) -> Move:
+        return Move()
 
 
 def test_what_is_discarded_is_only_acknowledged(carry_out) -> None:

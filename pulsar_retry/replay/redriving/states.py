@@ -1,0 +1,140 @@
+"""What a run knows of the letters of its topic, compared with what the broker reports of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import attrs
+import pulsar
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.admin.position import Position
+from pulsar_retry.errors import RedriveError
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
+from pulsar_retry.replay.reading import read_after
+from pulsar_retry.replay.redriving.report import LATE, UNREADABLE
+
+#: The states of a letter. NEW: it has not come. HELD: it is being published. STAYS: it stays in its
+#: topic. DONE: it is published or discarded.
+NEW, HELD, STAYS, DONE = range(4)
+
+
+class LetterPlace(NamedTuple):
+    """The place of a letter; its batch index is -1 if it is not in a batch."""
+
+    ledger: int
+    entry: int
+    batch: int
+
+    @property
+    def entry_place(self) -> EntryPlace:
+        """The place of its entry."""
+        return EntryPlace(self.ledger, self.entry)
+
+
+class LetterStates:
+    """The states of the letters of a run, by place: a byte for each. Thread-safe.
+
+    The ledgers of a cluster have unique numbers, so partitions need not be told apart.
+    """
+
+    def __init__(self) -> None:
+        self._single: dict[int, bytearray] = {}
+        self._batches: dict[EntryPlace, dict[int, int]] = {}
+
+    def __getitem__(self, place: LetterPlace) -> int:
+        if place.batch >= 0:
+            return self._batches.get(place.entry_place, {}).get(place.batch, NEW)
+        row = self._single.get(place.ledger, b"")
+        return row[place.entry] if place.entry < len(row) else NEW
+
+    def __setitem__(self, place: LetterPlace, state: int) -> None:
+        if place.batch >= 0:
+            self._batches.setdefault(place.entry_place, {})[place.batch] = state
+            return
+        row = self._single.setdefault(place.ledger, bytearray())
+        if place.entry >= len(row):
+            row.extend(bytes(place.entry + 1 - len(row)))
+        row[place.entry] = state
+
+    def of_entry(self, place: EntryPlace) -> int:
+        """Return the state of an entry: a batch is DONE if all of it that has come is."""
+        batch = self._batches.get(place)
+        if batch is None:
+            return self[LetterPlace(*place, -1)]
+        return DONE if all(each == DONE for each in batch.values()) else STAYS
+
+
+@attrs.frozen
+class Unsettled:
+    """How many entries of one partition the broker reports as not acknowledged.
+
+    Attributes:
+        done: Those that the run is done with.
+        unseen: Those that have not come to it.
+        all_sent: Whether the broker has sent all of them.
+    """
+
+    done: int
+    unseen: int
+    all_sent: bool
+
+
+@attrs.frozen
+class Source:
+    """The partitions of a dead-letter topic, as the broker reports them during a run.
+
+    Attributes:
+        admin: Reports.
+        client: Reads entries that have not come.
+        subscription: The subscription of the run.
+        ends: The last letter of each partition that is part of the run.
+    """
+
+    admin: AdminClient
+    client: pulsar.Client
+    subscription: str
+    ends: Mapping[str, Position]
+
+    def unsettled(self, topic: str, states: LetterStates) -> Unsettled:
+        """Compare a partition with what the run knows.
+
+        Raises:
+            AdminError: the REST API is unreachable, or refuses the request.
+            RedriveError: the subscription no longer exists.
+        """
+        log, acks, read = self._now(topic)
+        counts = Counter(map(states.of_entry, acks.unacknowledged(log)))
+        return Unsettled(counts[DONE], counts[NEW], read > log.last)
+
+    def left(self, states: LetterStates) -> Counter[str]:
+        """Return how many letters have not come to the run, by reason. Reads them.
+
+        Raises:
+            AdminError: the REST API is unreachable, or refuses a request.
+        """
+        found = Counter[str]()
+        for topic in self.ends:
+            log, acks, _ = self._now(topic)
+            unseen = {each for each in acks.unacknowledged(log) if states.of_entry(each) == NEW}
+            if not unseen:
+                continue  # otherwise: chunks of a letter, what cannot be read, or what is late
+            missed: list[EntryPlace] = []
+            begin = min(unseen).before
+            reading = read_after(self.client, self.admin, topic, begin, log, skipped=missed.append)
+            for _, position in reading:
+                found[LATE] += EntryPlace.of(position) in unseen
+            found[UNREADABLE] += len(unseen.intersection(missed))
+        return +found
+
+    def _now(self, topic: str) -> tuple[Log, AckState, EntryPlace]:
+        """Return the log up to the end of the run, what is acknowledged, and what is sent next."""
+        stats = self.admin.topics.internal_stats(topic)
+        cursor = cursor_of(stats, self.subscription)
+        if cursor is None:
+            raise RedriveError(f"the subscription {self.subscription} of {topic} no longer exists")
+        log = Log.read(stats)
+        until, read = EntryPlace.of(self.ends[topic]), EntryPlace.parse(cursor["readPosition"])
+        return log.until(until), AckState.read(cursor, log), read
