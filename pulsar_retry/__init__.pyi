@@ -52,7 +52,6 @@ from pulsar_retry.policy.backoff import Fixed as Fixed
 from pulsar_retry.policy.backoff import Immediate as Immediate
 from pulsar_retry.policy.backoff import Levels as Levels
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy as DeadLetterPolicy
-from pulsar_retry.policy.dead_letter import ProducerOptions as ProducerOptions
 from pulsar_retry.policy.explain import Schedule as Schedule
 from pulsar_retry.policy.explain import Step as Step
 from pulsar_retry.policy.explain import explain as explain

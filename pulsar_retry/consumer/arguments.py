@@ -14,7 +14,7 @@ from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.backoff import DEFAULT_DELAY_LEVELS, Backoff, Fixed, Levels, levels_of
 from pulsar_retry.policy.checks import Duration, flag, not_blank, positive, seconds, whole
-from pulsar_retry.policy.dead_letter import DeadLetterPolicy, LetterProducerOptions, ProducerOptions
+from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName
 
 #: The types on which the broker delays messages and counts redeliveries.
@@ -155,12 +155,8 @@ class SubscribeArguments:
             max_pending_letters=self.max_pending_letters,
             letter_send_timeout=seconds("letter_send_timeout", self.letter_send_timeout),
             ack_timeout=_ack_timeout(self.unacked_messages_timeout_ms),
-            letter_producers=letter_producers(
-                policy,
-                self.crypto_key_reader,
-                self.letter_encryption_key,
-                self.plain_letters,
-                retry=self.enable_retry,
+            letter_encryption=letter_encryption(
+                policy, self.crypto_key_reader, self.letter_encryption_key, self.plain_letters
             ),
             ordered=self.consumer_type != pulsar.ConsumerType.Shared,
         )
@@ -181,55 +177,37 @@ def check_nameable(subscription: str, policy: DeadLetterPolicy, *, retry: bool) 
         )
 
 
-def letter_producers(
-    policy: DeadLetterPolicy | None, reader: Any, key: Any, plain: Any, *, retry: bool
-) -> LetterProducerOptions:
-    """Return how letters are published, with the keys that encrypt them.
+def letter_encryption(
+    policy: DeadLetterPolicy | None, reader: Any, key: Any, plain: Any
+) -> tuple[str, Any] | None:
+    """Return the name of the key that encrypts letters, and its reader; None: no encryption.
 
     Raises:
         ConfigError: an argument about encryption is invalid, or missing.
     """
     flag("plain_letters", plain)
-    if key is not None and (not isinstance(key, str) or not key):
+    if key is None:
+        if reader is not None and policy is not None and not plain:
+            raise ConfigError.bad(
+                "letter_encryption_key",
+                key,
+                "the name of the key that encrypts letters, because there is a crypto_key_reader; "
+                "or plain_letters=True, with which letters are readable at the broker",
+            )
+        return None
+    if not isinstance(key, str) or not key:
         raise ConfigError.bad("letter_encryption_key", key, "the name of a key, or None")
-    if key is not None and plain:
+    if plain:
         raise ConfigError.bad(
             "plain_letters", plain, "False, because a letter_encryption_key is given"
         )
-    if key is not None and (reader is None or policy is None):
+    if reader is None or policy is None:
         raise ConfigError.bad(
             "letter_encryption_key",
             key,
             "None, unless there is a crypto_key_reader, and enable_retry or a dead_letter_policy",
         )
-    if policy is None:
-        return LetterProducerOptions()
-    dead = _encrypted(policy.dead_letter_producer, reader, key)
-    letters = _encrypted(policy.retry_producer, reader, key)
-    in_plain = dead.encryption_key is None or (retry and letters.encryption_key is None)
-    if reader is not None and in_plain and not plain:
-        raise ConfigError.bad(
-            "letter_encryption_key",
-            key,
-            "the name of the key that encrypts letters, because there is a crypto_key_reader; or "
-            "plain_letters=True, with which letters are readable at the broker",
-        )
-    return LetterProducerOptions(letters, dead)
-
-
-def _encrypted(options: ProducerOptions, reader: Any, key: str | None) -> ProducerOptions:
-    """Return *options* with the key and the reader of the subscription, where they have none.
-
-    Raises:
-        ConfigError: there is a key, but no reader.
-    """
-    key = options.encryption_key or key
-    if key is None:
-        return options
-    reader = options.crypto_key_reader or reader
-    if reader is None:
-        raise ConfigError.bad("encryption_key", key, "None, unless there is a crypto_key_reader")
-    return attrs.evolve(options, encryption_key=key, crypto_key_reader=reader)
+    return key, reader
 
 
 def _check_retry(topic: Any, receiver_queue_size: Any) -> None:

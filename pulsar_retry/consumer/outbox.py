@@ -85,7 +85,7 @@ class Outbox:
                 watch=watch,
                 clock=clock,
                 new_message=client.parts.new_message,
-                producer_options=plan.letter_producers,
+                encryption=plan.letter_encryption,
                 # The messages of the broker in memory are not pulsar-client's.
                 natively=client.parts.new_message is _pulsar.MessageBuilder,
             )

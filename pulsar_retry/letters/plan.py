@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from pulsar_retry.policy.backoff import Backoff, Levels
-from pulsar_retry.policy.dead_letter import DeadLetterPolicy, LetterProducerOptions
+from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.wire.names import LetterTopics, Naming
 from pulsar_retry.wire.owner import Recipient
 
@@ -30,7 +30,8 @@ class Plan:
         max_pending_letters: The maximum number of letters in flight.
         letter_send_timeout: Seconds after which a letter without a receipt has failed.
         ack_timeout: Seconds after which messages in hand are redelivered; 0: never.
-        letter_producers: How retry letters and dead letters are published.
+        letter_encryption: The name of the key that encrypts letters, and its reader; None: they are
+            not encrypted.
         ordered: Whether the messages of the topic, or of a key, are delivered in order.
     """
 
@@ -45,7 +46,7 @@ class Plan:
     max_pending_letters: int
     letter_send_timeout: float
     ack_timeout: float = 0.0
-    letter_producers: LetterProducerOptions = attrs.field(factory=LetterProducerOptions)
+    letter_encryption: tuple[str, Any] | None = None
     ordered: bool = True
 
     @property

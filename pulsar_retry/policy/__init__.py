@@ -11,7 +11,7 @@ from pulsar_retry.policy.backoff import (
     Immediate,
     Levels,
 )
-from pulsar_retry.policy.dead_letter import DeadLetterPolicy, ProducerOptions
+from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.explain import Schedule, Step, explain
 from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry, Unavailable
 from pulsar_retry.policy.retry import RetryPolicy, decide
@@ -28,7 +28,6 @@ __all__ = [
     "Immediate",
     "Levels",
     "Outcome",
-    "ProducerOptions",
     "Reject",
     "Retry",
     "RetryPolicy",

@@ -1,13 +1,13 @@
-"""The dead-letter policy, and how the letters of a subscription are published. Pure."""
+"""The dead-letter policy. Pure."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import flag, not_blank, one_of, whole
+from pulsar_retry.policy.checks import whole
 
 #: The default number of retries (the same as in Java, Go and TDMQ).
 DEFAULT_MAX_REDELIVER_COUNT = 16
@@ -17,57 +17,6 @@ KEEPING_SUBSCRIPTION = "pulsar-retry"
 
 #: Pub/Sub's limits for the maximum number of delivery attempts.
 _PUBSUB_LEAST, _PUBSUB_MOST = 5, 100
-
-#: The types of compression, as pulsar-client names them, in lower case.
-Compression = Literal["none", "lz4", "zlib", "zstd", "snappy"]
-
-
-@attrs.frozen
-class ProducerOptions:
-    """How letters of one kind are published: retry letters, or dead letters.
-
-    Pass it to `DeadLetterPolicy` as ``retry_producer`` or ``dead_letter_producer``.
-
-    Attributes:
-        compression_type: ``"none"``, ``"lz4"``, ``"zlib"``, ``"zstd"`` or ``"snappy"``.
-        chunking_enabled: Split letters that are larger than the broker's ``maxMessageSize``. With
-            False, such a letter fails with `LetterPublishError`, and its message is redelivered.
-        encryption_key: The name of the key that encrypts these letters. None: the
-            ``letter_encryption_key`` of `subscribe`.
-        crypto_key_reader: The `pulsar.CryptoKeyReader` that supplies the public key. None: the one
-            of `subscribe`.
-
-    Raises:
-        ConfigError: a value is invalid.
-    """
-
-    compression_type: Compression = "none"
-    chunking_enabled: bool = True
-    encryption_key: str | None = None
-    crypto_key_reader: Any = None
-
-    def __attrs_post_init__(self) -> None:
-        """Check the values."""
-        one_of("compression_type", self.compression_type, get_args(Compression))
-        flag("chunking_enabled", self.chunking_enabled)
-        if self.encryption_key is not None:
-            not_blank("encryption_key", self.encryption_key, "the name of a key, or None")
-
-
-#: As letters are published if nothing else is said.
-USUAL = ProducerOptions()
-
-
-@attrs.frozen
-class LetterProducerOptions:
-    """How the letters of a subscription are published, by their kind."""
-
-    retry: ProducerOptions = USUAL
-    dead: ProducerOptions = USUAL
-
-    def of(self, *, dead: bool) -> ProducerOptions:
-        """Return the options of dead letters, or of retry letters."""
-        return self.dead if dead else self.retry
 
 
 def _blank_is_none(value: str | None) -> str | None:
@@ -93,8 +42,6 @@ class DeadLetterPolicy:
             deletes the topic with its letters after a minute. The subscription keeps unread
             letters, so name the one that your own consumer of the topic uses. None: no subscription
             is created, and a warning is logged.
-        retry_producer: How retry letters are published: compression, encryption and more.
-        dead_letter_producer: How dead letters are published.
     """
 
     max_redeliver_count: int = DEFAULT_MAX_REDELIVER_COUNT
@@ -103,8 +50,6 @@ class DeadLetterPolicy:
     initial_subscription_name: str | None = attrs.field(
         default=KEEPING_SUBSCRIPTION, converter=_blank_is_default
     )
-    retry_producer: ProducerOptions = USUAL
-    dead_letter_producer: ProducerOptions = USUAL
 
     def __attrs_post_init__(self) -> None:
         """Refuse an invalid count, and names that are not text."""
@@ -113,10 +58,6 @@ class DeadLetterPolicy:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError.bad(name, value, "a name as str, or None")
-        for name in ("retry_producer", "dead_letter_producer"):
-            if not isinstance(getattr(self, name), ProducerOptions):
-                accepted = "a pulsar_retry.ProducerOptions"
-                raise ConfigError.bad(name, getattr(self, name), accepted)
 
     @classmethod
     def pubsub(cls, max_delivery_attempts: int = _PUBSUB_LEAST) -> DeadLetterPolicy:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.arguments import check_nameable, letter_producers
+from pulsar_retry.consumer.arguments import check_nameable, letter_encryption
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.policy.checks import not_blank, one_of, whole
@@ -89,12 +89,11 @@ def checked_options(**arguments: Any) -> Options:
     options = Options(**arguments)
     is_retried = options.redelivery == "letters"
     check_nameable(options.subscription, options.letter_topics, retry=is_retried)
-    letter_producers(
+    letter_encryption(
         options.letter_topics,
         options.crypto_key_reader,
         options.letters.letter_encryption_key,
         options.letters.plain_letters,
-        retry=is_retried,
     )
     return options
 

@@ -135,11 +135,7 @@ def consume(client: pr.Client) -> bytes:
         enable_retry=True,
         naming="tdmq-2.9.2",
         initial_position=pulsar.InitialPosition.Earliest,
-        dead_letter_policy=pr.DeadLetterPolicy(
-            max_redeliver_count=3,
-            retry_producer=pr.ProducerOptions(compression_type="zstd"),
-            dead_letter_producer=pr.ProducerOptions("lz4"),
-        ),
+        dead_letter_policy=pr.DeadLetterPolicy(max_redeliver_count=3),
     )
     message = consumer.receive(timeout_millis=1000)
     order: Order = message.value()

@@ -20,7 +20,6 @@ MISTAKES = (
     ('jitter="full"', 'jitter="ful"'),
     ('naming="tdmq-2.9.2"', 'naming="tdmq-2.9"'),
     ('mode="drain"', 'mode="drained"'),
-    ('compression_type="zstd"', 'compression_type="zst"'),
     ("enable_retry=True,\n        naming", "enable_retries=True,\n        naming"),
     ('"billing", enable_retry=True)', '"billing", enable_retries=True)'),
     ("pulsar.InitialPosition.Earliest", "pulsar.InitialPosition.Earlyest"),

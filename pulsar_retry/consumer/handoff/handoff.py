@@ -45,7 +45,6 @@ from pulsar_retry.letters.identity import gives_identity
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.native.loading import native
 from pulsar_retry.observe.watch import Watch
-from pulsar_retry.policy.dead_letter import LetterProducerOptions
 from pulsar_retry.runtime.clock import SYSTEM, Clock, Timer
 from pulsar_retry.runtime.exiting import ending
 from pulsar_retry.runtime.upstream import PRODUCER_GONE, error_of
@@ -98,7 +97,7 @@ class HandOff:
         clock: Clock = SYSTEM,
         new_message: NewMessage = _pulsar.MessageBuilder,
         watch: Watch | None = None,
-        producer_options: LetterProducerOptions | None = None,
+        encryption: tuple[str, Any] | None = None,
         natively: bool = False,
     ) -> None:
         """Make the hand-off of one consumer.
@@ -119,7 +118,7 @@ class HandOff:
             clock: The clock.
             new_message: Makes a builder of raw messages.
             watch: It is notified of what happens to messages; None: no notification.
-            producer_options: See `LetterProducers`.
+            encryption: See `LetterProducers`.
             natively: Send in C++ where that can be had.
         """
         self.clock = clock
@@ -154,7 +153,7 @@ class HandOff:
             send_timeout=send_timeout,
             prepare_dead_letters=InitialSubscription(client, dead_letter_subscription).create,
             clock=clock.monotonic,
-            options=producer_options,
+            encryption=encryption,
         )
         #: Letters have a client of their own if a lost connection can be that of a refused letter.
         self._finds_refused = self.producers.client is not client

@@ -22,11 +22,8 @@ from pulsar_retry.consumer.handoff.sender import CallbackSender
 from pulsar_retry.consumer.handoff.writer_schemas import WireSchema
 from pulsar_retry.errors import ConfigError, LetterPublishError
 from pulsar_retry.letters.identity import new_producer_name
-from pulsar_retry.policy.dead_letter import LetterProducerOptions, ProducerOptions
 
 _log = logging.getLogger("pulsar_retry")
-
-_COMPRESSION = {name.lower(): member for name, member in pulsar.CompressionType.__members__.items()}
 
 _REFUSED = (
     "the broker refuses the letter ({size} bytes with properties, delay {delay:g} s) by closing "
@@ -160,7 +157,7 @@ class LetterProducers:
         send_timeout: float,
         prepare_dead_letters: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
-        options: LetterProducerOptions | None = None,
+        encryption: tuple[str, Any] | None = None,
     ) -> None:
         """Make an empty set.
 
@@ -172,14 +169,16 @@ class LetterProducers:
             prepare_dead_letters: Called with a dead-letter topic before its first dead letter,
                 again before one that comes much later, and after the last one.
             clock: Returns the time in seconds.
-            options: How retry letters and dead letters are published; None: as usual.
+            encryption: The name of the key that encrypts letters, and its reader; None: no
+                encryption.
         """
         self.client = letter_client_of(client)
         self.alone: threading.Lock = vars(self.client).setdefault(
             "_pulsar_retry_alone", threading.Lock()
         )
         self._new_sender = new_sender
-        self._producer_options = options or LetterProducerOptions()
+        key, reader = encryption or (None, None)
+        self._encryption = {"encryption_key": key, "crypto_key_reader": reader} if key else {}
         self._send_timeout_ms = max(1, round(send_timeout * 1000))
         self._prepare_dead_letters = prepare_dead_letters
         self._clock = clock
@@ -250,7 +249,9 @@ class LetterProducers:
 
     def _options(self, outlet: Outlet, schema: Any) -> dict[str, Any]:
         return {
-            **arguments_of(self._producer_options.of(dead=outlet.dead)),
+            **self._encryption,
+            "batching_enabled": False,
+            "chunking_enabled": True,
             "producer_name": new_producer_name() if outlet.named else None,
             "schema": schema,
             "send_timeout_millis": self._send_timeout_ms,
@@ -302,17 +303,3 @@ class LetterProducers:
         self._outlets.clear()
         self._keepers.clear()
         return [partial(Outlet.close, each) for each in outlets if each.sender or each.keeper]
-
-
-def arguments_of(options: ProducerOptions) -> dict[str, Any]:
-    """Return what *options* mean for `pulsar.Client.create_producer`."""
-    given: dict[str, Any] = {
-        "batching_enabled": False,
-        "chunking_enabled": options.chunking_enabled,
-    }
-    if options.compression_type != "none":
-        given["compression_type"] = _COMPRESSION[options.compression_type]
-    if options.encryption_key is not None:
-        given["encryption_key"] = options.encryption_key
-        given["crypto_key_reader"] = options.crypto_key_reader
-    return given

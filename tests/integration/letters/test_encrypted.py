@@ -52,6 +52,16 @@ def assert_encrypted(client, topic, key_reader, *payloads):
     assert all(each._message.encryption_context() is not None for each in letters)
 
 
+def test_letters_of_a_plain_topic_can_be_encrypted(client, topic, key_reader):
+    """A dead letter may be kept longer than the topic, by others."""
+    client.create_producer(topic).send(SMALL)
+    consumer = client.subscribe(
+        topic, SUBSCRIPTION, **RETRYING, crypto_key_reader=key_reader, letter_encryption_key=KEY
+    )
+    consumer.dead_letter(consumer.receive(SOON))
+    assert_encrypted(client, f"{topic}-{SUBSCRIPTION}-DLQ", key_reader, SMALL)
+
+
 def test_letters_of_encrypted_messages_are_encrypted(client, topic, key_reader):
     """Retry letters and dead letters; the first of a delay, which is proved alone; chunked ones."""
     publish(client, topic, key_reader, SMALL, LARGE)
