@@ -1,4 +1,4 @@
-# Types of pulsar-client 3.13, which ships none: see docs/decisions/typings.md.
+# Types of pulsar-client 3.13, which ships none: see docs/decisions.md.
 
 import logging
 import re
