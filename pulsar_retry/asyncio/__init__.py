@@ -9,9 +9,8 @@ Methods that do not wait are plain methods, as in `pulsar.asyncio`.
 
 from pulsar.asyncio import Producer, PulsarException, Reader
 
-from pulsar_retry.asyncio.client import Client
+from pulsar_retry.asyncio.client import Client, Delivery
 from pulsar_retry.asyncio.consumer import Consumer
-from pulsar_retry.asyncio.delivery import Delivery
 from pulsar_retry.asyncio.subscriber import Subscriber
 
 __all__ = [

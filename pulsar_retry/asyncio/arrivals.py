@@ -11,8 +11,7 @@ from typing import Any
 import _pulsar
 import pulsar
 
-from pulsar_retry.asyncio.bridge import Bridge
-from pulsar_retry.asyncio.failing import failure, of_result
+from pulsar_retry.asyncio.bridge import Bridge, failure, of_result
 from pulsar_retry.consumer.batching import Batch
 from pulsar_retry.consumer.receiving import Receiving
 

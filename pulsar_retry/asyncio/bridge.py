@@ -1,19 +1,27 @@
-"""Passes results from pulsar-client's threads, and others, to an event loop."""
+"""What the classes for asyncio share: results for an event loop, errors, and signatures."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from functools import WRAPPER_ASSIGNMENTS, cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from pulsar_retry.asyncio.failing import failure
+import pulsar
+import pulsar.asyncio
+
 from pulsar_retry.errors import ConsumerClosedError, EventLoopError, ForkedError
 from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.upstream import error_of
 
+P = ParamSpec("P")
+R = TypeVar("R")
+Self = TypeVar("Self")
 T = TypeVar("T")
 
 #: How many of the rare calls that pulsar-client has only in a blocking form run at a time.
@@ -153,3 +161,69 @@ class Pool:
 def _drop(dropped: Callable[[T], object], running: Future[T]) -> None:
     if running.exception() is None:
         dropped(running.result())
+
+
+# -- errors of both pulsar and pulsar.asyncio -----------------------------------------------------
+
+
+def failure(error: Exception) -> Exception:
+    """Return *error* with a type that is an error of both `pulsar` and `pulsar.asyncio`."""
+    if not isinstance(error, pulsar.PulsarException) or type(error).__module__ == __name__:
+        return error  # an error of this module has both types already
+    its_own: Any = type(error)
+    kind: Any = _both(its_own)
+    both: Exception = kind.__new__(kind, *error.args)
+    both.__dict__.update(error.__dict__, _result=_result(error), _msg=None)
+    both.__cause__, both.__context__ = error.__cause__, error.__context__
+    return both.with_traceback(error.__traceback__)
+
+
+def _result(error: BaseException | None) -> pulsar.Result:
+    """Return the result code of *error*, or of the error behind it."""
+    while error is not None:
+        for kind in type(error).__mro__:
+            if kind.__name__ in pulsar.Result.__members__:
+                return pulsar.Result.__members__[kind.__name__]
+        error = error.__cause__
+    return pulsar.Result.UnknownError
+
+
+def of_result(result: pulsar.Result) -> Exception:
+    """Return the error for *result*."""
+    return failure(error_of(result))
+
+
+@contextlib.contextmanager
+def translating_errors() -> Iterator[None]:
+    """Give pulsar-client's errors in this block both types."""
+    try:
+        yield
+    except pulsar.PulsarException as error:
+        raise failure(error) from error.__cause__
+
+
+@cache
+def _both(kind: Any) -> type[Exception]:
+    """Return a class of both families for one of pulsar-client's error classes."""
+    members = {"__module__": __name__, "__doc__": kind.__doc__, "__str__": kind.__str__}
+    return type(kind.__name__, (kind, pulsar.asyncio.PulsarException), members)
+
+
+# -- signatures of the blocking twins -------------------------------------------------------------
+
+
+def taking(
+    original: Callable[Concatenate[Any, P], Any], assigned: Sequence[str] = WRAPPER_ASSIGNMENTS
+) -> Callable[[Callable[Concatenate[Self, ...], R]], Callable[Concatenate[Self, P], R]]:
+    """Give a method the parameters and docstring of *original*, but keep its return type.
+
+    *assigned* are the attributes of *original* that it gets besides.
+    """
+
+    def decorate(method: Callable[..., R]) -> Callable[Concatenate[Self, P], R]:
+        returns = inspect.signature(method).return_annotation
+        made: Any = wraps(original, assigned)(method)
+        made.__signature__ = inspect.signature(original).replace(return_annotation=returns)
+        return cast("Callable[Concatenate[Self, P], R]", made)
+
+    return decorate

@@ -1,4 +1,4 @@
-"""The client for asyncio."""
+"""The client for asyncio, and the messages that it pulls."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import pulsar
 import pulsar.asyncio
 
 from pulsar_retry import client as threaded
-from pulsar_retry.asyncio.bridge import Pool
+from pulsar_retry.asyncio.bridge import Pool, taking, translating_errors
 from pulsar_retry.asyncio.consumer import Consumer
-from pulsar_retry.asyncio.delivery import Delivery
-from pulsar_retry.asyncio.signatures import taking
 from pulsar_retry.asyncio.subscriber import Subscriber
 from pulsar_retry.consumer.arguments import SubscribeArguments
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.pull.puller import Delivery as Pulled
 from pulsar_retry.pull.puller import hand_back_all
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.upstream import Opener
@@ -28,6 +27,49 @@ _ARGUMENTS = inspect.signature(SubscribeArguments)
 #: How many pulls can wait for messages at a time. They have threads of their own, because other
 #: calls must not wait for them.
 _MOST_PULLS = 64
+
+
+class Delivery:
+    """A message that `Client.pull` returned, to settle once.
+
+    Its methods work as those of `pulsar_retry.Delivery`, with the same arguments and errors.
+
+    Attributes:
+        message: The `pulsar.Message`.
+        attempt: The number of this attempt; the first is 1 (Pub/Sub's ``delivery_attempt``).
+    """
+
+    def __init__(self, delivery: Pulled, pool: Pool) -> None:
+        self._inner = delivery
+        self._pool = pool
+        self.message = delivery.message
+        self.attempt = delivery.attempt
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    @taking(Pulled.ack)
+    async def ack(self) -> None:  # noqa: D102 - wrapped
+        with translating_errors():
+            self._inner.ack()
+
+    @taking(Pulled.nack)
+    async def nack(self, **how: Any) -> None:  # noqa: D102 - wrapped
+        await self._pool.run(lambda: self._inner.nack(**how))
+
+    @taking(Pulled.dead_letter)
+    async def dead_letter(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+        await self._pool.run(lambda: self._inner.dead_letter(*args, **kwargs))
+
+    @taking(Pulled.modify)
+    async def modify(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+        with translating_errors():
+            self._inner.modify(*args, **kwargs)
+
+    @taking(Pulled.hand_back)
+    async def hand_back(self) -> None:  # noqa: D102 - wrapped
+        with translating_errors():
+            self._inner.hand_back()
 
 
 class Client(pulsar.asyncio.Client):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import _pulsar
@@ -12,11 +12,8 @@ import pulsar
 import pulsar.asyncio
 
 from pulsar_retry.asyncio.arrivals import Arrivals
-from pulsar_retry.asyncio.bridge import Bridge, Pool
-from pulsar_retry.asyncio.failing import failure, translating_errors
-from pulsar_retry.asyncio.signatures import taking
+from pulsar_retry.asyncio.bridge import Bridge, Pool, failure, taking, translating_errors
 from pulsar_retry.consumer import consumer as threaded
-from pulsar_retry.consumer.handoff.lists import raise_failures
 from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.letters.letter import Letter
@@ -28,7 +25,6 @@ from pulsar_retry.runtime.upstream import (
     check,
     message_of,
     raw_of,
-    whole_of,
 )
 
 check(pulsar.asyncio, OF_ASYNCIO)
@@ -157,37 +153,10 @@ class Consumer(pulsar.asyncio.Consumer):
     @taking(threaded.Consumer.reconsume_later)
     async def reconsume_later(self, message: Any, **how: Any) -> None:  # noqa: D102 - wrapped
         if isinstance(message, list | tuple):
-            await self._reconsume_all(message, **how)
+            self._bridge.check()
+            await self._pool.run(lambda: self._inner.reconsume_later(message, **how))
         else:
             await (await self.reconsume_later_async(message, **how))
-
-    async def _reconsume_all(
-        self,
-        messages: Sequence[pulsar.Message],
-        delay: Duration | None = None,
-        level: int | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> None:
-        """Do what `reconsume_later` does with a list."""
-        self._outbox.delay_request(delay, level)
-        begun: list[asyncio.Future[None] | Exception] = []
-        try:
-            for each in messages:
-                try:
-                    letter = self._outbox.retry_letter(each, delay, level, properties)
-                    begun.append(await self._hand_on(each, letter))
-                except Exception as error:  # noqa: BLE001 - the other messages must still be settled
-                    begun.append(error)
-        except asyncio.CancelledError:
-            for each in messages[len(begun) + 1 :]:
-                with contextlib.suppress(ConfigError):  # it is not a message
-                    self._handle.not_handed_on(whole_of(each))
-            raise
-        if futures := [each for each in begun if isinstance(each, asyncio.Future)]:
-            await asyncio.wait(futures)
-        raise_failures(
-            [each.exception() if isinstance(each, asyncio.Future) else each for each in begun]
-        )
 
     async def _hand_on(self, message: pulsar.Message, letter: Letter) -> asyncio.Future[None]:
         """Wait for room, then publish *letter* and acknowledge *message*.

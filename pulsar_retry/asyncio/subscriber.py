@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Self
 
-from pulsar_retry.asyncio.bridge import Bridge
-from pulsar_retry.asyncio.failing import failure
-from pulsar_retry.asyncio.signatures import taking
+from pulsar_retry.asyncio.bridge import Bridge, failure, taking
 from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.pull import subscriber as threaded
 from pulsar_retry.pull.health import Health

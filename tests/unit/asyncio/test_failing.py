@@ -7,7 +7,7 @@ import pulsar.asyncio
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.asyncio.failing import failure, translating_errors
+from pulsar_retry.asyncio.bridge import failure, translating_errors
 
 Result = pulsar.Result
 
