@@ -12,19 +12,15 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.request
+import traceback
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pulsar
 
 import pulsar_retry as pr
-from pulsar_retry.admin.position import Position
-from pulsar_retry.console.store.database import Database
-from pulsar_retry.console.store.letters import IndexedLetter, LetterIndex
 from pulsar_retry.testing.broker import find_broker, running_broker
 
 ROOT = Path(__file__).parents[1]
@@ -70,8 +66,8 @@ def order(number: int) -> bytes:
     return json.dumps({"order": 1000 + number, "customer": customer, "lines": lines}).encode()
 
 
-def let_die(client: pr.Client, count: int) -> None:
-    """Dead-letter orders."""
+def fill(client: pr.Client, count: int) -> None:
+    """Publish dead letters of a day, and some retry letters."""
     consumer = client.subscribe(
         "orders",
         "billing",
@@ -80,49 +76,38 @@ def let_die(client: pr.Client, count: int) -> None:
         dead_letter_policy=pr.DeadLetterPolicy(3),
     )
     producer, chance = client.create_producer("orders"), random.Random(7)  # noqa: S311 - a picture
+    for number in range(count // 8):
+        producer.send(order(number), partition_key=f"customer-{number % 41}")
+        consumer.reconsume_later(consumer.receive(10_000), delay=HOUR + number)
     handler: dict[str, Any] = {}
     exec(compile(HANDLER, "/app/billing/handler.py", "exec"), handler)  # noqa: S102 - see above
+    kept = client.subscribe(DLQ, "pulsar-retry", consumer_type=pulsar.ConsumerType.Shared)
+    kept.close()
+    dead = client.create_producer(DLQ)
     for number in range(count):
-        producer.send(order(number), partition_key=f"customer-{number % 41}")
-        message = consumer.receive(10_000)
         reason, kind, text, _ = chance.choices(FAILURES, [each[3] for each in FAILURES])[0]
-        if number % 8 == 0:
-            consumer.reconsume_later(message, delay=HOUR + number)
-        else:
-            error = handler["failed"](message.data(), kind, text)
-            consumer.dead_letter(message, reason=reason, error=error)
-
-
-def pretend(store: Path, url: str) -> None:
-    """Write a day of arrivals into a store, of the groups of the letters that are there."""
-    with urllib.request.urlopen(f"{url}export?name=orders-billing-DLQ") as lines:  # noqa: S310 - ours
-        letters = [json.loads(each) for each in lines]
-    now, chance = time.time(), random.Random(7)  # noqa: S311 - a picture
-    arrived = []
-    for each in letters * 12:
-        ago = chance.choice([chance.random() * 24, 2.5 + chance.random(), 9 + chance.random() / 2])
-        arrived.append(
-            IndexedLetter(
-                position=Position(1, 1),
-                **{name: each[name] or "" for name in ("reason", "error", "fingerprint")},
-                message=each["message"] or "",
-                at=now,
-                published=now - ago * HOUR,
-                attempt=None,
-                redrives=0,
-                key=None,
-            )
-        )
-    new = attrs.evolve(arrived[0], error="OverflowError", fingerprint="0", message="int too large")
-    fresh = [attrs.evolve(new, published=now - chance.random() * HOUR) for _ in range(19)]
-    with contextlib.closing(Database(store)) as database:
-        LetterIndex(database).add(DLQ, [], [*arrived, *fresh])
+        error = handler["failed"](order(number), kind, text)
+        outage = chance.random() < 0.4  # noqa: PLR2004 - a picture
+        ago = HOUR * (2 + chance.random() if outage else chance.random() * 23)
+        letter = {
+            "REAL_TOPIC": "persistent://public/default/orders",
+            "REAL_SUBSCRIPTION": "billing",
+            "RECONSUMETIMES": "3",
+            "FAILURE_REASON": reason,
+            "FAILURE_ERROR": kind.__name__,
+            "FAILURE_MESSAGE": text,
+            "FAILURE_TRACEBACK": "".join(traceback.format_exception(error)),
+            "FAILURE_FINGERPRINT": f"{abs(hash((reason, kind.__name__))):016x}"[:16],
+            "FAILURE_TIME": datetime.fromtimestamp(time.time() - ago, UTC).isoformat(),
+            "shop": str(number % 7),
+        }
+        dead.send(order(number), properties=letter, partition_key=f"customer-{number % 41}")
 
 
 @contextlib.contextmanager
-def served(store: Path, urls: dict[str, str]):  # noqa: ANN201 - an iterator of a URL
+def served(urls: dict[str, str]):  # noqa: ANN201 - an iterator of a URL
     """Yield the URL of a console."""
-    options = ["--port", "0", "--every", "1", "--json", "--store", str(store)]
+    options = ["--port", "0", "--every", "1", "--json"]
     console = subprocess.Popen(
         [sys.executable, "-c", RUN, "console", *options],
         stdout=subprocess.PIPE,
@@ -149,8 +134,8 @@ def take(url: str, browser: Browser) -> None:
     taken("-overview")
     browser.open(topic)
     taken("")
-    browser.click("a[href*='/group']")
-    browser.click("#letters a[href*='/letter']")
+    browser.click("#groups a")
+    browser.click("#letters a[href*='letter?']")
     taken("-letter")
     browser.open(f"{url}act?name=orders-billing-DLQ&verb=redrive&reason=timeout&rate=5")
     browser.click("form.act button")
@@ -165,19 +150,12 @@ def main() -> None:
     chromium = find_chromium()
     if chromium is None:
         sys.exit("there is no Chromium here")
-    with (
-        running_broker(find_broker()) as broker,
-        tempfile.TemporaryDirectory() as folder,
-        Browser(chromium, *SIZE) as browser,
-    ):
-        store = Path(folder) / "console.db"
+    with running_broker(find_broker()) as broker, Browser(chromium, *SIZE) as browser:
         urls = {"PULSAR_SERVICE_URL": broker.service_url, "PULSAR_ADMIN_URL": broker.admin_url}
         errors = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         with pr.Client(broker.service_url, logger=errors) as client:
-            let_die(client, 300)
-        with served(Path(folder) / "first.db", urls) as url:
-            pretend(store, url)
-        with served(store, urls) as url:
+            fill(client, 300)
+        with served(urls) as url:
             take(url, browser)
 
 

@@ -15,9 +15,6 @@ from pulsar_retry.wire.names import TopicName
 
 __all__ = ["command"]
 
-#: The values of a result that a table shows.
-_COUNTS = ("redriven", "discarded", "replayed", "purged")
-
 
 @click.group(
     short_help="Show who changed letters and subscriptions.",
@@ -67,26 +64,13 @@ def ls(*, cluster: Cluster, namespace: str, limit: int, as_json: bool) -> None:
 
 def _row(entry: AuditEntry) -> tuple[object, ...]:
     given = {name: each for name, each in entry.given.items() if name not in _ARGUMENTS}
-    if entry.error:
-        result = f"failed: {short(entry.error)}"
-    elif entry.ended is None:
-        result = "not ended"
-    else:
-        counts = [f"{name} {entry.result[name]}" for name in _COUNTS if name in entry.result]
-        became = entry.result.get("became") or {}
-        counts += [f"{name} {count}" for name, count in became.items()]
-        result = ", ".join(counts) or "done"
-        if stopped := entry.result.get("stopped"):
-            result += f", {stopped}"
-        if not entry.result.get("complete", True):
-            result += ": incomplete"
     return (
-        entry.at.partition(".")[0],
+        f"{entry.at.partition('.')[0]}Z",
         entry.by,
         entry.verb,
         TopicName.parse(entry.target).local,
         short(json.dumps(given, ensure_ascii=False)) if given else "",
-        result,
+        short(entry.outcome),
         entry.why,
         entry.job,
     )

@@ -13,7 +13,6 @@ from pulsar_retry._extras import need
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.options import FILE, text_of_file
 from pulsar_retry.errors import PulsarRetryError
-from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 
 __all__ = ["command"]
@@ -71,21 +70,7 @@ Examples:
     default=15.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often to ask the broker for the number of waiting letters.",
-)
-@click.option(
-    "--store",
-    metavar="FILE",
-    help="The file with what the console remembers: an index of letters without payloads, depths, "
-    "jobs, actions. :memory: remembers nothing.  [default: a file for each cluster in "
-    "~/.local/state/pulsar-retry]",
-)
-@click.option(
-    "--keep",
-    default="30d",
-    show_default=True,
-    metavar="DURATION",
-    help="How long depths and arrivals are remembered.",
+    help="How often to ask the broker for what has changed.",
 )
 @click.option("--no-audit", is_flag=True, help="Do not write the audit log of the namespace.")
 @json_option
@@ -100,23 +85,21 @@ def command(
     user_header: str | None,
     allow_hosts: tuple[str, ...],
     every: float,
-    store: str | None,
-    keep: str,
     no_audit: bool,
     as_json: bool,
 ) -> None:
     """Serve pages that show dead-letter and retry topics, their letters, and why they are dead.
 
-    From them, letters are redriven or discarded, after a dry run and a confirmation. Reading
+    From them, letters are redriven, moved or discarded, after a dry run and a confirmation. Reading
     consumes nothing. Ctrl-C ends the console. A job that is running then settles its letters in
-    flight; it can be resumed when the console runs again.
+    flight; the same job continues it when the console runs again.
     """
     try:
         need("console", "the console", "jinja2", "starlette", "uvicorn")
     except ModuleNotFoundError as error:
         raise PulsarRetryError(str(error)) from None
-    from pulsar_retry.console.assembling import ConsoleOptions, opened  # noqa: PLC0415 - likewise
-    from pulsar_retry.console.login import Access  # noqa: PLC0415 - an extra
+    from pulsar_retry.console.app import Console  # noqa: PLC0415 - an extra
+    from pulsar_retry.console.login import Access  # noqa: PLC0415 - likewise
     from pulsar_retry.console.serving import serve_console  # noqa: PLC0415 - likewise
 
     access = Access(
@@ -125,18 +108,11 @@ def command(
         user_header=user_header,
         allow_hosts=allow_hosts,
     )
-    options = ConsoleOptions(
-        namespaces=namespaces,
-        every=every,
-        store=store,
-        keep=seconds_of_text("--keep", keep),
-        audits=not no_audit,
-    )
-    with opened(cluster, access, options) as console:
-        # `kill` and service managers must stop it as cleanly as Ctrl-C does.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with contextlib.suppress(KeyboardInterrupt):
-            serve_console(console, host, port, lambda url: _ready(url, as_json=as_json))
+    console = Console(cluster, access, namespaces, every=every, audits=not no_audit)
+    # `kill` and service managers must stop it as cleanly as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
+        serve_console(console, host, port, lambda url: _ready(url, as_json=as_json))
 
 
 def _ready(url: str, *, as_json: bool) -> None:

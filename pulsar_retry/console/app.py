@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sqlite3
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-import attrs
 from _pulsar import PulsarException
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -21,23 +19,21 @@ from starlette.responses import FileResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pulsar_retry.console.forms import Form, Forms
+from pulsar_retry.console.indexing import Indexer
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.console.login import (
     COOKIE,
     Access,
     AccessMiddleware,
+    TooManyTriesError,
     address_of,
     retry_after,
     user_of_token,
 )
 from pulsar_retry.console.lookup import BusyError, LetterLookup
-from pulsar_retry.console.pages import Pages
-from pulsar_retry.console.store.history import History
-from pulsar_retry.console.store.records import Records
-from pulsar_retry.console.throttle import TooManyTriesError
+from pulsar_retry.console.pages import Form, Pages
 from pulsar_retry.console.views import FILES, Views
-from pulsar_retry.console.watch import Changes, Watcher
+from pulsar_retry.console.watch import JOBS, PROBLEM, Changes, Watcher
 from pulsar_retry.errors import (
     AdminError,
     AdminForbiddenError,
@@ -62,66 +58,69 @@ _DIGITS = 18
 _Handler = Callable[[Request, Form], Response]
 
 
-@attrs.define(kw_only=True)
 class Console:
-    """All objects of a console, and its pages.
+    """All objects of a console, and its pages. All its addresses are relative.
+
+    So it can be below a prefix of a proxy, which removes the prefix.
 
     Attributes:
-        cluster: The cluster.
         lookup: Reads letters.
-        jobs: Runs what was ordered.
-        history: Knows earlier numbers.
-        records: Knows what was done.
+        jobs: Runs what was asked for.
         watcher: Watches topics.
-        changes: Knows what has changed.
         access: Decides about access.
         is_ending: Whether the server is told to end: pages stop listening then.
     """
 
-    cluster: Cluster
-    lookup: LetterLookup
-    jobs: Jobs
-    history: History
-    records: Records
-    watcher: Watcher
-    changes: Changes
-    access: Access
-    is_ending: Callable[[], bool] = bool
-    _listeners: int = attrs.field(default=0, init=False)
-    _views: Views = attrs.field(
-        init=False,
-        default=attrs.Factory(lambda self: Views(self.access), takes_self=True),
-    )
+    def __init__(
+        self,
+        cluster: Cluster,
+        access: Access,
+        namespaces: Sequence[str],
+        *,
+        every: float = 15.0,
+        audits: bool = True,
+    ) -> None:
+        """Connect the parts; nothing is asked yet.
+
+        Args:
+            cluster: The cluster.
+            access: Decides about access.
+            namespaces: The namespaces to show, as ``tenant/namespace``.
+            every: Seconds between two questions to the broker.
+            audits: Whether the audit log of each namespace is written.
+
+        Raises:
+            ConfigError: a namespace is invalid, or there is none.
+        """
+        names = _checked_namespaces(namespaces)
+        self._changes = Changes()
+        indexer = Indexer(cluster, self._changes.tell)
+        self.watcher = Watcher(cluster, names, every, indexer=indexer, changes=self._changes)
+        self.lookup = LetterLookup(cluster, names, self.watcher, indexer)
+        self.jobs = Jobs(cluster, audits=audits, changed=self._job_changed)
+        self.access = access
+        self.is_ending: Callable[[], bool] = bool
+        self._listeners = 0
+        self._views = Views(access, lambda: self.watcher.problem)
+        self._pages = Pages(cluster, self.lookup, self.jobs, self._views)
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
-        pages = Pages(
-            *(self.cluster, self.lookup, self.jobs, self.history),
-            *(self.records, self.watcher, self._views),
-        )
-        forms = Forms(
-            *(self.cluster, self.lookup, self.jobs),
-            *(self.records, self.changes, self._views),
-        )
+        pages = self._pages
         routes = [
             Route("/", pages.overview),
             Route("/topic", pages.topic),
-            Route("/group", pages.group),
             Route("/letter", pages.letter),
             Route("/payload", pages.payload),
             Route("/export", pages.export),
-            Route("/waiting", pages.waiting),
             Route("/jobs", pages.job_list),
             Route("/job", pages.job),
             Route("/audit", pages.audit),
-            Route("/tools", pages.tools),
-            Route("/explain", pages.explain),
-            Route("/act", forms.form),
-            Route("/act/look", self._reading_form(forms.look), methods=_POST),
-            Route("/act/confirm", self._reading_form(forms.confirm), methods=_POST),
-            Route("/job/cancel", self._reading_form(forms.cancel), methods=_POST),
-            Route("/job/resume", self._reading_form(forms.resume), methods=_POST),
-            Route("/snapshot", self._reading_form(forms.snapshot), methods=_POST),
+            Route("/act", pages.form),
+            Route("/look", self._reading_form(pages.look), methods=_POST),
+            Route("/confirm", self._reading_form(pages.confirm), methods=_POST),
+            Route("/cancel", self._reading_form(pages.cancel), methods=_POST),
+            Route("/resume", self._reading_form(pages.resume), methods=_POST),
             Route("/events", self._events),
             Route("/login", self._login_page),
             Route("/login", self._reading_form(self._log_in), methods=_POST),
@@ -130,11 +129,11 @@ class Console:
             Route("/console.js", _file("console.js", "text/javascript; charset=utf-8")),
             Route("/icon.svg", _file("icon.svg", "image/svg+xml")),
         ]
-        faults = (HTTPException, PulsarRetryError, PulsarException, sqlite3.Error)
+        faults = (HTTPException, PulsarRetryError, PulsarException)
         return Starlette(
             routes=routes,
             middleware=[
-                Middleware(_StampMiddleware, changes=self.changes),
+                Middleware(_StampMiddleware, changes=self._changes),
                 Middleware(AccessMiddleware, access=self.access),
             ],
             exception_handlers=dict.fromkeys(faults, self._error_page),
@@ -152,11 +151,15 @@ class Console:
 
     # -- live updates -----------------------------------------------------------------------------
 
+    def _job_changed(self, what: str) -> None:
+        self._changes.tell(what)
+        self._changes.tell(JOBS)
+
     async def _events(self, request: Request) -> Response:
         """Send an event whenever something that a page shows has changed (server-sent events)."""
         if self._listeners >= _LISTENERS:
             raise HTTPException(503, "Too many pages listen.")
-        what = request.query_params.getlist("on")[:50]
+        what = [PROBLEM, *request.query_params.getlist("on")[:50]]
         given = request.query_params.get("since", "")
         since = int(given) if given.isdecimal() and len(given) < _DIGITS else None
 
@@ -165,11 +168,11 @@ class Console:
             try:
                 spoke = time.monotonic()
                 # What has changed since the page was made is told at once.
-                known = self.changes.current if since is None else since
+                known = self._changes.current if since is None else since
                 yield "retry: 2000\n\n"
                 while not self.is_ending():
                     await asyncio.sleep(_TICK)
-                    now = self.changes.number(*what)
+                    now = self._changes.number(*what)
                     if now > known:
                         known, spoke = now, time.monotonic()
                         yield f"event: changed\ndata: {now}\n\n"
@@ -196,18 +199,18 @@ class Console:
             page.headers.update(retry_after(error))
             return page
         if session is None:
-            self.records.add(f"somebody from {address}", "log in", detail="wrong token")
+            _log.warning("somebody from %s has sent a wrong token to the console", address)
             return self._views.page("login.html", request, status=403, fault="The token is wrong.")
-        answer = RedirectResponse("/", 303)
+        _log.info("%s has logged in to the console", user_of_token(address))
+        answer = RedirectResponse("./", 303)
         # Behind a proxy with TLS, only the browser knows the scheme.
         secure = request.headers.get("origin", "").startswith("https")
         answer.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=secure)
-        self.records.add(user_of_token(address), "log in")
         return answer
 
     def _log_out(self, request: Request, _form: Form) -> Response:
         self.access.log_out(request.cookies.get(COOKIE))
-        answer = RedirectResponse("/login", 303)
+        answer = RedirectResponse("login", 303)
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return answer
 
@@ -243,6 +246,16 @@ class _StampMiddleware:
         await self._app(scope, receive, send)
 
 
+def _checked_namespaces(given: Sequence[str]) -> tuple[str, ...]:
+    for each in given:
+        parts = each.split("/")
+        if len(parts) != 2 or not all(parts):  # noqa: PLR2004 - tenant and namespace
+            raise ConfigError.bad("namespace", each, "tenant/namespace")
+    if not given:
+        raise ConfigError("namespace: expected at least one")
+    return tuple(dict.fromkeys(given))
+
+
 async def _form(request: Request) -> Form:
     body = b""
     async for chunk in request.stream():
@@ -271,9 +284,6 @@ def _status_and_text(error: Exception) -> tuple[int, str]:
     """Return the status and the text of an error."""
     if isinstance(error, HTTPException):
         return error.status_code, error.detail
-    if isinstance(error, sqlite3.Error):
-        _log.error("the store of the console cannot be read or written: %s", error)
-        return 503, f"The console's store cannot be read or written: {error}"
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return status, str(error)

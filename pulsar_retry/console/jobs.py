@@ -1,38 +1,42 @@
-"""Jobs: a dry run, then the work itself, after a confirmation. They are kept in the store."""
+"""Jobs: a dry run, then the work itself, after a confirmation.
+
+Jobs are in memory. What outlives the console is in Pulsar: the letters that are left, the progress
+of a redrive with its dead-letter topic, and the audit log.
+"""
 
 from __future__ import annotations
 
 import logging
 import secrets
-import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import attrs
 from _pulsar import PulsarException
 
-from pulsar_retry.console.orders import Order, OrderOutcome, OrderWork
-from pulsar_retry.console.store.records import Records
+from pulsar_retry.console.forms import JobForm
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.ops.audit import Act, audited
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.redriving.redrive import Redrive
+from pulsar_retry.replay.redriving.report import Redriven
 
 _log = logging.getLogger("pulsar_retry")
 
-#: ``interrupted``: the console was killed while the job was running.
-State = Literal["running", "cancelling", "done", "incomplete", "cancelled", "failed", "interrupted"]
+State = Literal["running", "cancelling", "done", "incomplete", "cancelled", "failed"]
 RUNNING = frozenset({"running", "cancelling"})
-RESUMABLE = frozenset({"cancelled", "failed", "incomplete", "interrupted"})
+RESUMABLE = frozenset({"cancelled", "failed", "incomplete"})
 
-_AT_ONCE = 4
+#: How many run at a time, and how many are known.
+_AT_ONCE, _MOST = 4, 1000
 #: Seconds that all jobs together have at the end to settle their letters.
 _PATIENCE = 40.0
 #: A dry run may be confirmed for so many seconds.
 _PLAN_HOLDS = 86_400.0
-#: The rate is measured over about so many seconds.
-_WINDOW = 10.0
+#: How many groups of a result are kept, the largest first.
+_MOST_GROUPS = 50
 
 
 @attrs.frozen(kw_only=True)
@@ -41,36 +45,32 @@ class Job:
 
     Attributes:
         id: An id that cannot be guessed.
-        order: What was ordered.
+        form: What was asked for.
         dry_run: Whether it is a dry run.
-        by: Who ordered it.
+        by: Who asked for it.
         began: When it began, in seconds since 1970.
-        ended: When it ended; None if it runs, or was killed.
-        updated: When this was true.
+        ended: When it ended; None if it runs.
         state: Its state.
-        outcome: The result so far.
+        done: The result so far; None if there is none yet.
         error: Why it failed.
         total: About how many letters there are to do; None if that is not known.
-        rate: Letters per second, lately.
-        can_cancel: Whether it can be cancelled.
+        rate: Letters per second since it began.
         plan: For the work: the id of its dry run, or of the job that it continues.
         followed_by: The id of the job that this dry run, or this ended job, led to.
         audit: The id of the entry in the audit log.
     """
 
     id: str
-    order: Order
+    form: JobForm
     dry_run: bool
     by: str
     began: float
     ended: float | None = None
-    updated: float = 0.0
     state: State = "running"
-    outcome: OrderOutcome = attrs.field(factory=OrderOutcome)
+    done: Redriven | None = None
     error: str = ""
     total: int | None = None
     rate: float = 0.0
-    can_cancel: bool = True
     plan: str = ""
     followed_by: str = ""
     audit: str = ""
@@ -81,39 +81,32 @@ class Job:
         return self.state in RUNNING
 
     @property
+    def awaits_answer(self) -> bool:
+        """Whether it is a dry run that can be confirmed."""
+        is_plan = self.dry_run and self.state == "done" and self.count > 0
+        return is_plan and not self.followed_by and time.time() - self.began < _PLAN_HOLDS
+
+    @property
     def may_resume(self) -> bool:
-        """Whether the same order can be carried out again, to continue it."""
+        """Whether the same form can be carried out again, to continue it."""
         return not self.dry_run and self.state in RESUMABLE and not self.followed_by
 
     @property
     def seconds(self) -> float:
         """How long it took so far."""
-        return max(0.0, (self.ended or self.updated) - self.began)
+        return max(0.0, (self.ended or time.time()) - self.began)
+
+    @property
+    def count(self) -> int:
+        """How many letters it has moved, or would move."""
+        return 0 if self.done is None else self.done.redriven
 
     @property
     def seconds_left(self) -> float | None:
         """How long it takes from now on, at its rate; None if that is not known."""
         if not self.runs or self.total is None or not self.rate:
             return None
-        return max(0.0, self.total - self.outcome.done) / self.rate
-
-    def facts(self) -> dict[str, Any]:
-        """Return the job as JSON-compatible values."""
-        plain = attrs.asdict(self, filter=attrs.filters.exclude("order"))
-        return {
-            **plain,
-            "order": self.order.facts(),
-            "verb": self.order.verb,
-            "source": self.order.source,
-        }
-
-    @classmethod
-    def read(cls, facts: Mapping[str, Any]) -> Job:
-        """Read what `facts` has returned."""
-        names = {each.name for each in attrs.fields(cls)} - {"order", "outcome"}
-        plain = {name: facts[name] for name in names & facts.keys()}
-        order, outcome = Order.read(facts["order"]), OrderOutcome(**facts["outcome"])
-        return cls(**plain, order=order, outcome=outcome)
+        return max(0.0, self.total - self.count) / self.rate
 
 
 class Jobs:
@@ -122,34 +115,29 @@ class Jobs:
     def __init__(
         self,
         cluster: Cluster,
-        records: Records,
         *,
         audits: bool = True,
         changed: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Prepare, and mark the jobs of a process that was killed.
+        """Prepare.
 
         Args:
             cluster: The cluster.
-            records: Where jobs are kept.
             audits: Whether each job is written to the audit log of its namespace.
             changed: Called with the id of a job that has changed, and with its topic at its end.
         """
-        self._cluster, self._records = cluster, records
-        self._audits, self._changed = audits, changed
-        self._running: dict[str, _Running] = {}
-        self._unsaved: dict[str, Job] = {}
-        self._lock = threading.Lock()
-        records.interrupt()
+        self._cluster, self._audits, self._changed = cluster, audits, changed
+        self._jobs: dict[str, Job] = {}
+        self._running: dict[str, tuple[Redrive, threading.Thread]] = {}
+        self._lock = threading.RLock()
 
-    def look(self, order: Order, by: str, total: int | None = None) -> Job:
+    def look(self, form: JobForm, by: str, total: int | None = None) -> Job:
         """Start a dry run.
 
         Raises:
             ConfigError: a field is invalid, or too many jobs are running.
         """
-        with self._lock:
-            return self._start(order, by, dry_run=True, total=total)
+        return self._start(form, by, dry_run=True, total=total)
 
     def confirm(self, plan: str, by: str) -> Job:
         """Start the work of a finished dry run. A second call returns the same job.
@@ -159,15 +147,12 @@ class Jobs:
                 are running.
         """
         with self._lock:
-            looked = self._get(plan)
-            if (
-                looked is None
-                or not looked.dry_run
-                or looked.state != "done"
-                or time.time() - looked.began > _PLAN_HOLDS
+            looked = self.get(plan)
+            if looked is None or not (
+                looked.awaits_answer or (looked.dry_run and looked.followed_by)
             ):
                 raise ConfigError("plan: expected a finished dry run; start a new one")
-            return self._follow(looked, by, total=looked.outcome.done)
+            return self._follow(looked, by, total=looked.count)
 
     def resume(self, job_id: str, by: str) -> Job:
         """Continue a job that has ended before it was done. A second call returns the same job.
@@ -176,7 +161,7 @@ class Jobs:
             ConfigError: there is no such job, or too many are running.
         """
         with self._lock:
-            ended = self._get(job_id)
+            ended = self.get(job_id)
             if ended is None or ended.dry_run or ended.state not in RESUMABLE:
                 raise ConfigError("id: expected a job that has ended before it was done")
             return self._follow(ended, by, total=ended.total)
@@ -184,180 +169,125 @@ class Jobs:
     def cancel(self, job_id: str) -> Job | None:
         """Let a job settle its letters in flight, and end; None if there is no such job."""
         with self._lock:
-            running = self._running.get(job_id)
-        if running is not None:
-            running.cancel()
-        return self.get(job_id)
+            job, running = self._jobs.get(job_id), self._running.get(job_id)
+            if job is None or running is None:
+                return job
+            self._jobs[job_id] = job = attrs.evolve(job, state="cancelling")
+        running[0].cancel()
+        self._changed(job_id)
+        return job
 
     def get(self, job_id: str) -> Job | None:
-        """Return a job; None if there is none, or if it is not kept any more."""
-        with self._lock:
-            return self._get(job_id)
+        """Return a job; None if there is none, or if it is not known any more."""
+        return self._jobs.get(job_id)
 
-    def all(self, *, most: int = 50, before: float | None = None) -> list[Job]:
-        """Return the jobs, the latest first, without the dry runs."""
-        found = [Job.read(each) for each in self._records.jobs(most=most, before=before)]
+    def all(self) -> list[Job]:
+        """Return the jobs, the latest first."""
         with self._lock:
-            return [self._known(each.id) or each for each in found]
+            return list(self._jobs.values())[::-1]
 
     def close(self) -> None:
         """Cancel the running jobs, and wait until they have settled their letters."""
         with self._lock:
-            running = list(self._running.values())
+            running = dict(self._running)
         for each in running:
-            each.cancel()
+            self.cancel(each)
         give_up = time.monotonic() + _PATIENCE
-        for each in running:
-            each.thread.join(max(0.1, give_up - time.monotonic()))
-
-    def _get(self, job_id: str) -> Job | None:
-        if (known := self._known(job_id)) is not None:
-            return known
-        facts = self._records.job(job_id)
-        return None if facts is None else Job.read(facts)
-
-    def _known(self, job_id: str) -> Job | None:
-        """Return a job that is running, or that could not be stored."""
-        running = self._running.get(job_id)
-        return self._unsaved.get(job_id) if running is None else running.job
+        for _, thread in running.values():
+            thread.join(max(0.1, give_up - time.monotonic()))
 
     def _follow(self, before: Job, by: str, total: int | None) -> Job:
         """Start the work after *before*, once."""
-        if before.followed_by and (found := self._get(before.followed_by)):
+        found = self._jobs.get(before.followed_by)
+        if found is not None:
             return found  # a second click, or a reload of the page
-        job = self._start(before.order, by, dry_run=False, total=total, plan=before.id)
-        self._store(attrs.evolve(before, followed_by=job.id))
+        job = self._start(before.form, by, dry_run=False, total=total, plan=before.id)
+        self._update(before.id, followed_by=job.id)
         return job
 
     def _start(
-        self, order: Order, by: str, *, dry_run: bool, total: int | None, plan: str = ""
+        self, form: JobForm, by: str, *, dry_run: bool, total: int | None, plan: str = ""
     ) -> Job:
-        target = f"{order.source} {order.subscription}".strip()
-        act = Act(verb=order.verb, target=target, by=by, why=order.why or None, given=order.given())
-        work = order.work(self._cluster, dry_run=dry_run)
-        if len(self._running) >= _AT_ONCE:
-            raise ConfigError(f"{_AT_ONCE} jobs are running: wait until one ends")
-        now = time.time()
+        work = form.work(self._cluster, by, dry_run=dry_run)
+        act = Act(
+            verb=form.verb,
+            target=form.source,
+            by=by,
+            why=form.why or None,
+            given=form.given(),
+            job=work.job,
+        )
         job = Job(
             id=secrets.token_urlsafe(12),
-            order=order,
+            form=form,
             dry_run=dry_run,
             by=by,
-            began=now,
-            updated=now,
+            began=time.time(),
             total=total,
-            can_cancel=work.can_cancel,
             plan=plan,
-            audit="" if dry_run else act.job,
+            audit="" if dry_run else work.job,
         )
-        self._records.save_job(job.facts())
-        running = _Running(job, work, act, carry_out=self._carry_out, keep=self._keep)
-        self._running[job.id] = running
-        running.thread.start()
+        # A daemon thread: a job may be killed at any time, so an exit need not wait for it.
+        thread = threading.Thread(
+            target=self._run, args=(job, work, act), name="pulsar-retry-job", daemon=True
+        )
+        with self._lock:
+            if len(self._running) >= _AT_ONCE:
+                raise ConfigError(f"{_AT_ONCE} jobs are running: wait until one ends")
+            if len(self._jobs) >= _MOST:
+                del self._jobs[next(each for each in self._jobs if each not in self._running)]
+            self._jobs[job.id] = job
+            self._running[job.id] = work, thread
+        thread.start()
+        self._changed(job.id)
         return job
 
-    def _carry_out(self, running: _Running) -> OrderOutcome:
-        """Do the work, within entries of the audit log."""
-        job = running.job
-        enabled = self._audits and not job.dry_run
-        with audited(self._cluster, job.order.source, running.act, enabled=enabled) as record:
-            done = running.work.run(running.tell)
-            facts = done.facts()
-            record({name: facts[name] for name in _RECORDED})
-            return done
+    def _run(self, job: Job, work: Redrive, act: Act) -> None:
+        """Do the work, within entries of the audit log. It is the target of a thread."""
+        first: tuple[float, int] | None = None
+        is_recorded = False
 
-    def _store(self, job: Job) -> None:
-        """Store a job; if that fails, it is known until the console ends, and the work goes on."""
-        try:
-            self._records.save_job(job.facts())
-        except sqlite3.Error as error:
-            if job.id not in self._unsaved:
-                _log.error("the job %s could not be stored: %s", job.id, error)
-            self._unsaved[job.id] = job
-        else:
-            self._unsaved.pop(job.id, None)
-
-    def _keep(self, job: Job) -> None:
-        """Store a job, and tell that it has changed."""
-        self._store(job)
-        if not job.runs:
-            with self._lock:
-                self._running.pop(job.id, None)
-            if not job.dry_run:
-                self._changed(job.order.source)
-        self._changed(job.id)
-
-
-_RECORDED = ("done", "left", "targets", "stopped", "notes")
-
-
-class _Running:
-    """A job with its thread."""
-
-    def __init__(
-        self,
-        job: Job,
-        work: OrderWork,
-        act: Act,
-        *,
-        carry_out: Callable[[_Running], OrderOutcome],
-        keep: Callable[[Job], None],
-    ) -> None:
-        self.job, self.work, self.act = job, work, act
-        self._carry_out, self._keep = carry_out, keep
-        self._first: tuple[float, int] | None = None
-        self._lock = threading.Lock()
-        # A daemon thread: a job may be killed at any time, so an exit need not wait for it.
-        self.thread = threading.Thread(target=self._run, name="pulsar-retry-job", daemon=True)
-
-    def cancel(self) -> None:
-        """Say that it is cancelled, and let the work end."""
-        if not self.job.can_cancel:
-            return
-        with self._lock:
-            if self.job.state == "running":
-                self.job = attrs.evolve(self.job, state="cancelling")
-        self.work.cancel()
-
-    def tell(self, so_far: OrderOutcome) -> None:
-        """Take the state so far."""
-        now = time.time()
-        first = self._first
-        if first is None or now - first[0] > 2 * _WINDOW:
-            # Halfway into the window, so that the rate follows changes without jumping.
-            self._first = first = (now, so_far.done) if first is None else self._middle
-        self._middle = (now, so_far.done) if now - first[0] < _WINDOW else self._middle
-        seconds = now - first[0]
-        rate = (so_far.done - first[1]) / seconds if seconds > 0 else 0.0
-        self._evolve(outcome=so_far, updated=now, rate=rate)
-
-    _middle: tuple[float, int] = (0.0, 0)
-
-    def _evolve(self, **facts: Any) -> None:
-        with self._lock:
-            self.job = attrs.evolve(self.job, **facts)
-        self._keep(self.job)
-
-    def _run(self) -> None:
-        try:
-            done = self._carry_out(self)
-        except PulsarRetryError as error:
-            self._fail(str(error))
-        except PulsarException as error:
-            self._fail(f"the broker was not reached, or refused the request: {error}")
-        except Exception as error:
-            self._fail(f"{type(error).__name__}: {error}")
-            raise
-        else:
-            state: State = "done" if done.is_complete else "incomplete"
+        def tell(so_far: Redriven) -> None:
+            nonlocal first, is_recorded
+            if so_far.became is not None and not is_recorded:
+                is_recorded = True
+                record(so_far.recorded())
             now = time.time()
-            self._evolve(
-                state="cancelled" if done.is_cancelled else state,
-                outcome=done,
-                ended=now,
-                updated=now,
-            )
+            first = first or (now, so_far.redriven)
+            rate = (so_far.redriven - first[1]) / max(0.1, now - first[0])
+            self._update(job.id, done=so_far, rate=rate)
 
-    def _fail(self, why: str) -> None:
-        now = time.time()
-        self._evolve(state="failed", error=why, ended=now, updated=now)
+        enabled = self._audits and not job.dry_run
+        state: State
+        error, done = "", None
+        try:
+            with audited(self._cluster, job.form.source, act, enabled=enabled) as record:
+                done = work.run(tell)
+                record(done.recorded())
+        except PulsarRetryError as fault:
+            state, error = "failed", str(fault)
+        except PulsarException as fault:
+            state = "failed"
+            error = f"the broker was not reached, or refused the request: {fault}"
+        except Exception as fault:  # noqa: BLE001 - whoever looks at the job is told
+            state, error = "failed", f"{type(fault).__name__}: {fault}"
+            _log.exception("a job of the console failed")
+        else:
+            is_complete = done.dry_run or done.is_complete
+            state = "done" if is_complete else "incomplete"
+            state = "cancelled" if done.stopped == "cancelled" else state
+        with self._lock:
+            self._running.pop(job.id, None)
+            kept = self._jobs[job.id].done if done is None else done
+            self._update(job.id, state=state, error=error, done=kept, ended=time.time())
+        if not job.dry_run:
+            self._changed(job.form.source)
+
+    def _update(self, job_id: str, **facts: Any) -> None:
+        """Change what is known of a job, and tell it."""
+        if (done := facts.get("done")) is not None:
+            facts["done"] = attrs.evolve(done, groups=done.groups[:_MOST_GROUPS])
+        with self._lock:
+            if job_id in self._jobs:
+                self._jobs[job_id] = attrs.evolve(self._jobs[job_id], **facts)
+        self._changed(job_id)

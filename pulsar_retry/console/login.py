@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 import urllib.parse
+from collections import deque
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,7 +18,6 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pulsar_retry.console.throttle import Throttle, TooManyTriesError
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.redriving.source import operator_name
 
@@ -26,10 +26,24 @@ COOKIE = "pulsar-retry-console"
 _SHORTEST = 16
 #: How long a session lasts, in seconds, and how many sessions there may be.
 _SESSION_SECONDS, _MOST_SESSIONS = 12 * 3600.0, 1000
+#: So many wrong tokens are looked at in so many seconds, whoever sends them.
+_MOST_WRONG, _WRONG_SECONDS = 10, 60.0
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEADER = re.compile("[A-Za-z0-9-]+")
 #: The longest name of a user, in characters.
 _MOST_NAME = 200
+
+
+class TooManyTriesError(Exception):
+    """There were too many wrong tokens.
+
+    Attributes:
+        wait: Seconds until another one is looked at.
+    """
+
+    def __init__(self, wait: float) -> None:
+        super().__init__(f"too many wrong tokens; try again in {wait:.0f} s")
+        self.wait = wait
 
 
 def is_loopback(host: str) -> bool:
@@ -109,8 +123,8 @@ class Access:
         self.user_header = user_header
         self.form_token = secrets.token_urlsafe(32)
         self._sessions: dict[str, tuple[float, str]] = {}
+        self._wrong: deque[float] = deque(maxlen=_MOST_WRONG)
         self._lock = threading.Lock()
-        self._throttle = Throttle()
 
     @property
     def needs_login(self) -> bool:
@@ -162,7 +176,7 @@ class Access:
         """Return who sends a request, by its session or its token; None if nobody is known.
 
         Raises:
-            TooManyTriesError: the client *address* has sent too many wrong tokens.
+            TooManyTriesError: there were too many wrong tokens in the last minute.
         """
         if self._token is None:
             return operator_name()
@@ -177,7 +191,7 @@ class Access:
         """Return the cookie of a new session; None if the token is wrong.
 
         Raises:
-            TooManyTriesError: the client *address* has sent too many wrong tokens.
+            TooManyTriesError: there were too many wrong tokens in the last minute.
         """
         if (user := self._bearer(token, address)) is None:
             return None
@@ -197,11 +211,15 @@ class Access:
         """Return the name for a user with this token; None if the token is wrong."""
         if self._token is None:
             return None
-        self._throttle.take(address)
-        if not _equal(given.strip(), self._token):
+        with self._lock:
+            now = time.monotonic()
+            wait = self._wrong[0] + _WRONG_SECONDS - now if len(self._wrong) == _MOST_WRONG else 0
+            if wait > 0:
+                raise TooManyTriesError(wait)
+            if _equal(given.strip(), self._token):
+                return user_of_token(address)
+            self._wrong.append(now)
             return None
-        self._throttle.give_back(address)
-        return user_of_token(address)
 
 
 def user_of_token(address: str) -> str:
@@ -296,6 +314,6 @@ class AccessMiddleware:
             return PlainTextResponse(f"{error}\n", 429, headers=retry_after(error))
         if scope["user"] is None and path not in _OPEN:
             if scope["method"] in _READING:
-                return RedirectResponse("/login", 303)
+                return RedirectResponse("login", 303)
             return PlainTextResponse("Log in first.\n", 401)
         return None

@@ -7,19 +7,22 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from pulsar_retry.admin.position import Position
-from pulsar_retry.console.indexing import Indexer, indexed, letters_after
-from pulsar_retry.console.store.letters import (
+from pulsar_retry.console.indexing import Indexer, IndexProgress
+from pulsar_retry.console.letters import (
+    MOST_GROUPS,
     IndexedLetter,
-    IndexProgress,
     LetterGroup,
-    LetterIndex,
-    knows,
+    Summary,
+    around,
+    indexed,
+    is_answered_by_index,
+    matching,
 )
 from pulsar_retry.console.watch import Watcher
 from pulsar_retry.errors import AdminNotFoundError, ConfigError, PulsarRetryError
@@ -27,9 +30,10 @@ from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import LetterTopic
 from pulsar_retry.ops.rows import as_csv
 from pulsar_retry.ops.showing import fits
-from pulsar_retry.ops.waiting import Waiting, survey_waiting
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.reading import read_letters
+from pulsar_retry.replay.redriving.source import durable_subscriptions, usual_subscription
 from pulsar_retry.wire.names import TopicName
 
 #: How many letters a page lists.
@@ -39,8 +43,6 @@ LISTED = 50
 _FRESH, _FIRST, _SEARCH, _READERS = 0.15, 2.0, 2.5, 2
 #: Seconds to wait for others that read.
 _TURN = 10.0
-#: How many waiting letters a page reads.
-_MOST_WAITING = 10_000
 
 
 class BusyError(PulsarRetryError):
@@ -52,19 +54,23 @@ class Contents:
     """The letters of a topic, for a page.
 
     Attributes:
-        groups: Its letters by reason, error and fingerprint; empty for a search.
         letters: The letters of this page.
-        count: How many match; None if that is not known.
         progress: How much of the topic is in the index.
+        count: How many match; None for a search.
+        groups: The groups of all that match; empty for a search.
+        deaths: How many of them died when (`Summary.deaths`).
+        dues: When the next of them is due, and the last one; None if none waits for its time.
         searched: For a search: how many letters were read for this page.
         before: The cursor of the page before; None if there is none.
         after: The cursor of the next page; None if there is none.
     """
 
-    groups: Sequence[LetterGroup]
     letters: Sequence[IndexedLetter]
-    count: int | None
     progress: IndexProgress
+    count: int | None = None
+    groups: Sequence[LetterGroup] = ()
+    deaths: Mapping[int, int] = attrs.field(factory=dict)
+    dues: tuple[float, float] | None = None
     searched: int | None = None
     before: str | None = None
     after: str | None = None
@@ -78,12 +84,7 @@ class LetterLookup:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        namespaces: Sequence[str],
-        watcher: Watcher,
-        index: LetterIndex,
-        indexer: Indexer,
+        self, cluster: Cluster, namespaces: Sequence[str], watcher: Watcher, indexer: Indexer
     ) -> None:
         """Prepare; nothing is opened.
 
@@ -91,12 +92,10 @@ class LetterLookup:
             cluster: The cluster.
             namespaces: The namespaces, as ``tenant/namespace``.
             watcher: Knows the topics.
-            index: Knows the letters.
-            indexer: Has open clients.
+            indexer: Knows the letters, and has open clients.
         """
         self.namespaces = tuple(namespaces)
-        self._cluster, self._watcher = cluster, watcher
-        self._index, self._indexer = index, indexer
+        self._cluster, self._watcher, self._indexer = cluster, watcher, indexer
         self._readers = threading.BoundedSemaphore(_READERS)
         self._exports = threading.BoundedSemaphore(_READERS)
 
@@ -122,6 +121,10 @@ class LetterLookup:
             raise ConfigError.bad("topic", topic, accepted)
         return str(name)
 
+    def summary(self, topic: str) -> Summary:
+        """Return the groups of a topic as the index has them now; nothing is asked."""
+        return self._indexer.summary(topic)
+
     def contents(
         self, topic: str, where: Filter, *, after: str | None = None, before: str | None = None
     ) -> Contents:
@@ -134,22 +137,28 @@ class LetterLookup:
             before: A message id: the page ends before it.
         """
         self.refresh(topic)
-        edges = [None if each is None else Position.parse(each) for each in (after, before)]
-        if not knows(where):
-            return self._searched(topic, where, edges[0])
-        found = self._index.page(topic, where, most=LISTED + 1, after=edges[0], before=edges[1])
-        is_back = edges[0] is None and edges[1] is not None
-        has_more = len(found) > LISTED
-        shown = found[-LISTED:] if is_back else found[:LISTED]
-        has_before = edges[0] is not None or (is_back and has_more)
-        has_after = (is_back and bool(shown)) or (not is_back and has_more)
+        begin, end = (None if each is None else Position.parse(each) for each in (after, before))
+        if not is_answered_by_index(where):
+            return self._searched(topic, where, begin)
+        found = matching(self._indexer.letters(topic), where)
+        summary = self.summary(topic) if where.takes_all else Summary.of(topic, found)
+        if begin is not None:
+            rest = around(found, begin)[1]
+            first = len(found) - len(rest)
+        else:
+            first = max(0, (0 if end is None else len(around(found, end)[0])) - LISTED)
+        shown = found[first : first + LISTED]
+        now = time.time()
+        dues = [each.due for each in found if each.due > now]
         return Contents(
-            groups=self._index.groups(topic, where),
             letters=shown,
-            count=self._index.count(topic, where),
             progress=self._indexer.progress(topic),
-            before=shown[0].id if has_before and shown else None,
-            after=shown[-1].id if has_after else None,
+            count=len(found),
+            groups=summary.groups[:MOST_GROUPS],
+            deaths=summary.deaths,
+            dues=(min(dues), max(dues)) if dues else None,
+            before=shown[0].id if first and shown else None,
+            after=shown[-1].id if first + LISTED < len(found) else None,
         )
 
     def refresh(self, topic: str) -> None:
@@ -166,18 +175,19 @@ class LetterLookup:
 
     def count(self, topic: str, where: Filter) -> int | None:
         """Return how many letters match; None if the index cannot tell."""
-        return self._index.count(topic, where) if knows(where) else None
+        if not is_answered_by_index(where):
+            return None
+        return len(matching(self._indexer.letters(topic), where))
 
     def neighbours(
         self, topic: str, where: Filter, message_id: str
     ) -> tuple[str | None, str | None]:
         """Return the ids of the letters before and after one, among those that match."""
-        if not knows(where):
+        if not is_answered_by_index(where):
             return None, None
-        at = Position.parse(message_id)
-        before = self._index.page(topic, where, most=1, before=at)
-        after = self._index.page(topic, where, most=1, after=at)
-        return (before[0].id if before else None), (after[0].id if after else None)
+        found = matching(self._indexer.letters(topic), where)
+        before, after = around(found, Position.parse(message_id))
+        return (before[-1].id if before else None), (after[0].id if after else None)
 
     def letter(self, topic: str, message_id: str) -> dict[str, Any]:
         """Return one letter in the form of `facts_of`, decoded by its schema.
@@ -188,16 +198,6 @@ class LetterLookup:
         """
         with look_into(self._cluster, topic, None) as found:
             return found.facts(found.letter(message_id))
-
-    def waiting(self, topic: str, where: Filter) -> Waiting:
-        """Return the letters of a retry topic that wait for their delay."""
-        admin, client = self._indexer.clients()
-        with _turn(self._readers):
-            missed: list[object] = []
-            reading = letters_after(client, admin, topic, None, lambda *place: missed.append(place))
-            limited = itertools.islice(reading, _MOST_WAITING)
-            found = survey_waiting(limited, where, LISTED)
-            return attrs.evolve(found, unreadable=len(missed))
 
     def exported(self, topic: str, where: Filter, *, is_csv: bool = False) -> Iterator[str]:
         """Return the letters that match as lines of JSON or CSV, with their payloads.
@@ -220,14 +220,14 @@ class LetterLookup:
     def _searched(self, topic: str, where: Filter, after: Position | None) -> Contents:
         """Read letters until a page is full, or for a moment."""
         admin, client = self._indexer.clients()
+        through = usual_subscription(durable_subscriptions(admin, topic))
+        partitions = admin.topics.partition_names(topic)
+        found = read_letters(client, admin, partitions, through, after=after)
         give_up = time.monotonic() + _SEARCH
         letters: list[IndexedLetter] = []
         last, number, ended = after, 0, True
-        with (
-            _turn(self._readers),
-            contextlib.closing(letters_after(client, admin, topic, after)) as reading,
-        ):
-            for each in reading:
+        with _turn(self._readers, _TURN), contextlib.closing(found):
+            for each in found:
                 number += 1
                 if fits(where, each):
                     letters.append(indexed(each.raw, each.position))
@@ -236,9 +236,7 @@ class LetterLookup:
                     ended = False
                     break
         return Contents(
-            groups=(),
             letters=letters,
-            count=None,
             progress=self._indexer.progress(topic),
             searched=number,
             after=None if ended or last is None else str(last),
@@ -250,7 +248,7 @@ def _as_json(facts: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _turn(readers: threading.BoundedSemaphore, patience: float = _TURN) -> Iterator[None]:
+def _turn(readers: threading.BoundedSemaphore, patience: float) -> Iterator[None]:
     """Read when fewer than `_READERS` others do, or give up after *patience* seconds."""
     if not readers.acquire(timeout=patience):
         raise BusyError("Others are reading letters. Try again in a moment.")

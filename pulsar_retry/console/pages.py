@@ -1,9 +1,10 @@
-"""The pages that only show something."""
+"""The pages, and the forms that change something, each after a dry run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,27 +12,23 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from pulsar_retry.console.chart import Bars, bars
-from pulsar_retry.console.filtering import Query
+from pulsar_retry.console.filtering import NAMES, Query
+from pulsar_retry.console.forms import DONE, JobForm
 from pulsar_retry.console.jobs import Jobs
+from pulsar_retry.console.letters import Chart
 from pulsar_retry.console.lookup import LetterLookup
 from pulsar_retry.console.payload import FORMS, displayed, payload_of
-from pulsar_retry.console.store.history import History
-from pulsar_retry.console.store.records import Records
 from pulsar_retry.console.views import Views, link
-from pulsar_retry.console.watch import JOBS, TOPICS, Watcher
+from pulsar_retry.console.watch import JOBS, TOPICS
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import read_audit
-from pulsar_retry.ops.check_result import CheckResult
-from pulsar_retry.ops.doctor import check_up
 from pulsar_retry.ops.overview import LetterTopic
 from pulsar_retry.ops.showing import record_of
-from pulsar_retry.policy.explain import PRESETS, SCHEDULE_SETTINGS, Step, explain
-from pulsar_retry.policy.retry import policy_of_texts
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.snapshots.snapshot import Snapshot
-from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import kind_of
+
+#: The fields of a form, of which a name may occur several times.
+Form = Sequence[tuple[str, str]]
 
 _HOUR = 3600.0
 #: The times that charts show, in seconds, and the number of their bars.
@@ -42,7 +39,7 @@ SPANS = {
     "30d": (720 * _HOUR, 60),
 }
 _USUAL = "24h"
-_TOP, _ACTIONS = 10, 200
+_TOP, _ENTRIES, _LISTENED = 10, 200, 20
 _WIDTH = 960
 
 
@@ -53,111 +50,63 @@ class Pages:
     cluster: Cluster
     lookup: LetterLookup
     jobs: Jobs
-    history: History
-    records: Records
-    watcher: Watcher
     views: Views
 
-    # -- overview ---------------------------------------------------------------------------------
+    # -- letters ----------------------------------------------------------------------------------
 
     def overview(self, request: Request) -> Response:
-        """Show all topics, and what fails most."""
+        """Show all topics, and what their letters have died of."""
         asked = request.query_params.get("namespace", "")
         namespaces = (asked,) if asked else self.lookup.namespaces
         topics = {each: list(self.lookup.topics(each)) for each in namespaces}
         all_topics = [topic for each in topics.values() for topic in each]
-        dead = [each for each in all_topics if each.kind == "dead_letter"]
-        names = [each.topic for each in dead]
-        now = time.time()
-        span, (seconds, _) = self._span(request)
+        dead = [each.topic for each in all_topics if each.kind == "dead_letter" and each.backlog]
+        found = [self.lookup.summary(each) for each in dead]
+        deaths: Counter[int] = Counter()
+        for each in found:
+            deaths.update(each.deaths)
+        groups = [group for each in found for group in each.groups[:_TOP]]
+        jobs = self.jobs.all()
         return self.views.page(
             "overview.html",
             request,
-            listens=(TOPICS, JOBS, *names[:20]),
+            listens=(TOPICS, JOBS, *dead[:_LISTENED]),
             namespaces=self.lookup.namespaces,
             asked=asked,
             topics=topics,
             totals=_totals(all_topics),
-            span=span,
-            spans=SPANS,
-            bars=self._bars(names, request),
-            top=self.history.top(names, now - seconds, now + 1, _TOP),
-            before=self._arrived(names, now - 2 * seconds, now - seconds),
-            problem=self.watcher.problem,
-            running=sum(each.runs for each in self.jobs.all(most=20)),
+            **_charted(deaths, request),
+            top=sorted(groups, key=lambda each: -each.count)[:_TOP],
+            running=sum(each.runs for each in jobs),
+            awaiting=[each for each in jobs if each.awaits_answer],
         )
-
-    def _arrived(self, topics: Sequence[str], since: float, until: float) -> int:
-        return sum(self.history.arrivals(topics, since, until, 1))
-
-    def _bars(self, topics: Sequence[str], request: Request, group: int | None = None) -> Bars:
-        now = time.time()
-        _, (seconds, count) = self._span(request)
-        since = now - seconds
-        return bars(self.history.arrivals(topics, since, now + 1, count, group), _WIDTH)
-
-    @staticmethod
-    def _span(request: Request) -> tuple[str, tuple[float, int]]:
-        name = request.query_params.get("span", _USUAL)
-        name = name if name in SPANS else _USUAL
-        return name, SPANS[name]
-
-    # -- letters ----------------------------------------------------------------------------------
 
     def topic(self, request: Request) -> Response:
         """Show the letters of a topic."""
         params = request.query_params
         topic = self.lookup.checked(params.get("name", ""))
-        if kind_of(topic) == "retry":
-            return RedirectResponse(link("/waiting", params.multi_items()), 303)
         query = Query(params.multi_items())
         if "filter" in params:  # what was typed becomes a URL that can be shared
             typed = Query.typed(params["filter"])
-            return RedirectResponse(link("/topic", typed.pairs, name=topic), 303)
+            return RedirectResponse(link("topic", typed.pairs, name=topic), 303)
         contents = self.lookup.contents(
             topic, query.where(), after=params.get("after"), before=params.get("before")
         )
-        owner = self._owner(topic)
+        sample = None
+        if query and len(contents.groups) == 1 and contents.letters:
+            sample = self.lookup.letter(topic, contents.letters[0].id)
         return self.views.page(
             "topic.html",
             request,
             listens=(topic,),
             topic=topic,
+            kind=kind_of(topic),
             query=query,
             contents=contents,
-            owner=owner,
-            bars=self._bars([topic], request),
-            span=self._span(request)[0],
-            spans=SPANS,
-            is_first=not params.get("after") and not params.get("before"),
-        )
-
-    def group(self, request: Request) -> Response:
-        """Show a group: letters with the same reason, error and fingerprint."""
-        params = request.query_params
-        topic = self.lookup.checked(params.get("name", ""))
-        query = Query(params.multi_items())
-        if not query:
-            return RedirectResponse(link("/topic", name=topic), 303)
-        contents = self.lookup.contents(
-            topic, query.where(), after=params.get("after"), before=params.get("before")
-        )
-        group = next(iter(contents.groups), None)
-        sample = None
-        if contents.letters:
-            sample = self.lookup.letter(topic, contents.letters[0].id)
-        return self.views.page(
-            "group.html",
-            request,
-            listens=(topic,),
-            topic=topic,
-            query=query,
-            contents=contents,
-            group=group,
             sample=sample,
-            bars=self._bars([topic], request, None if group is None else group.id),
-            span=self._span(request)[0],
-            spans=SPANS,
+            owner=self._owner(topic),
+            **_charted(contents.deaths, request),
+            is_first=not params.get("after") and not params.get("before"),
         )
 
     def letter(self, request: Request) -> Response:
@@ -172,7 +121,6 @@ class Pages:
             "letter.html",
             request,
             topic=topic,
-            kind=kind_of(topic),
             query=query,
             facts=facts,
             forms=FORMS,
@@ -195,9 +143,7 @@ class Pages:
     def export(self, request: Request) -> Response:
         """Download letters as JSON Lines, or as CSV."""
         topic = self.lookup.checked(request.query_params.get("name", ""))
-        query = Query(request.query_params.multi_items())
-        where = query.where()
-        self.records.add(request.scope["user"], "export", topic, query.text())
+        where = Query(request.query_params.multi_items()).where()
         is_csv = request.query_params.get("format") == "csv"
         name = f"{topic.rpartition('/')[2]}.{'csv' if is_csv else 'jsonl'}"
         safe = "".join(each if each.isalnum() or each in "-._" else "_" for each in name)
@@ -207,117 +153,102 @@ class Pages:
             headers=_saved(safe.encode("ascii", "replace").decode().replace("?", "_")),
         )
 
-    def waiting(self, request: Request) -> Response:
-        """Show the letters of a retry topic, which wait for their delay."""
-        params = request.query_params
-        topic = self.lookup.checked(params.get("name", ""))
-        if "filter" in params:
-            typed = Query.typed(params["filter"])
-            return RedirectResponse(link("/waiting", typed.pairs, name=topic), 303)
-        query = Query(params.multi_items())
-        return self.views.page(
-            "waiting.html",
-            request,
-            listens=(TOPICS,),
-            topic=topic,
-            query=query,
-            owner=self._owner(topic),
-            found=self.lookup.waiting(topic, query.where()),
-        )
-
     def _owner(self, topic: str) -> LetterTopic | None:
         namespace = "/".join(topic.partition("://")[2].split("/")[:2])
         return next((each for each in self.lookup.topics(namespace) if each.topic == topic), None)
 
-    # -- what was done ----------------------------------------------------------------------------
+    # -- what is done -----------------------------------------------------------------------------
 
     def job_list(self, request: Request) -> Response:
-        """Show the jobs, the latest first."""
-        before = request.query_params.get("before", "")
-        try:
-            until = float(before) if before else None
-        except ValueError:
-            raise ConfigError.bad("before", before, "a time in seconds since 1970") from None
-        found = self.jobs.all(most=51, before=until)
+        """Show the dry runs that await an answer, and the jobs, the latest first."""
+        found = self.jobs.all()
         return self.views.page(
             "jobs.html",
             request,
             listens=(JOBS,),
-            jobs=found[:50],
-            before=found[49].began if len(found) > 50 else None,  # noqa: PLR2004 - a page
+            awaiting=[each for each in found if each.awaits_answer],
+            jobs=[each for each in found if each.runs or not each.dry_run][:_ENTRIES],
         )
 
     def job(self, request: Request) -> Response:
         """Show one job."""
         job = self.jobs.get(request.query_params.get("id", ""))
         if job is None:
-            raise HTTPException(404, "There is no such job, or the console no longer remembers it.")
+            raise HTTPException(
+                404, "The console does not know this job. The audit log may have what was done."
+            )
         remaining = None
-        if job.may_resume and job.order.verb != "seek":
-            self.lookup.refresh(job.order.source)
-            remaining = self.lookup.count(job.order.source, job.order.query.where())
+        if job.may_resume:
+            self.lookup.refresh(job.form.source)
+            remaining = self.lookup.count(job.form.source, job.form.query.where())
         return self.views.page("job.html", request, listens=(job.id,), job=job, remaining=remaining)
 
     def audit(self, request: Request) -> Response:
         """Show who did what: from the console, and by commands."""
         namespace = request.query_params.get("namespace") or self.lookup.namespaces[0]
         self.lookup.topics(namespace)  # checks it
+        entries = read_audit(self.cluster, namespace)[:_ENTRIES]
         return self.views.page(
             "audit.html",
             request,
             namespaces=self.lookup.namespaces,
             namespace=namespace,
-            entries=read_audit(self.cluster, namespace)[:_ACTIONS],
-            actions=self.records.actions(_ACTIONS),
+            entries=[(each, _again(each.verb, each.target, each.given)) for each in entries],
         )
 
-    # -- tools ------------------------------------------------------------------------------------
+    # -- forms ------------------------------------------------------------------------------------
 
-    def tools(self, request: Request) -> Response:
-        """Show the state of a subscription, its snapshots, and a form to move it."""
-        params = request.query_params
-        owners: dict[tuple[str, str], None] = {}
-        for namespace in self.lookup.namespaces:
-            for each in self.lookup.topics(namespace):
-                if each.main_topic and each.subscription:
-                    owners[each.main_topic, each.subscription] = None
-        asked, name = params.get("name", ""), params.get("subscription", "").strip()
-        results: list[CheckResult] = []
-        snapshots: list[Snapshot] = []
-        if asked and name:
-            asked = self.lookup.checked(asked)
-            results = list(check_up(Subscription(self.cluster, asked, name)))
-            if not any(each.verdict == "error" and each.check == "topic" for each in results):
-                snapshots = Snapshot.list(self.cluster, asked)
+    def form(self, request: Request) -> Response:
+        """Show the form of a job."""
+        pairs = request.query_params.multi_items()
+        wanted = JobForm.of(pairs, self.lookup.checked(_one(pairs, "name")))
+        if wanted.verb not in DONE:
+            raise ConfigError.bad("verb", wanted.verb, ", ".join(DONE))
+        self.lookup.refresh(wanted.source)
+        owner = self._owner(wanted.source)
+        is_retry = kind_of(wanted.source) == "retry"
         return self.views.page(
-            "tools.html",
+            "act.html",
             request,
-            owners=list(owners),
-            topic=asked,
-            subscription=name,
-            results=results,
-            snapshots=snapshots,
+            form=wanted,
+            matching=self.lookup.count(wanted.source, wanted.query.where()),
+            is_retry=is_retry,
+            workers=owner.consumers if owner and is_retry else 0,
         )
 
-    def explain(self, request: Request) -> Response:
-        """Show the schedule of a retry policy."""
-        params = request.query_params
-        texts = {name: params.get(name, "").strip() for name in SCHEDULE_SETTINGS}
-        preset = params.get("preset", "")
-        policy = PRESETS[preset]() if preset in PRESETS else None
-        options = {name: text or None for name, text in texts.items()}
-        found = explain(policy_of_texts(options, policy))
-        steps: list[Step] = list(found.steps)
-        return self.views.page(
-            "explain.html",
-            request,
-            texts=texts,
-            preset=preset,
-            presets=list(PRESETS),
-            steps=steps,
-            total=found.total,
-            complete=found.complete,
-        )
+    def look(self, request: Request, form: Form) -> Response:
+        """Start a dry run."""
+        wanted = JobForm.of(form, self.lookup.checked(_one(form, "name"))).settled()
+        total = self.lookup.count(wanted.source, wanted.query.where()) if wanted.query else None
+        job = self.jobs.look(wanted, _user(request), total)
+        return RedirectResponse(link("job", id=job.id), 303)
+
+    def confirm(self, request: Request, form: Form) -> Response:
+        """Start the work of a dry run."""
+        job = self.jobs.confirm(_one(form, "plan"), _user(request))
+        return RedirectResponse(link("job", id=job.id), 303)
+
+    def cancel(self, _request: Request, form: Form) -> Response:
+        """Let a job end early."""
+        job = self.jobs.cancel(_one(form, "id"))
+        if job is None:
+            raise HTTPException(404, "The console does not know this job.")
+        return RedirectResponse(link("job", id=job.id), 303)
+
+    def resume(self, request: Request, form: Form) -> Response:
+        """Continue a job that has ended before it was done."""
+        job = self.jobs.resume(_one(form, "id"), _user(request))
+        return RedirectResponse(link("job", id=job.id), 303)
+
+
+def _charted(deaths: Mapping[int, int], request: Request) -> dict[str, Any]:
+    """Return the chart of a page, and the times that it can show."""
+    asked = request.query_params.get("span", _USUAL)
+    span = asked if asked in SPANS else _USUAL
+    seconds, bars = SPANS[span]
+    now = time.time()
+    chart = Chart.of(deaths.items(), now - seconds, now + 1, bars, _WIDTH)
+    return {"chart": chart, "span": span, "spans": SPANS}
 
 
 def _totals(topics: Sequence[LetterTopic]) -> dict[str, Any]:
@@ -329,6 +260,31 @@ def _totals(topics: Sequence[LetterTopic]) -> dict[str, Any]:
         "waiting": sum(each.backlog for each in topics if each.kind == "retry"),
         "oldest": max(ages, default=None),
     }
+
+
+def _again(verb: str, target: str, given: Mapping[str, Any]) -> str | None:
+    """Return the address of the filled form for an entry of the audit log, if there is one.
+
+    The options of a command may be others than those of the console.
+    """
+    names = {each.name for each in attrs.fields(JobForm)} | set(NAMES)
+    if verb not in DONE or not given.keys() <= names:
+        return None
+    pairs = [
+        (name, text)
+        for name, value in given.items()
+        for text in (value if isinstance(value, list) else [value])
+    ]
+    return link("act", pairs, name=target, verb=verb)
+
+
+def _user(request: Request) -> str:
+    user: str = request.scope["user"]
+    return user
+
+
+def _one(form: Form, name: str) -> str:
+    return next((text for each, text in form if each == name), "")
 
 
 def _saved(name: str) -> dict[str, str]:

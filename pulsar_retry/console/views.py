@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from pulsar_retry.console.forms import DONE, usual_name
 from pulsar_retry.console.login import Access
-from pulsar_retry.console.orders import DONE, usual_name
 from pulsar_retry.ops.formatting import clean, short, words_of_age
-from pulsar_retry.policy.checks import text_of
+from pulsar_retry.replay.redriving.report import STAYS, STOPPED
 from pulsar_retry.wire.names import TopicName
 
 FILES = Path(__file__).parent / "pages"
@@ -26,7 +26,14 @@ FILES = Path(__file__).parent / "pages"
 class Views:
     """Renders the pages. Thread-safe."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, problem: Callable[[], str]) -> None:
+        """Read the templates.
+
+        Args:
+            access: Knows who is logged in.
+            problem: Returns what could not be read the last time; every page says it.
+        """
+        self._problem = problem
         self._environment = Environment(
             loader=FileSystemLoader(FILES),
             autoescape=True,
@@ -40,19 +47,20 @@ class Views:
             "clean": _cleaned,
             "count": lambda number: f"{number:,}",
             "local": lambda topic: TopicName.parse(topic).local,
+            "due": _due,
             "moment": _moment,
             "namespace": _namespace,
-            "on": lambda names: urllib.parse.urlencode([("on", each) for each in names]),
+            "on": _on,
             "shell": lambda topic: shlex.quote(usual_name(topic)),
             "short": lambda text, width=60: short(clean(str(text or "")), width),
-            "span": _span,
-            "until": _until,
             "when": _when,
         }
         self._environment.globals |= {
             "link": link,
             "access": access,
             "verbs_done": DONE,
+            "stays": STAYS,
+            "stopped": STOPPED,
         }
 
     def page(
@@ -70,7 +78,8 @@ class Views:
             "listens": (),
             "since": request.scope["since"],
             "user": request.scope.get("user"),
-            "path": request.url.path,
+            "path": request.url.path.rpartition("/")[2],
+            "problem": self._problem(),
         }
         text = self._environment.get_template(template).render(**{**known, **values})
         # The URL that a user typed may contain a lone surrogate.
@@ -78,7 +87,7 @@ class Views:
 
 
 def link(path: str, said: Any = None, **parameters: object) -> str:
-    """Return a URL path on this console with a query; empty parameters are left out.
+    """Return a relative address in this console with a query; empty parameters are left out.
 
     Args:
         path: The page.
@@ -90,6 +99,11 @@ def link(path: str, said: Any = None, **parameters: object) -> str:
     pairs = [(n, str(v)) for n, v in [*parameters.items(), *pairs] if v not in {None, ""}]
     query = urllib.parse.urlencode(pairs, errors="replace")
     return f"{path}?{query}" if query else path
+
+
+def _on(names: Sequence[str]) -> str:
+    """Return what a page listens to, as a part of a URL."""
+    return urllib.parse.urlencode([("on", each) for each in names])
 
 
 def _cleaned(text: object) -> str:
@@ -106,16 +120,10 @@ def _when(at: float | None) -> str:
     return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _span(times: tuple[float, float]) -> str:
-    """Return a duration, or the shortest and the longest one."""
-    shortest, longest = (text_of(round(each, 3)) for each in times)
-    return shortest if shortest == longest else f"{shortest} to {longest}"
-
-
-def _until(text: str) -> str:
+def _due(at: float) -> str:
     """Return in how long a time is, for people."""
-    seconds = datetime.fromisoformat(text).timestamp() - time.time()
-    return f"in {words_of_age(seconds)}" if seconds > 0 else "due"
+    seconds = at - time.time()
+    return f"in {words_of_age(seconds)}" if seconds > 0 else "now"
 
 
 def _moment(text: str | None) -> str:

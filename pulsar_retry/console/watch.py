@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Sequence
@@ -13,8 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import attrs
 
 from pulsar_retry.console.indexing import Indexer
-from pulsar_retry.console.store.history import History
-from pulsar_retry.console.store.records import Records
 from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.ops.overview import LetterTopic, letter_topics
 from pulsar_retry.ops.polling import Polling
@@ -22,10 +19,8 @@ from pulsar_retry.replay.cluster import Cluster
 
 _log = logging.getLogger("pulsar_retry")
 
-#: What pages about all topics, and about all jobs, listen to.
-TOPICS, JOBS = "topics", "jobs"
-#: Seconds between two clean-ups of the store.
-_FORGETS_EVERY = 3600.0
+#: What pages about all topics, and about all jobs, listen to; and every page.
+TOPICS, JOBS, PROBLEM = "topics", "jobs", "problem"
 #: Seconds to wait at the end for what is running.
 _PATIENCE = 15.0
 #: How many topics are compared with the index at a time.
@@ -46,7 +41,7 @@ class Changes:
         self._last: dict[str, int] = {}
 
     def tell(self, what: str) -> None:
-        """Count a change of a topic, of a job, or of `TOPICS` or `JOBS`."""
+        """Count a change of a topic, of a job, or of `TOPICS`, `JOBS` or `PROBLEM`."""
         self.current = self._last[what] = next(self._numbers)
 
     def number(self, *what: str) -> int:
@@ -54,14 +49,12 @@ class Changes:
         return max((self._last.get(each, 0) for each in what), default=0)
 
 
-@attrs.frozen
-class _Listed:
-    topics: tuple[LetterTopic, ...]
-    at: float
-
-
 class Watcher:
-    """Asks for topics at intervals, and keeps the index up to date."""
+    """Asks for topics at intervals, and keeps the index of dead letters up to date.
+
+    Attributes:
+        problem: What could not be read the last time, in words; empty if all could.
+    """
 
     def __init__(
         self,
@@ -69,8 +62,6 @@ class Watcher:
         namespaces: Sequence[str],
         interval: float,
         *,
-        history: History,
-        records: Records,
         indexer: Indexer,
         changes: Changes,
     ) -> None:
@@ -79,23 +70,19 @@ class Watcher:
         Args:
             cluster: The cluster.
             namespaces: The namespaces.
-            interval: Seconds between two samples; more if a request takes long.
-            history: Forgets what is old.
-            records: Is cleaned up from time to time.
+            interval: Seconds between two questions; more if an answer takes long.
             indexer: Reads the letters of topics that have changed.
             changes: Is told what changes.
         """
-        self._cluster, self._namespaces, self._interval = cluster, namespaces, interval
-        self._history, self._records, self._indexer = history, records, indexer
-        self._changes = changes
-        self._listed: dict[str, _Listed] = {}
+        self._cluster, self._namespaces = cluster, namespaces
+        self._indexer, self._changes = indexer, changes
+        self._listed: dict[str, tuple[LetterTopic, ...]] = {}
         self._syncing: dict[str, Future[None]] = {}
         self._faults: dict[str, str] = {}
         self._limiter = LogLimiter()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_READERS, "pulsar-retry-index")
         self._polling = Polling(self.poll, interval, "pulsar-retry-topics")
-        self._forgets_at = 0.0
         self.problem = ""
 
     def start(self) -> None:
@@ -114,16 +101,20 @@ class Watcher:
         self._polling.join(_PATIENCE)
         self._indexer.close()
 
-    def topics(self, namespace: str) -> tuple[LetterTopic, ...]:
-        """Return the letter topics of a namespace, as they were a moment ago.
+    def topics(self, namespace: str) -> list[LetterTopic]:
+        """Return the letter topics of a namespace, as they were when they were last asked for.
+
+        Their numbers of letters are those of the index, where it has them all.
 
         Raises:
             AdminError: nothing is known, and the REST API is unreachable, or refuses a request.
         """
         listed = self._listed.get(namespace)
-        if listed is None or time.monotonic() - listed.at > 4 * self._interval + 5:
-            return self._counted(self._ask(namespace))
-        return self._counted(listed.topics)
+        found = []
+        for each in self._ask(namespace) if listed is None else listed:
+            count = self._indexer.count(each.topic)
+            found.append(each if count is None else attrs.evolve(each, backlog=count))
+        return found
 
     def refresh(self, topic: str, patience: float) -> None:
         """Compare a topic with the index now, and wait for it for a moment.
@@ -148,43 +139,26 @@ class Watcher:
                 self._poll(namespace)
             except Exception as error:  # noqa: BLE001 - it may work the next time
                 problems.append(f"the topics of {namespace} could not be read: {error}")
-                self._warn(namespace, problems[-1])
-        self.problem = "; ".join(problems)
-        if time.monotonic() > self._forgets_at:
-            self._forgets_at = time.monotonic() + _FORGETS_EVERY
-            try:
-                self._history.forget(time.time())
-                self._records.forget()
-            except sqlite3.Error as error:
-                _log.warning("the store of the console could not be cleaned up: %s", error)
-
-    def _warn(self, kind: str, text: str) -> None:
-        """Log a problem, at most once a minute for each kind."""
-        if (turn := self._limiter.turn(kind)) is not None:
-            _log.warning("%s%s", text, turn)
+                if (turn := self._limiter.turn(namespace)) is not None:
+                    _log.warning("%s%s", problems[-1], turn)
+        before, self.problem = self.problem, "; ".join(problems)
+        if self.problem != before:
+            self._changes.tell(PROBLEM)
 
     def _poll(self, namespace: str) -> None:
         before = self._listed.get(namespace)
         found = self._ask(namespace)
-        known = {each.topic: each for each in before.topics} if before else {}
+        known = {each.topic: each for each in before or ()}
         for each in found:
             if each.kind == "dead_letter" and _has_changed(known.get(each.topic), each):
                 self._sync(each.topic)
-        if before is None or _shown(before.topics) != _shown(found):
+        if before is None or _shown(before) != _shown(found):
             self._changes.tell(TOPICS)
-
-    def _counted(self, topics: Sequence[LetterTopic]) -> tuple[LetterTopic, ...]:
-        """Return topics with the numbers of their letters, where the index has them all."""
-        counts = self._indexer.counts()
-        return tuple(
-            attrs.evolve(each, backlog=counts[each.topic]) if each.topic in counts else each
-            for each in topics
-        )
 
     def _ask(self, namespace: str) -> tuple[LetterTopic, ...]:
         with self._cluster.admin() as admin:
             found = tuple(letter_topics(admin, namespace))
-        self._listed[namespace] = _Listed(found, time.monotonic())
+        self._listed[namespace] = found
         return found
 
     def _sync(self, topic: str) -> Future[None]:

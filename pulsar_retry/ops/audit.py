@@ -30,6 +30,8 @@ from pulsar_retry.wire.names import TopicName
 _log = logging.getLogger("pulsar_retry")
 
 BEGUN, ENDED = "begun", "ended"
+#: The numbers of a result.
+_COUNTED = ("redriven", "discarded", "replayed", "purged")
 _VERSION = 1
 #: Seconds to wait for the receipt of an entry.
 _SEND_TIMEOUT_MS = 10_000
@@ -196,6 +198,17 @@ class AuditEntry:
     given: Mapping[str, Any] = attrs.field(factory=dict)
     result: Mapping[str, Any] = attrs.field(factory=dict)
     error: str | None = None
+
+    @property
+    def outcome(self) -> str:
+        """The result in words, such as ``redriven 7, handled 5, waiting 2, dead 0``."""
+        if self.error or self.ended is None:
+            return f"failed: {self.error}" if self.error else "not ended"
+        counts = {name: self.result[name] for name in _COUNTED if name in self.result}
+        counts |= self.result.get("became") or {}
+        said = [f"{name} {count}" for name, count in counts.items()] or ["done"]
+        said += [stopped] if (stopped := self.result.get("stopped")) else []
+        return ", ".join(said) + ("" if self.result.get("complete", True) else ": incomplete")
 
     def facts(self) -> dict[str, Any]:
         """Return the entry as JSON-compatible values."""

@@ -22,8 +22,6 @@ class Served:
 
     def __init__(self, broker: Any, namespace: str, *options: str) -> None:
         command = [*RUN, "console", "--port", "0", "--every", "1", "--json"]
-        if "--store" not in options:
-            options = (*options, "--store", ":memory:")
         self.process = subprocess.Popen(
             [*command, "--namespace", namespace, *options],
             stdout=subprocess.PIPE,
@@ -67,27 +65,32 @@ class Served:
         return self.client.post(path, data={"form_token": found[1], **form}, headers=origin)
 
     def ended(self, answer: httpx2.Response) -> str:
-        """Return the page of the job that a form has begun, when it has ended."""
+        """Return the page of the job that a form has begun, when it has ended.
+
+        What becomes of its letters is not watched.
+        """
         assert 303 == answer.status_code, answer.text
         path = answer.headers["location"]
+        running = 'kind (running|cancelling)"(?![^§]*What becomes of them)'
+        eventually(lambda: not re.search(running, self.get(path)))
+        self.post("/cancel", id=path.partition("id=")[2])
         eventually(lambda: not re.search('kind (running|cancelling)"', self.get(path)))
         return self.get(path)
 
     def look(self, **form: Any) -> tuple[str, str]:
         """Do a dry run, and return its id and its page."""
-        looked = self.post("/act/look", **form)
+        looked = self.post("/look", **form)
         page = self.ended(looked)
         return looked.headers["location"].partition("id=")[2], page
 
     def act(self, **form: Any) -> str:
         """Do a dry run, confirm it, and return the path of the job."""
         plan, _ = self.look(**form)
-        confirmed = self.post("/act/confirm", plan=plan)
+        confirmed = self.post("/confirm", plan=plan)
         assert 303 == confirmed.status_code, confirmed.text
         return str(confirmed.headers["location"])
 
     def done(self, **form: Any) -> str:
         """Do a dry run, confirm it, and return the job's page when it has ended."""
-        path = self.act(**form)
-        eventually(lambda: not re.search('kind (running|cancelling)"', self.get(path)))
-        return self.get(path)
+        plan, _ = self.look(**form)
+        return self.ended(self.post("/confirm", plan=plan))

@@ -131,7 +131,7 @@ def carry_out(
         else:
             with who.audited(cluster, each, who.act(each, job.job)) as record:
                 done = _run(job, job.done_word, totals[each], record)
-                record(_recorded(done))
+                record(done.recorded())
         results.append(done)
         if not as_json:
             _show(done, several=len(topics) > 1, diffs=diffs)
@@ -148,14 +148,6 @@ def carry_out(
 def letters(count: int) -> str:
     """Return a number of letters in words."""
     return f"{count} letter{'' if count == 1 else 's'}"
-
-
-def _recorded(done: Redriven) -> dict[str, Any]:
-    """Return the result for the audit log."""
-    facts = done.facts()
-    names = ("job", done.verb, "left", "targets", "owners", "became", "stopped", "seconds")
-    patched = {"patched": done.patched} if done.patched else {}
-    return {**{name: facts[name] for name in names}, **patched, "complete": done.is_complete}
 
 
 def _run(
@@ -176,7 +168,7 @@ def _run(
                 show(so_far.redriven, total, so_far.waits and f"waiting: {so_far.waits}")
             else:
                 if not is_recorded:
-                    record(_recorded(so_far))
+                    record(so_far.recorded())
                     is_recorded = True
                 show(so_far.redriven, total, f"{so_far.became.in_words()} (Ctrl-C ends this)")
 

@@ -1,4 +1,4 @@
-// What pages do beyond HTML: live parts, selection, keys and copying. Every page works without it.
+// What pages do beyond HTML: live parts, selection and keys. Every page works without it.
 "use strict";
 
 const one = (selector, within = document) => within.querySelector(selector);
@@ -6,7 +6,7 @@ const all = (selector, within = document) => [...within.querySelectorAll(selecto
 
 // -- live parts: they are replaced in place, so scrolling, focus and selection stay ---------------
 
-// Browsers have six connections for all tabs of a site: only a tab that is seen keeps one.
+// Browsers have six connections for all tabs of a site: only a visible tab keeps one.
 function listen(url) {
   const address = new URL(url, location.href), live = one("#live");
   let source = null, pending = false, busy = false;
@@ -15,9 +15,10 @@ function listen(url) {
     busy = true;
     try {
       const answer = await fetch(location.href, { headers: { accept: "text/html" } });
-      if (answer.ok && !answer.redirected) {
-        replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
-      }
+      const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const problem = one("#problem", found)?.textContent.trim();
+      live.textContent = answer.ok && !problem ? "live" : "not up to date";
+      if (answer.ok && !answer.redirected) replace(found);
     } catch { /* the next event tries again */ }
     busy = false;
     if (pending) { pending = false; setTimeout(update, 500); }
@@ -31,7 +32,7 @@ function listen(url) {
     source.onopen = () => { live.hidden = false; };
     source.onerror = () => { live.hidden = true; };
     source.addEventListener("changed", (event) => {
-      address.searchParams.set("since", event.data);  // a tab that is seen again goes on from here
+      address.searchParams.set("since", event.data);  // a tab that is visible again goes on from here
       update();
     });
   };
@@ -47,7 +48,6 @@ function replace(found) {
   }
   const rows = one("[data-rows]"), next = one("[data-rows]", found), news = one("#news");
   if (rows && next && news) news.hidden = rows.dataset.rows === next.dataset.rows;
-  offerCopies();
 }
 
 // -- selection ------------------------------------------------------------------------------------
@@ -69,26 +69,6 @@ function select() {
   show();
 }
 
-// -- copying --------------------------------------------------------------------------------------
-
-function offerCopies() {
-  for (const button of all("[data-copy]")) {
-    if (!button.hidden) continue;
-    button.hidden = false;
-    button.addEventListener("click", async () => {
-      const text = one(button.dataset.copy).textContent;
-      try {
-        await navigator.clipboard.writeText(text);
-        button.textContent = "Copied";
-      } catch { // without TLS, browsers have no clipboard: select the text instead
-        getSelection().selectAllChildren(one(button.dataset.copy));
-        button.textContent = "Selected";
-      }
-      setTimeout(() => { button.textContent = "Copy"; }, 1500);
-    });
-  }
-}
-
 // -- keys -----------------------------------------------------------------------------------------
 
 function move(step) {
@@ -108,11 +88,12 @@ const KEYS = {
   "j": () => move(1),
   "k": () => move(-1),
   "x": () => one("tr.at input[name=id]")?.click(),
-  "r": () => one("[data-key=r]")?.click(),
+  // What is selected is meant, and only without a selection all that the page is about.
+  "r": () => (one("#bulk button:enabled") ?? one("[data-key=r]"))?.click(),
   "u": () => one("[data-key=u]")?.click(),
   "?": () => one("#keys").showModal(),
-  "go": () => { location.href = "/"; },
-  "gj": () => { location.href = "/jobs"; },
+  "go": () => { location.href = "./"; },
+  "gj": () => { location.href = "jobs"; },
 };
 
 let prefix = "";
@@ -129,4 +110,3 @@ document.addEventListener("keydown", (event) => {
 
 if (document.body.dataset.events) listen(document.body.dataset.events);
 select();
-offerCopies();

@@ -201,6 +201,13 @@ class Redriven:
         count = {facts.pop("verb"): facts.pop("redriven")}
         return {**count, **facts, "problems": list(self.problems), "doubts": list(self.doubts)}
 
+    def recorded(self) -> dict[str, Any]:
+        """Return what the audit log has of it."""
+        facts = self.facts()
+        names = ("job", self.verb, "left", "targets", "owners", "became", "stopped", "seconds")
+        patched = {"patched": self.patched} if self.patched else {}
+        return {**{name: facts[name] for name in names}, **patched, "complete": self.is_complete}
+
 
 def owners_in_words(owners: Mapping[Owner, int]) -> dict[str, int]:
     """Return how many letters were of each owner that is known."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.console.filtering import NAMES, Query
-from pulsar_retry.console.orders import Order
+from pulsar_retry.console.forms import JobForm
 from pulsar_retry.errors import ConfigError
 
 DLQ = "persistent://public/default/orders-billing-DLQ"
@@ -23,7 +23,7 @@ def test_what_the_bar_shows_is_what_it_reads(pairs) -> None:
     query = Query(pairs)
     assert query == Query.typed(query.text())
     assert query == Query(urllib.parse.parse_qsl(query.encoded(), keep_blank_values=True))
-    assert query == Order.read(Order(source=DLQ, query=query).facts()).query
+    assert query == JobForm.of(JobForm(source=DLQ, query=query).pairs(), DLQ).query
 
 
 def test_a_query_is_the_filter_of_the_command_line() -> None:
@@ -60,12 +60,8 @@ def test_a_bad_filter_is_refused(text) -> None:
             "pulsar-retry redrive orders-billing-DLQ --reason 'a b' --rate 100 --to origin",
         ),
         (
-            {"verb": "seek", "subscription": "billing", "to": "2h"},
-            "pulsar-retry seek orders-billing-DLQ billing --to 2h",
-        ),
-        (
-            {"verb": "seek", "subscription": "billing", "to": "x; rm -r ."},
-            "pulsar-retry seek orders-billing-DLQ billing --to 'x; rm -r .'",
+            {"to": "topic", "target": "$(id)"},
+            "pulsar-retry redrive orders-billing-DLQ --to '$(id)'",
         ),
         (
             {"topic": "orders", "subscription": "billing"},
@@ -77,23 +73,23 @@ def test_a_bad_filter_is_refused(text) -> None:
         ),
     ],
 )
-def test_an_order_names_the_command_that_does_the_same(fields, command) -> None:
+def test_a_form_names_the_command_that_does_the_same(fields, command) -> None:
     """To be repeated in a shell."""
-    assert command == Order.of(list(fields.items()), DLQ).command()
+    assert command == JobForm.of(list(fields.items()), DLQ).command()
 
 
 def test_the_name_of_a_topic_is_one_word_of_a_shell() -> None:
     """Anybody who may create topics chooses it, and a user copies it."""
     name = "persistent://shop/orders/$(id)-DLQ"
-    assert f"pulsar-retry redrive '{name}'" == Order(source=name).command()
+    assert f"pulsar-retry redrive '{name}'" == JobForm(source=name).command()
 
 
-def test_an_order_is_about_the_time_of_its_dry_run() -> None:
+def test_a_form_is_about_the_time_of_its_dry_run() -> None:
     """It may be confirmed a day later: more letters would then be older than an hour."""
-    order = Order.of([("filter", "reason=odd until=1h since=2026-01-31T12:00Z")], DLQ).settled()
-    (until,), (since,) = order.query.values("until"), order.query.values("since")
+    form = JobForm.of([("filter", "reason=odd until=1h since=2026-01-31T12:00Z")], DLQ).settled()
+    (until,), (since,) = form.query.values("until"), form.query.values("since")
     age = datetime.now(UTC) - datetime.fromisoformat(until)
     assert timedelta(hours=1) <= age < timedelta(hours=1, minutes=1)
     assert "2026-01-31T12:00:00+00:00" == since
-    assert ["odd"] == order.query.values("reason")
-    assert order == order.settled() == Order.read(order.facts())
+    assert ["odd"] == form.query.values("reason")
+    assert form == form.settled() == JobForm.of(form.pairs(), DLQ)

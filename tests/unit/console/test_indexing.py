@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import time
-from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pulsar
@@ -14,11 +13,9 @@ import pytest
 from pulsar_retry.admin.position import Position
 from pulsar_retry.console import indexing
 from pulsar_retry.console.indexing import Indexer
-from pulsar_retry.console.store.database import MEMORY, Database
-from pulsar_retry.console.store.history import History
-from pulsar_retry.console.store.letters import LetterIndex
+from pulsar_retry.console.letters import indexed
 from pulsar_retry.errors import AdminError
-from pulsar_retry.replay import Cluster, Filter
+from pulsar_retry.replay import Cluster
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
 
 DLQ = "persistent://public/default/orders-billing-DLQ"
@@ -32,23 +29,29 @@ class Raw:
         self.publish_timestamp, self.partition_key = (lambda: int(time.time() * 1000)), str
 
 
-class Topic:
-    """A topic of one ledger, and the consoles that follow it one after the other."""
+def letter(position: Position) -> Any:
+    """Return a letter in the index."""
+    return indexed(Raw(position.ledger, position.entry), position)
 
-    def __init__(self, monkeypatch: Any, database: Database) -> None:
-        self.index, self.history = LetterIndex(database), History(database)
+
+class Topic:
+    """A topic of one ledger, and what follows it."""
+
+    def __init__(self, monkeypatch: Any) -> None:
         self.ledger, self.entries = 7, 5
         self.unreadable: set[int] = set()
         self.acks = AckState(EntryPlace(7, -1))
-        monkeypatch.setattr(indexing._Seen, "of", lambda *_: self.seen)
+        self.told: list[str] = []
+        monkeypatch.setattr(indexing, "_state", lambda *_: self.state)
         monkeypatch.setattr(indexing, "read_after", self.after)
-        self.start()
+        monkeypatch.setattr(indexing, "durable_subscriptions", lambda *_: ["pulsar-retry"])
+        self.indexer = Indexer(Cluster("pulsar://127.0.0.1:1"), self.told.append)
 
     @property
-    def seen(self) -> Any:
+    def state(self) -> tuple[Log, AckState]:
         """What the broker says."""
         log = Log(((self.ledger, self.entries),), EntryPlace(self.ledger, self.entries - 1))
-        return indexing._Seen(log, self.acks)
+        return log, self.acks
 
     def after(self, *arguments: Any, skipped: Any) -> Any:
         """Yield letters that can be read."""
@@ -59,65 +62,69 @@ class Topic:
             elif place > reached:
                 yield Raw(*place), Position(*place)
 
-    def start(self) -> None:
-        """Start the console anew, with the same store."""
-        self.indexer = Indexer(Cluster("pulsar://127.0.0.1:1"), self.index)
-
     def follow(self) -> list[str]:
         """Compare the topic with the index, and return what is in the index."""
-        part: Any = indexing._Part(DLQ, DLQ, -1)
-        nothing: Any = None
-        self.indexer._partition(part, "pulsar-retry", nothing, nothing)
-        return [each.id.removesuffix(":-1") for each in self.index.page(DLQ, Filter(), most=99)]
-
-    @property
-    def arrived(self) -> int:
-        """How many letters have arrived."""
-        now = time.time()
-        return sum(self.history.arrivals([DLQ], now - 3600, now + 600, 1))
+        admin = SimpleNamespace(topics=SimpleNamespace(partition_names=lambda topic: [topic]))
+        self.indexer._sync(DLQ, admin, None)
+        return [each.id.removesuffix(":-1") for each in self.indexer.letters(DLQ)]
 
 
 @pytest.fixture
-def topic(monkeypatch) -> Iterator[Topic]:
+def topic(monkeypatch) -> Topic:
     """Give a topic with five letters."""
-    with contextlib.closing(Database(MEMORY)) as database:
-        yield Topic(monkeypatch, database)
+    return Topic(monkeypatch)
 
 
 def test_what_cannot_be_read_counts_while_it_waits(topic) -> None:
-    """Also after a restart, which reads the topic again, and until it is acknowledged."""
+    """Until it is acknowledged."""
     topic.unreadable = {1, 4}
-    for _ in range(2):
-        assert ["7:0", "7:2", "7:3"] == topic.follow()
-        assert 2 == topic.indexer._left_out([DLQ])
-        topic.start()
+    assert ["7:0", "7:2", "7:3"] == topic.follow()
+    assert (2, 5) == (topic.indexer.progress(DLQ).unreadable, topic.indexer.count(DLQ))
     topic.acks = AckState(EntryPlace(7, 1))
     assert ["7:2", "7:3"] == topic.follow()
-    assert 1 == topic.indexer._left_out([DLQ])
+    assert 1 == topic.indexer.progress(DLQ).unreadable
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-def test_letters_that_wait_again_are_in_the_index_again(topic, restarts) -> None:
-    """A seek goes back, also while the console is not running; nothing arrives twice."""
+def test_letters_that_wait_again_are_in_the_index_again(topic) -> None:
+    """A seek goes back."""
     assert 5 == len(topic.follow())
     topic.acks = AckState(EntryPlace(7, 1), (Range(7, 3, 3),))
     assert ["7:2", "7:4"] == topic.follow()
-    if restarts:
-        topic.start()
-        assert ["7:2", "7:4"] == topic.follow()
-        topic.start()
     topic.acks = AckState(EntryPlace(7, 0), (Range(7, 3, 3),))
     assert ["7:1", "7:2", "7:4"] == topic.follow()
-    assert 5 == topic.arrived
 
 
 def test_another_cluster_at_the_same_address(topic) -> None:
     """A new container, for example: ids begin anew, and the letters of the old one are gone."""
     topic.follow()
-    topic.start()
     topic.ledger, topic.entries, topic.acks = 3, 2, AckState(EntryPlace(3, -1))
     assert ["3:0", "3:1"] == topic.follow()
-    assert 7 == topic.arrived
+
+
+def test_only_changes_are_told_and_only_what_is_new_is_read(topic, monkeypatch) -> None:
+    """A summary is made once for each change."""
+    topic.follow()
+    summary = topic.indexer.summary(DLQ)
+    assert 5 == summary.groups[0].count
+    topic.follow()
+    assert [DLQ] == topic.told
+    assert summary is topic.indexer.summary(DLQ)
+    topic.entries = 6
+    made = []
+    monkeypatch.setattr(indexing, "indexed", lambda _, at: made.append(at) or letter(at))
+    topic.follow()
+    assert [Position(7, 5)] == made
+    assert [DLQ, DLQ] == topic.told
+    assert 6 == sum(each.count for each in topic.indexer.summary(DLQ).groups)
+
+
+def test_a_large_topic_is_seen_while_it_is_read(topic, monkeypatch) -> None:
+    """In chunks; what is read is not read again when the console goes on."""
+    monkeypatch.setattr(indexing, "_CHUNK", 2)
+    seen: list[float] = []
+    topic.indexer._changed = lambda _: seen.append(topic.indexer.progress(DLQ).share)
+    assert 5 == len(topic.follow())
+    assert [0.4, 0.8, 1.0] == seen
 
 
 @pytest.mark.parametrize(
@@ -125,7 +132,6 @@ def test_another_cluster_at_the_same_address(topic) -> None:
     [
         (AdminError(403, "topics", "no"), False),
         (pulsar.AuthorizationError("no"), False),
-        (sqlite3.OperationalError("database or disk is full"), False),
         (AdminError(None, "topics", "nobody answers"), True),
         (pulsar.ConnectError("nobody"), True),
     ],

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pulsar
 import pytest
 
 from pulsar_retry.console.filtering import Query
+from pulsar_retry.console.forms import JobForm
 from pulsar_retry.console.jobs import Job, Jobs
-from pulsar_retry.console.orders import Order, OrderOutcome, Tell
-from pulsar_retry.console.store.database import MEMORY, Database
-from pulsar_retry.console.store.records import Records
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.replay import Cluster, Redriven
+from pulsar_retry.replay.redriving.report import Group
+from support.waiting import eventually
 
 DLQ = "persistent://public/default/orders-billing-DLQ"
-WANTED = Order(source=DLQ, query=Query([("reason", "odd")]))
+WANTED = JobForm(source=DLQ, query=Query([("reason", "odd")]))
 BY = "ada"
 
 
-class Held:
-    """OrderWork that goes on until it is released or cancelled."""
+def redriven(count: int, **facts: Any) -> Redriven:
+    """Return a result."""
+    return Redriven(**{"source": DLQ, "job": "", "dry_run": False, "redriven": count, **facts})
 
-    can_cancel = True
+
+class Held:
+    """Work that goes on until it is released or cancelled."""
+
+    job = "b1946ac92492"
 
     def __init__(self, dry_run: bool, stage: Stage) -> None:
         self.dry_run, self.fault, self.outcome = dry_run, stage.fault, stage.outcome
@@ -36,31 +40,25 @@ class Held:
         self.cancelled.set()
         self.released.set()
 
-    def run(self, tell: Tell) -> OrderOutcome:
-        tell(OrderOutcome(done=1))
+    def run(self, tell: Callable[[Redriven], None]) -> Redriven:
+        self.tell = tell
+        tell(redriven(1))
         assert self.released.wait(120)
         if self.fault is not None:
             raise self.fault
-        if self.cancelled.is_set():
-            return OrderOutcome(done=2, is_cancelled=True)
-        return self.outcome
+        return redriven(2, stopped="cancelled") if self.cancelled.is_set() else self.outcome
 
 
 class Stage:
     """Where work is made up."""
 
-    def __init__(self, database: Database) -> None:
-        self.records = Records(database)
+    def __init__(self) -> None:
         self.changed: list[str] = []
-        self.jobs = self.started()
+        cluster = Cluster("pulsar://127.0.0.1:1")
+        self.jobs = Jobs(cluster, audits=False, changed=self.changed.append)
         self.held: list[Held] = []
         self.fault: Exception | None = None
-        self.outcome = OrderOutcome(done=2)
-
-    def started(self) -> Jobs:
-        """Return the jobs of a console that starts with this store."""
-        cluster = Cluster("pulsar://127.0.0.1:1")
-        return Jobs(cluster, self.records, audits=False, changed=self.changed.append)
+        self.outcome = redriven(2)
 
     def look(self) -> Job:
         """Start a dry run."""
@@ -72,7 +70,7 @@ class Stage:
         for each in self.held:
             each.released.set()
         if running is not None:
-            running.thread.join(120)
+            running[1].join(120)
         found = self.jobs.get(job.id)
         assert found is not None
         return found
@@ -81,17 +79,15 @@ class Stage:
 @pytest.fixture
 def stage(monkeypatch) -> Iterator[Stage]:
     """Give jobs whose work waits."""
-    database = Database(MEMORY)
-    stage = Stage(database)
+    stage = Stage()
 
-    def work(_order: Order, _cluster: Cluster, *, dry_run: bool) -> Held:
+    def work(_form: JobForm, _cluster: Cluster, _by: str, *, dry_run: bool) -> Held:
         stage.held.append(Held(dry_run, stage))
         return stage.held[-1]
 
-    monkeypatch.setattr(Order, "work", work)
+    monkeypatch.setattr(JobForm, "work", work)
     yield stage
     stage.jobs.close()
-    database.close()
 
 
 def test_a_plan_is_confirmed_once(stage) -> None:
@@ -106,7 +102,7 @@ def test_a_plan_is_confirmed_once(stage) -> None:
     assert [True, False] == [each.dry_run for each in stage.held]
     with pytest.raises(ConfigError, match="dry run"):
         stage.jobs.confirm(redrive.id, BY)
-    assert [redrive.id] == [each.id for each in stage.jobs.all()]
+    assert [redrive.id, plan.id] == [each.id for each in stage.jobs.all()]
     assert redrive.id in stage.changed
     assert DLQ not in stage.changed  # its letters have not changed yet
 
@@ -124,7 +120,7 @@ def test_a_fault_is_told(stage, fault, told) -> None:
     plan = stage.ended(stage.look())
     assert "failed" == plan.state
     assert told in plan.error
-    assert 1 == plan.outcome.done
+    assert 1 == plan.count
     with pytest.raises(ConfigError, match="dry run"):
         stage.jobs.confirm(plan.id, BY)
 
@@ -155,9 +151,7 @@ def test_a_job_that_is_cancelled_is_not_done(stage) -> None:
 )
 def test_a_job_that_leaves_something_is_incomplete(stage, facts, complete) -> None:
     """It is done where only that stays which was not meant."""
-    stage.outcome = OrderOutcome.of(
-        Redriven(**{"source": DLQ, "job": "", "dry_run": False, **facts})
-    )
+    stage.outcome = redriven(0, **facts)
     assert ("done" if complete else "incomplete") == stage.ended(stage.look()).state
 
 
@@ -170,44 +164,41 @@ def test_only_some_run_at_a_time(stage) -> None:
     assert "running" == stage.look().state
 
 
-def test_a_job_shows_how_far_it_is(stage) -> None:
+def test_a_job_shows_how_far_it_is(stage, monkeypatch) -> None:
     """With its rate, and the time that is left."""
+    now = [1000.0]
+    monkeypatch.setattr("pulsar_retry.console.jobs.time.time", lambda: now[0])
     job = stage.look()
-    running = stage.jobs._running[job.id]
-    for done in (0, 10, 20):
-        running._first = (running._first or (0.0, 0))[0] - 1, 0
-        running.tell(OrderOutcome(done=done))
+    eventually(lambda: stage.jobs.get(job.id).done is not None)
+    assert stage.jobs.get(job.id).seconds_left is None
+    tell, now[0] = stage.held[0].tell, 1002.0
+    tell(redriven(3))
     seen = stage.jobs.get(job.id)
-    assert seen is not None
-    assert 20 == seen.outcome.done
-    assert 0 < seen.rate <= 20
-    assert seen.seconds_left == 0  # there are more than were expected
+    assert (3, 1.0, 2.0) == (seen.count, seen.rate, seen.seconds_left)
+    tell(redriven(20))
+    assert 0 == stage.jobs.get(job.id).seconds_left  # there are more than were expected
 
 
-def test_a_full_disk_hides_no_result_and_starts_nothing_twice(stage, monkeypatch) -> None:
-    """What could not be stored is known until the console ends; what was confirmed, too."""
-    plan = stage.ended(stage.look())
-    save, writes = stage.records.save_job, iter([True])
-
-    def full(facts: Any) -> None:
-        if not next(writes, False):
-            raise sqlite3.OperationalError("database or disk is full")
-        save(facts)
-
-    monkeypatch.setattr(stage.records, "save_job", full)
-    redrive = stage.jobs.confirm(plan.id, BY)
-    assert "done" == stage.ended(redrive).state
-    assert ["done"] == [each.state for each in stage.jobs.all()]
-    assert redrive.id == stage.jobs.confirm(plan.id, BY).id
-    with pytest.raises(sqlite3.Error):
-        stage.look()
-    assert [True, False] == [each.dry_run for each in stage.held if each.released.is_set()]
+def test_what_is_known_of_jobs_is_limited(stage, monkeypatch) -> None:
+    """The oldest that has ended goes; of a result, the largest groups stay."""
+    monkeypatch.setattr("pulsar_retry.console.jobs._MOST", 3)
+    groups = tuple(Group("r", "E", f"f{each}", "m", 1, ()) for each in range(1000))
+    stage.outcome = redriven(2, groups=groups)
+    running = stage.look()
+    first = stage.look()
+    stage.held[1].released.set()
+    eventually(lambda: "done" == stage.jobs.get(first.id).state)
+    assert 50 == len(stage.jobs.get(first.id).done.groups)
+    stage.look()
+    stage.look()
+    assert stage.jobs.get(first.id) is None
+    assert stage.jobs.get(running.id) is not None
 
 
 def test_the_end_settles_what_is_under_way(stage) -> None:
     """All of it is cancelled, and waited for."""
     jobs = [stage.look() for _ in range(3)]
-    threads = [stage.jobs._running[each.id].thread for each in jobs]
+    threads = [stage.jobs._running[each.id][1] for each in jobs]
     stage.jobs.close()
     assert all(each.cancelled.is_set() for each in stage.held)
     assert not any(each.is_alive() for each in threads)

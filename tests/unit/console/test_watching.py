@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from pulsar_retry.console.assembling import ConsoleOptions, assembled
+from pulsar_retry.console.app import Console
 from pulsar_retry.console.login import Access
-from pulsar_retry.console.store.database import MEMORY, Database
-from pulsar_retry.console.watch import Watcher
+from pulsar_retry.console.watch import PROBLEM, Watcher
 from pulsar_retry.errors import AdminError
 from pulsar_retry.replay import Cluster
 from support.waiting import eventually
@@ -23,16 +21,14 @@ DLQ = "persistent://shop/a/orders-billing-DLQ"
 @pytest.fixture
 def watcher() -> Iterator[Watcher]:
     """Give the watcher of two namespaces."""
-    options = ConsoleOptions(namespaces=["shop/a", "shop/b"])
-    with contextlib.closing(Database(MEMORY)) as database:
-        cluster = Cluster("pulsar://127.0.0.1:1", admin_url="http://127.0.0.1:1")
-        made = assembled(cluster, Access("127.0.0.1"), options, database).watcher
-        yield made
-        made.stop()
+    cluster = Cluster("pulsar://127.0.0.1:1", admin_url="http://127.0.0.1:1")
+    made = Console(cluster, Access("127.0.0.1"), ["shop/a", "shop/b"]).watcher
+    yield made
+    made.stop()
 
 
 def test_one_namespace_that_works_hides_no_other(watcher, monkeypatch, caplog) -> None:
-    """The overview says what it does not see; the log says it once a minute."""
+    """Pages say what they do not see, at once; the log says it once a minute."""
     fails = {"shop/a"}
 
     def ask(namespace: str) -> tuple[Any, ...]:
@@ -41,13 +37,18 @@ def test_one_namespace_that_works_hides_no_other(watcher, monkeypatch, caplog) -
         return ()
 
     monkeypatch.setattr(watcher, "_ask", ask)
+    before = watcher._changes.current
     watcher.poll()
+    told = watcher._changes.number(PROBLEM)
+    assert told > before
     watcher.poll()
+    assert told == watcher._changes.number(PROBLEM)
     assert "shop/a" in watcher.problem
     assert 1 == sum("shop/a" in each for each in caplog.messages)
     fails.clear()
     watcher.poll()
     assert "" == watcher.problem
+    assert told < watcher._changes.number(PROBLEM)
 
 
 def test_a_topic_that_cannot_be_read_is_in_the_log_once(watcher, monkeypatch, caplog) -> None:

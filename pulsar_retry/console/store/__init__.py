@@ -1,1 +1,0 @@
-"""What the console remembers: one SQLite file."""
