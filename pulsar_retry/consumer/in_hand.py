@@ -13,7 +13,7 @@ import _pulsar
 from pulsar_retry.consumer.duplicates import Copies
 from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.consumer.returns import Returns
-from pulsar_retry.consumer.source import Source, chunk_ids, chunks_of
+from pulsar_retry.consumer.source import ACKS_SENT, Source, chunk_ids, chunks_of
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.observe.counting import topic_label
@@ -72,7 +72,8 @@ class InHand:
         self._plan = plan
         self._watch = watch
         self._now = timer.now
-        self._settled_before = 0  # when everything was redelivered
+        self._clock = clock
+        self._settled_before = 0  # when all acknowledgements so far had been sent
         self._has_chunked = False
         self._looked, self._step, self._samples_at = float("-inf"), 1, 0
 
@@ -314,6 +315,12 @@ class InHand:
         if self._copies is not None:
             self._copies.comes_again(position_of(message_id))
         return source, message_id, self._chunks(raw, message_id, source, letter=letter)
+
+    def await_acknowledgements(self) -> None:
+        """Wait until pulsar-client has sent all acknowledgements so far."""
+        if self.settled != self._settled_before:
+            self._clock.sleep(ACKS_SENT)
+            self._settled_before = self.settled
 
     def redeliver_everything(self) -> None:
         """Have all unacknowledged messages redelivered, including nacked ones.

@@ -70,7 +70,7 @@ _MANY = 16
 
 #: Seconds after which pulsar-client has sent all earlier acknowledgements: it collects them for
 #: 100 ms.
-_SENT = 0.2
+ACKS_SENT = 0.2
 
 #: How many first chunks of messages are remembered; the oldest are forgotten.
 _MOST_CHUNKED = 10_000
@@ -280,7 +280,7 @@ class Source:
         """
         with self._lock:
             if waits and not self._closed:
-                due = self._timer.now() + _SENT
+                due = self._timer.now() + ACKS_SENT
                 self._check_at(due)
                 self._all_due = min(self._all_due, due)
             self.clear()

@@ -280,6 +280,32 @@ def test_seek_moves_the_topic_and_leaves_the_letters(subscribe, publish):
     assert [b"a", b"b", b"b", b"c"] == sorted(receive_all(consumer, count=4))
 
 
+@pytest.mark.parametrize("enable_retry", [True, False])
+def test_a_seek_right_after_acknowledgements_brings_their_messages(
+    topic, publish, proxy, enable_retry
+):
+    """Also where the network stands still: no acknowledgement comes after the seek."""
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with pr.Client(proxy.url, operation_timeout_seconds=90, logger=quiet) as client:
+        for number in range(6):
+            part = f"{topic}-{number}"
+            consumer = client.subscribe(
+                part, "billing", pulsar.ConsumerType.Shared, enable_retry=enable_retry
+            )
+            for payload in (b"a", b"b", b"c"):
+                publish(payload, topic=part)
+            for _ in range(3):
+                consumer.acknowledge(consumer.receive(SOON))
+            proxy.stall(to_client=False)
+            threading.Timer(0.5, proxy.mend).start()
+
+            consumer.seek(pulsar.MessageId.earliest)
+
+            came = [consumer.receive(SOON).data() for _ in range(3)]
+            assert [b"a", b"b", b"c"] == came
+            consumer.close()
+
+
 def test_the_main_topics_surface_is_the_bare_clients(subscribe, client, publish, topic):
     """topic, names, last message id and connection are what a bare consumer of it gives."""
     consumer = subscribe(consumer_name="me")
