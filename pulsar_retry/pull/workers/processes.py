@@ -7,12 +7,15 @@ does not survive a fork.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -42,6 +45,20 @@ _RESTART = 5.0
 _MOST_FAILED_STARTS = 3
 
 _log = logging.getLogger("pulsar_retry")
+
+#: The child processes of this process, which may have ended.
+_children: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@atexit.register
+def _kill_children() -> None:
+    # Their handlers were abandoned. They ignore SIGTERM, so multiprocessing would wait for them.
+    for process in _children:
+        process.kill()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_children.clear)
 
 
 class ProcessWorker:
@@ -115,6 +132,7 @@ class ProcessWorker:
                     target=_serve, args=(theirs, *self._task), name="pulsar-retry", daemon=True
                 )
                 process.start()
+                _children.add(process)
                 self._process = process
                 theirs.close()  # so that the child's death ends the pipe
             trouble = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - our own child's

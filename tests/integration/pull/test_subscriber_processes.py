@@ -87,6 +87,26 @@ class TestWorkerProcesses:
         assert 1 == report.acknowledged
         assert report.expired >= 1
 
+    def test_the_end_of_a_process_whose_handler_hangs(self, broker, publish, topic, tmp_path):
+        """It was abandoned, and the interpreter does not wait for its worker process either."""
+        publish()
+        program = tmp_path / "main.py"
+        program.write_text(
+            "import sys, time\n"
+            "import pulsar_retry as pr\n"
+            "def hang(message):\n"
+            "    time.sleep(600)\n"
+            "if __name__ == '__main__':\n"
+            "    client = pr.Client(sys.argv[1])\n"
+            "    subscriber = client.subscriber(sys.argv[2], 's', hang, workers='processes')\n"
+            "    subscriber.start()\n"
+            "    while subscriber.in_hand[0] < 1:\n"
+            "        time.sleep(0.1)\n"
+            "    assert 1 == subscriber.stop(timeout=3).abandoned\n"
+        )
+        command = [sys.executable, str(program), broker.service_url, topic]
+        subprocess.run(command, check=True, timeout=SOON)
+
     def test_a_process_that_may_have_no_children(self, client, topic, publish, monkeypatch, admin):
         """The subscriber does not start, so it fails no messages."""
         publish()
