@@ -245,6 +245,7 @@ class LoopWorkers:
         # A hand-off may block, for example while the producer of letters is made. It does not use
         # the pool of the loop, because handlers use that pool: their work there may wait for
         # messages like this one.
+        slot.interrupt = None  # its task would keep the error, and so all that the handler had
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._pool, self._settler.failed, slot, item, error)
 

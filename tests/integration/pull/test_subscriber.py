@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -203,6 +205,29 @@ def test_async_handlers(start, publish, dead_letters):
     report = subscriber.stop()
     assert (20, 2, 1) == (report.acknowledged, report.retried, report.dead_lettered)
     assert (4, {"pulsar-retry-loop"}) == (most, threads)
+
+
+@pytest.mark.parametrize("form", ["def", "async"])
+def test_what_a_failed_handler_had_is_freed(start, publish, form):
+    """Its error has its frames; nothing keeps the error until the worker's next message."""
+    had = []
+
+    def fail(_message: Any) -> None:
+        mine = Notes()
+        had.append(weakref.ref(mine))
+        raise ValueError
+
+    async def fail_async(message: Any) -> None:
+        fail(message)
+
+    gc.disable()  # so no cycle has kept it
+    try:
+        later = pr.RetryPolicy(backoff=pr.Fixed(3600))  # logged without the error itself
+        start(fail if form == "def" else fail_async, retry_policy=later)
+        publish()
+        eventually(lambda: had and had[0]() is None)
+    finally:
+        gc.enable()
 
 
 def test_concurrency(start, publish):
