@@ -81,15 +81,27 @@ def listening(told: Callable[[int], object]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    if not _listeners:
-        _handlers_before.update({each: signal.signal(each, _heard) for each in SIGNALS})
-    _listeners.append(told)
+    _listen(told)
     try:
         yield
     finally:
         _listeners.remove(told)
         if not _listeners:
             _restore(SIGNALS)
+
+
+def ignore() -> None:
+    """Have the signals do nothing from now on in this process, but not in those that it starts.
+
+    These would inherit SIG_IGN.
+    """
+    _listen(lambda _: None)
+
+
+def _listen(told: Callable[[int], object]) -> None:
+    if not _listeners:
+        _handlers_before.update({each: signal.signal(each, _heard) for each in SIGNALS})
+    _listeners.append(told)
 
 
 def _restore(numbers: Iterable[signal.Signals]) -> None:

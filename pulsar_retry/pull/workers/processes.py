@@ -13,7 +13,6 @@ import logging
 import multiprocessing
 import os
 import pickle
-import signal
 import threading
 import weakref
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from pulsar_retry.letters.facts import Facts
 from pulsar_retry.policy.outcomes import Defer, outcome_of
 from pulsar_retry.pull.engine.ending import ENDS, Ending, check_crashes, ending, failed_with
 from pulsar_retry.pull.engine.hand import Slot
+from pulsar_retry.pull.signals import ignore
 from pulsar_retry.pull.typed import of_message
 from pulsar_retry.pull.workers.pickled import Writers, carried, restored
 from pulsar_retry.pull.workers.pickled_errors import PickledError, pickled_error, restored_error
@@ -52,7 +52,7 @@ _children: weakref.WeakSet[Any] = weakref.WeakSet()
 
 @atexit.register
 def _kill_children() -> None:
-    # Their handlers were abandoned. They ignore SIGTERM, so multiprocessing would wait for them.
+    # Their handlers were abandoned. multiprocessing would wait for them.
     for process in _children:
         process.kill()
 
@@ -128,8 +128,8 @@ class ProcessWorker:
         try:
             with self._lock:
                 self._pipe, theirs = _CONTEXT.Pipe()
-                process = _CONTEXT.Process(
-                    target=_serve, args=(theirs, *self._task), name="pulsar-retry", daemon=True
+                process = _CONTEXT.Process(  # no daemon, so that handlers can start processes
+                    target=_serve, args=(theirs, *self._task), name="pulsar-retry"
                 )
                 process.start()
                 _children.add(process)
@@ -215,8 +215,7 @@ def _unchanged(schema: Any) -> Any:
 
 def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
     """Handle messages until the parent closes the pipe or dies."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when a child ends
-        signal.signal(number, signal.SIG_IGN)
+    ignore()  # the parent decides when a child ends
     try:
         make, *record = pickle.loads(schema)  # noqa: S301 - our own parent's
         made, writers = make(*record), Writers()

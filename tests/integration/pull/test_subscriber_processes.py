@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import re
 import signal
 import subprocess
@@ -86,6 +87,15 @@ class TestWorkerProcesses:
         report = subscriber.stop()
         assert 1 == report.acknowledged
         assert report.expired >= 1
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+    def test_a_handler_starts_processes(self, start, publish, dead_letters):
+        """It may, and SIGTERM ends them, although its worker process ignores SIGTERM."""
+        once = pr.RetryPolicy(max_attempts=1)
+        start(workers.start_others, workers="processes", concurrency=1, retry_policy=once)
+        publish()
+        (dead,) = dead_letters(1)
+        assert "they ended with -15 and -15" == pr.DeadLetter.of(dead).failure.message
 
     def test_the_end_of_a_process_whose_handler_hangs(self, broker, publish, topic, tmp_path):
         """It was abandoned, and the interpreter does not wait for its worker process either."""

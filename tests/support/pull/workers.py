@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -76,6 +78,25 @@ def hang(message: Any) -> None:
     """Never return at the first attempt."""
     if pr.attempt_of(message) == 1:
         time.sleep(600)
+
+
+def start_others(_message: Any) -> None:
+    """Start processes, end them by SIGTERM, and say by raising how they ended."""
+    program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    program.terminate()
+    forks = multiprocessing.get_context("fork")
+    began = forks.Event()
+    child = forks.Process(target=_begin, args=(began,))
+    child.start()
+    began.wait()
+    child.terminate()
+    child.join()
+    raise RuntimeError(f"they ended with {program.wait()} and {child.exitcode}")
+
+
+def _begin(began: Any) -> None:
+    began.set()
+    time.sleep(600)
 
 
 def raising(error: BaseException) -> Callable[[Any], Any]:
