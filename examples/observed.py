@@ -66,7 +66,6 @@ trace_to(spans)
 hooks = pr.Hooks(
     on_retry=lambda event: print(f"retried after attempt {event.attempt}: {event.error!r}"),
     on_dead_letter=dead,
-    on_recovered=lambda event: print(f"recovered at attempt {event.attempt}"),
 )
 quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 url = os.environ.get("PULSAR_SERVICE_URL", "pulsar://localhost:6650")

@@ -46,7 +46,7 @@ class Consumer(pulsar.Consumer):
         self._receiving, self._in_hand, self._outbox = handle.receiving, in_hand, handle.outbox
         self._counters = handle.watch.counters
         self._has_one_topic = in_hand.retry is None
-        if handle.plan.ack_timeout or handle.watch.examines_all:  # each message is looked at
+        if handle.plan.ack_timeout:  # each message is looked at
             self.acknowledge = in_hand.acknowledge  # type: ignore[method-assign]
         # Each acknowledgement checks this dictionary, which costs nothing while it is empty.
         self._nacked = in_hand.main.pending

@@ -174,14 +174,14 @@ class InHand:
         """Acknowledge a message or an id."""
         _check_id(message)
         self._acknowledge(message, letter=self.is_letter(message))
-        self._watch.settled(raw_of(message), ACKNOWLEDGED)
+        self._watch.settled(ACKNOWLEDGED)
         if isinstance(message, Message):
             message.settled = True
 
     def settle_as(self, message: Any, outcome: str) -> None:
         """Acknowledge a message that was not handled successfully, and count it as *outcome*."""
         self._acknowledge(message, letter=self.is_letter(message), handled=outcome != SUPERSEDED)
-        self._watch.settled(raw_of(message), outcome)
+        self._watch.settled(outcome)
 
     def _acknowledge(self, message: Any, *, letter: bool, handled: bool = True) -> None:
         source = self.source(letter=letter)
@@ -204,7 +204,7 @@ class InHand:
         def acknowledge() -> None:
             for message_id in earlier:
                 self._acknowledge(message_id, letter=True)
-                self._watch.settled(message_id, ACKNOWLEDGED)
+                self._watch.settled(ACKNOWLEDGED)
 
         return acknowledge
 
@@ -214,7 +214,7 @@ class InHand:
         if self.main.pending:
             is_one = isinstance(self._plan.topic, str)
             self.main.cancel_up_to(id_of(message), one_topic=is_one)
-        self._watch.settled(raw_of(message), ACKNOWLEDGED)
+        self._watch.settled(ACKNOWLEDGED)
 
     def _was_requested(self, message: Any, source: Source) -> bool:
         """Cancel the nack of a settled message; tell whether a copy is under way nevertheless."""

@@ -12,7 +12,6 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.counting import Counters
 from pulsar_retry.observe.tracing import INSTALLED, HandOffSpans
 from pulsar_retry.observe.watch import (
-    ACKNOWLEDGED,
     Events,
     HandOver,
     Instrument,
@@ -49,8 +48,6 @@ class Hooks:
         on_retry: A retry letter has its receipt and the original is acknowledged; or a message was
             nacked; or a lane retries a message in place.
         on_dead_letter: A dead letter has its receipt and the original is acknowledged.
-        on_recovered: A message was acknowledged that was delivered before: it had failed, or the
-            consumer that had it is gone. With this hook every acknowledgement is examined.
         on_settle_failed: A message could not be handed on; it is redelivered.
 
     Raises:
@@ -59,7 +56,6 @@ class Hooks:
 
     on_retry: Hook | None = attrs.field(default=None, validator=_hook)
     on_dead_letter: Hook | None = attrs.field(default=None, validator=_hook)
-    on_recovered: Hook | None = attrs.field(default=None, validator=_hook)
     on_settle_failed: Hook | None = attrs.field(default=None, validator=_hook)
 
 
@@ -81,13 +77,6 @@ class HookCalls(Instrument):
         self._hooks = hooks
         self._events = events
         self._logged: set[tuple[str, type]] = set()
-
-    def settled(self, raw: Any, outcome: str) -> None:
-        """Call `on_recovered` if a message has succeeded that was delivered before."""
-        if self._hooks.on_recovered is not None and outcome == ACKNOWLEDGED:
-            attempt = self._events.attempt(raw)
-            if attempt > 1:
-                self._call("on_recovered", raw, attempt=attempt)
 
     def retried(
         self,
@@ -148,5 +137,4 @@ def watch_of(counters: Counters, hooks: Hooks | None, recipient: Recipient) -> W
         instruments.append(HandOffSpans(counters.subscription))
     if hooks is not None:
         instruments.append(HookCalls(hooks, events))
-    examines_all = hooks is not None and hooks.on_recovered is not None
-    return Watch(counters, events, instruments, examines_all=examines_all)
+    return Watch(counters, events, instruments)

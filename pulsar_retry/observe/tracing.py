@@ -112,9 +112,8 @@ class HandOffSpans(Instrument):
 
     def handed_on(self, done: Sequence[HandOver]) -> None:
         """Make a span for each hand-off."""
-        traced = [each for each in done if each.letter.trace is not None]
-        if traced and (spans := spans_of(self._subscription)):
-            for each in traced:
+        for each in done:
+            if each.letter.trace is not None and (spans := spans_of(self._subscription)):
                 spans.handed_on(each)
 
     def failed(self, hand_over: HandOver, error: BaseException) -> None:

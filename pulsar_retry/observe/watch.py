@@ -46,13 +46,6 @@ class Instrument:
     Any thread calls the methods, after the event. They must neither block nor raise.
     """
 
-    def settled(self, raw: Any, outcome: str) -> None:
-        """Handle an acknowledgement without a letter, of a raw message or of its id.
-
-        *outcome* is `ACKNOWLEDGED`, or says why the message was not handled: `DROPPED`,
-        `SUPERSEDED` or `STRAY`.
-        """
-
     def retried(
         self,
         raw: Any,
@@ -170,25 +163,18 @@ class Watch(Instrument):
     """Counts what happens to the messages of one consumer, and notifies the other instruments.
 
     Thread-safe. Instruments that are not used are not there. Acknowledgements are so frequent that
-    `Consumer.acknowledge` usually only adds one to `Counters.acknowledged`; see *examines_all*.
+    `Consumer.acknowledge` usually only adds one to `Counters.acknowledged`.
 
     Attributes:
         counters: The counters of its subscription.
         events: Describes messages for the log.
-        examines_all: Whether an instrument needs every acknowledgement.
     """
 
     def __init__(
-        self,
-        counters: Counters,
-        events: Events,
-        instruments: Iterable[Instrument],
-        *,
-        examines_all: bool,
+        self, counters: Counters, events: Events, instruments: Iterable[Instrument]
     ) -> None:
         self.counters = counters
         self.events = events
-        self.examines_all = examines_all
         self._count = counters.count
         self._instruments = tuple(instruments)
 
@@ -196,11 +182,13 @@ class Watch(Instrument):
         """Notify *instrument* too."""
         self._instruments += (instrument,)
 
-    def settled(self, raw: Any, outcome: str) -> None:
-        """Count an acknowledgement."""
+    def settled(self, outcome: str) -> None:
+        """Count an acknowledgement without a letter.
+
+        *outcome* is `ACKNOWLEDGED`, or says why the message was not handled: `DROPPED`,
+        `SUPERSEDED` or `STRAY`.
+        """
         self._count("deliveries", outcome)
-        for each in self._instruments:
-            each.settled(raw, outcome)
 
     def retried(
         self, raw: Any, kind: RetryKind, delay: float, *, counted: bool = True, **known: Any
@@ -216,18 +204,22 @@ class Watch(Instrument):
 
     def handed_on(self, done: Sequence[HandOver]) -> None:
         """Count retry letters and dead letters."""
-        dead = [each.letter for each in done if each.letter.dead]
-        if deferred := sum([not each.letter.counted for each in done]):
-            self._count("deliveries", DEFERRED, deferred)
-        if retried := len(done) - len(dead) - deferred:
-            self._count("deliveries", RETRIED, retried)
+        retried = deferred = dead = 0
+        for each in done:
+            if each.letter.dead:
+                dead += 1
+                self._count("dead_letters", each.letter.reason or RETRIES_EXHAUSTED)
+            elif each.letter.counted:
+                retried += 1
+            else:
+                deferred += 1
+        if retried:
             self._count("retries", "letter", retried)
-        if dead:
-            self._count("deliveries", DEAD_LETTERED, len(dead))
-        for letter in dead:
-            self._count("dead_letters", letter.reason or RETRIES_EXHAUSTED)
-        for each in self._instruments:
-            each.handed_on(done)
+        for outcome, times in ((RETRIED, retried), (DEFERRED, deferred), (DEAD_LETTERED, dead)):
+            if times:
+                self._count("deliveries", outcome, times)
+        for instrument in self._instruments:
+            instrument.handed_on(done)
 
     def failed(self, hand_over: HandOver, error: BaseException) -> None:
         """Count a message that could not be handed on."""

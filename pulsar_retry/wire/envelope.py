@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 
 import attrs
@@ -164,9 +164,10 @@ class Envelope:
         """
         known = {}
         if error is not None:
+            detail = error.detail if isinstance(error, PulsarRetryError) else None
             known = {
                 "error": name_of(error),
-                "message": _message(error)[:_MAX_TEXT],
+                "message": "\n".join(filter(None, (text_of(error), detail)))[:_MAX_TEXT],
                 "traceback": None if reason is None else traceback_of(error),
                 "fingerprint": fingerprint_of(error),
             }
@@ -216,10 +217,10 @@ class Envelope:
         properties = _said(it.reason, it.stage, it.error, it.fingerprint, it.message).copy()
         if it.attempt is not None:
             properties[wire.FAILURE_ATTEMPT] = str(it.attempt)[: _ROOM["attempt"]]
-        if (when := _iso(it.when)) is not None:
-            properties[wire.FAILURE_TIME] = when
-        if (published := _iso(it.published)) is not None:
-            properties[wire.FAILURE_PUBLISH_TIME] = published
+        if it.when is not None:
+            properties[wire.FAILURE_TIME] = _iso(it.when)
+        if it.published is not None:
+            properties[wire.FAILURE_PUBLISH_TIME] = _iso(it.published)
         room = _OWN_ROOM
         if pubsub_attributes:
             attributes = _pubsub_attributes(it)
@@ -229,11 +230,6 @@ class Envelope:
             room -= _size("".join(properties.values()))
             properties[wire.FAILURE_TRACEBACK] = _tail(it.traceback, room)
         return properties
-
-
-def _message(error: BaseException) -> str:
-    detail = error.detail if isinstance(error, PulsarRetryError) else None
-    return f"{text_of(error)}\n{detail}" if detail else text_of(error)
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -264,8 +260,8 @@ def _pubsub_attributes(envelope: Envelope) -> dict[str, str]:
         "project": _tenant(envelope.topic),
     }
     attributes = {_PUBSUB[name]: _head(text, _ROOM[name]) for name, text in texts.items() if text}
-    if (published := _iso(envelope.published, "+00:00")) is not None:
-        attributes[_PUBSUB["published"]] = published
+    if envelope.published is not None:
+        attributes[_PUBSUB["published"]] = _iso(envelope.published).replace("Z", "+00:00")
     return attributes
 
 
@@ -276,19 +272,8 @@ def _tenant(topic: str | None) -> str | None:
         return None
 
 
-def _iso(when: datetime | None, utc: str = "Z") -> str | None:
-    if when is None:
-        return None
-    since = when - _EPOCH
-    return f"{_second(since.days, since.seconds)}.{since.microseconds // 1000:03}{utc}"
-
-
-@lru_cache(64)  # many letters are made in the same second
-def _second(days: int, seconds: int) -> str:
-    return (_EPOCH + timedelta(days, seconds)).isoformat()[: -len("+00:00")]
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+def _iso(when: datetime) -> str:
+    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _size(text: str) -> int:

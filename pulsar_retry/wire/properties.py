@@ -139,17 +139,12 @@ def message_id_text(message_id: object) -> str:
     return text[1:-1].replace(",", ":").removesuffix(":-1")
 
 
-def _origin_id(properties: Mapping[str, str]) -> str | None:
-    """Return the id of the first publication as it was written, from either property."""
-    return properties.get(ORIGIN_MESSAGE_ID) or properties.get(ORIGIN_MESSAGE_ID_OLD)
-
-
 def origin_message_id(properties: Mapping[str, str]) -> str | None:
-    """Return the id of the first publication, in the Java client's form if possible.
+    """Return the id of the first publication from either property, in the Java client's form.
 
     Java, Go and this package write that form; pulsar-client writes a different one.
     """
-    text = _origin_id(properties)
+    text = properties.get(ORIGIN_MESSAGE_ID) or properties.get(ORIGIN_MESSAGE_ID_OLD)
     return message_id_text(text) if text and _CLIENTS_ID.fullmatch(text) else text
 
 
@@ -235,9 +230,9 @@ def _with_origin(properties: dict[str, str], origin: Origin) -> dict[str, str]:
     if REAL_TOPIC not in properties:
         properties[REAL_TOPIC] = logical(origin.topic)
     if not (ORIGIN_MESSAGE_ID in properties and ORIGIN_MESSAGE_ID_OLD in properties):
-        text = _origin_id(properties) or origin.message_id
-        properties.setdefault(ORIGIN_MESSAGE_ID_OLD, text)
-        properties.setdefault(ORIGIN_MESSAGE_ID, text)
+        either = properties.get(ORIGIN_MESSAGE_ID) or properties.get(ORIGIN_MESSAGE_ID_OLD)
+        properties.setdefault(ORIGIN_MESSAGE_ID_OLD, either or origin.message_id)
+        properties.setdefault(ORIGIN_MESSAGE_ID, either or origin.message_id)
     if REAL_SUBSCRIPTION not in properties:
         properties[REAL_SUBSCRIPTION] = origin.subscription
     return properties
@@ -341,7 +336,7 @@ class RetryProperties:
             delay=None if milliseconds is None else milliseconds / 1000,
             real_topic=properties.get(REAL_TOPIC),
             real_subscription=properties.get(REAL_SUBSCRIPTION),
-            origin_message_id=_origin_id(properties),
+            origin_message_id=origin_message_id(properties),
             retry_topic=properties.get(RETRY_TOPIC),
         )
 

@@ -121,7 +121,7 @@ def traceback_of(error: BaseException) -> str | None:
     """Return an error's traceback; None if it has none, or its own code fails."""
     if (known := _brought(error)) is not None:
         return known.traceback
-    if _kind(error) is not None:
+    if isinstance(error, PulsarRetryError) and error.kind is not None:
         return None
     try:
         return formatted(error)[-_MAX_TRACEBACK:]
@@ -192,12 +192,7 @@ def own_frame(trace: TracebackType | None) -> tuple[FrameType, int] | None:
 
 
 def _module(frame: FrameType) -> str:
-    return _at_home(str(frame.f_globals.get("__name__")))
-
-
-def _at_home(module: str) -> str:
-    """Return the name of a module as it is in a program's first process."""
-    return _MAIN if module == _SPAWNED else module
+    return str(frame.f_globals.get("__name__")).replace(_SPAWNED, _MAIN)
 
 
 def _is_of(frame: FrameType, package: str) -> bool:
@@ -222,9 +217,9 @@ def fingerprint_of(error: BaseException) -> str:
     """
     if (known := _brought(error)) is not None:
         return known.fingerprint
-    name = f"{_at_home(type(error).__module__)}.{type(error).__qualname__}"
-    if (kind := _kind(error)) is not None:
-        return _hash(name, kind)
+    name = f"{type(error).__module__.replace(_SPAWNED, _MAIN)}.{type(error).__qualname__}"
+    if isinstance(error, PulsarRetryError) and error.kind is not None:
+        return _hash(name, error.kind)
     return _hash(name, _status(error), place_of(error.__traceback__).function)
 
 
@@ -244,10 +239,6 @@ def _status(error: BaseException) -> str:
         if isinstance(each, int) and each in _STATUSES:
             return str(each)
     return ""
-
-
-def _kind(error: BaseException) -> str | None:
-    return error.kind if isinstance(error, PulsarRetryError) else None
 
 
 @lru_cache(256)

@@ -44,7 +44,6 @@ def hooks(told: list[tuple[str, pr.SettleEvent]]) -> pr.Hooks:
     return pr.Hooks(
         on_retry=lambda event: told.append(("retry", event)),
         on_dead_letter=lambda event: told.append(("dead letter", event)),
-        on_recovered=lambda event: told.append(("recovered", event)),
         on_settle_failed=lambda event: told.append(("failed", event)),
     )
 
@@ -86,22 +85,6 @@ def test_hooks_are_told_after_the_receipt(subscribe, publish, hooks, told, admin
     assert (topic, 2, "retries-exhausted") == (dead.topic, dead.attempt, dead.reason)
     assert f"{topic}-{SUBSCRIPTION}-DLQ" == dead.letter_topic
     eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
-
-
-def test_a_recovery(subscribe, publish, hooks, told, topic):
-    """A letter and a redelivered message that succeed had failed before; others are not told of."""
-    consumer = subscribe(hooks=hooks)
-    publish(b"good")
-    consumer.acknowledge(consumer.receive(SOON))
-    publish(b"by letter")
-    consumer.reconsume_later(consumer.receive(SOON), delay=0)
-    consumer.acknowledge(consumer.receive(SOON))
-    publish(b"by nack")
-    consumer.negative_acknowledge(consumer.receive(SOON), delay=0)
-    consumer.acknowledge(consumer.receive(SOON))
-    assert ["retry", "recovered", "retry", "recovered"] == [hook for hook, _ in told]
-    assert [2, 2] == [event.attempt for hook, event in told if hook == "recovered"]
-    assert {topic} == {event.topic for _, event in told}
 
 
 def test_a_failed_settlement(subscribe, publish, hooks, told, admin, topic, metrics):

@@ -42,7 +42,6 @@ class Told:
         self.hooks = pr.Hooks(
             on_retry=lambda event: self.events.append(("retry", event)),
             on_dead_letter=lambda event: self.events.append(("dead letter", event)),
-            on_recovered=lambda event: self.events.append(("recovered", event)),
             on_settle_failed=lambda event: self.events.append(("failed", event)),
         )
         self.counters = Counters(ORDERS, "billing")
@@ -62,19 +61,6 @@ def test_a_nack(told: Told) -> None:
     assert [("nack", 60.0), ("nack", 1.0)] == [(e.kind, e.delay) for _, e in told.events]
     assert {"nacked": 2} == told.counters.counts("deliveries")
     assert {"nack": 2} == told.counters.counts("retries")
-
-
-def test_only_what_succeeds_has_recovered(told: Told) -> None:
-    """Neither a letter for which there is a newer one, nor a message that is dropped."""
-    for outcome in ("superseded", "dropped"):
-        told.watch.settled(raw(RECONSUMETIMES="2"), outcome)
-    for message in (raw(), _pulsar.MessageId.earliest):
-        told.watch.settled(message, "acknowledged")
-    assert [] == told.events
-    told.watch.settled(raw(RECONSUMETIMES="2"), "acknowledged")
-    assert [("recovered", 3)] == [(hook, event.attempt) for hook, event in told.events]
-    counts = {"superseded": 1, "dropped": 1, "acknowledged": 3}
-    assert counts == told.counters.counts("deliveries")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +104,6 @@ def test_properties_that_are_no_text_do_no_harm(told: Told) -> None:
             return {"": b"\xff".decode()}
 
     message = raw()
-    told.watch.settled(Bytes(), "acknowledged")
     told.watch.handed_on([HandOver(Bytes(), DEAD)])
     assert ["dead letter"] == [hook for hook, _ in told.events]
 

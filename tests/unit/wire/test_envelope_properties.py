@@ -367,15 +367,6 @@ def test_a_message_is_a_dead_letter() -> None:
     assert pr.DeadLetter.of(FakeMessage({}, None)).payload is None
 
 
-def test_a_null_value_that_pulsar_client_cannot_tell() -> None:
-    """Before 3.13 it looks like an empty payload."""
-
-    class OldMessage(FakeMessage):
-        has_null_value = property()
-
-    assert b"" == pr.DeadLetter.of(OldMessage({}, None)).payload
-
-
 def test_properties_that_are_no_text_are_none() -> None:
     """pulsar-client cannot tell them, but the payload is there."""
     assert pr.DeadLetter(pr.Envelope(), b"tea") == pr.DeadLetter.of(FakeMessage(None))

@@ -306,7 +306,7 @@ def test_message_ids_are_printed_as_java_does(arguments: tuple[int, ...], expect
                 "ORIGIN_MESSAGE_ID": "(12,34,-1,-1)",
             },
             pr.RetryProperties(
-                0, None, "persistent://public/default/orders", None, "(12,34,-1,-1)", None
+                0, None, "persistent://public/default/orders", None, "12:34:-1", None
             ),
             id="C++",
         ),
