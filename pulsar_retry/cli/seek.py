@@ -65,7 +65,7 @@ def command(
     naming: str,
     retry_letter_topic: str | None,
     **options: Any,
-) -> None:
+) -> int:
     """Move SUBSCRIPTION to TOPIC, with all its partitions and its retry letters, as a unit.
 
     Messages that were published before WHERE count as acknowledged. All other messages are
@@ -89,4 +89,4 @@ def command(
         except RetentionError as error:
             raise SeekError(f"{error} (--partial)") from error
 
-    carry_out(move, target=target, **options)
+    return carry_out(move, target=target, **options)

@@ -26,7 +26,7 @@ __all__ = ["command"]
 
 \b
 Examples:
-  pulsar-retry snapshot create orders billing --name before-deploy --label release=41
+  pulsar-retry snapshot create orders billing --name before-deploy
   pulsar-retry snapshot ls orders
   pulsar-retry snapshot restore orders billing before-deploy --dry-run
   pulsar-retry snapshot restore orders billing-test before-deploy --yes
@@ -42,33 +42,17 @@ def command() -> None:
     """
 
 
-def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
-    labels = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ConfigError.bad("--label", pair, "name=text")
-        labels[name] = text
-    return labels
-
-
-_label_option = click.option(
-    "--label", "labels", multiple=True, metavar="NAME=TEXT", help="A label. Repeatable."
-)
-
-
 @command.command(
     epilog="""\b
 Examples:
   pulsar-retry snapshot create orders billing
-  pulsar-retry snapshot create orders billing --name before-deploy --label release=41 --json"""
+  pulsar-retry snapshot create orders billing --name before-deploy --json"""
 )
 @click.argument("topic")
 @click.argument("subscription")
 @click.option(
     "--name", metavar="NAME", help="The name of the snapshot.  [default: made from the time]"
 )
-@_label_option
 @letter_options
 @json_option
 @cluster_options
@@ -78,7 +62,6 @@ def create(
     topic: str,
     subscription: str,
     name: str | None,
-    labels: tuple[str, ...],
     naming: str,
     retry_letter_topic: str | None,
     as_json: bool,
@@ -89,7 +72,7 @@ def create(
     """
     target = subscription_of(cluster, topic, subscription, naming, retry_letter_topic)
     with busy("capturing"):
-        snapshot = Snapshot.create(target, name=name, labels=_labels(labels))
+        snapshot = Snapshot.create(target, name=name)
     for warning in snapshot.warnings:
         click.echo(f"warning: {clean(warning)}", err=True)
     if as_json:
@@ -132,7 +115,7 @@ def ls(
         click.echo("no snapshots")
         return
     table(
-        ("name", "topic", "subscription", "#backlog", "created", "expires", "labels"),
+        ("name", "topic", "subscription", "#backlog", "created", "expires"),
         [
             (
                 each.name,
@@ -141,21 +124,10 @@ def ls(
                 each.backlog,
                 each.created.isoformat(timespec="seconds"),
                 each.expires.isoformat(timespec="seconds"),
-                ", ".join(f"{name}={text}" for name, text in each.labels.items()),
             )
             for each in found
         ],
     )
-
-
-@command.command()
-@click.argument("topic")
-@click.argument("name")
-@json_option
-@cluster_options
-def show(*, cluster: Cluster, topic: str, name: str, as_json: bool) -> None:
-    """Show the snapshot NAME of TOPIC."""
-    _tell(Snapshot.get(cluster, topic, name), as_json=as_json)
 
 
 @command.command(
@@ -183,7 +155,7 @@ def restore(
     naming: str,
     retry_letter_topic: str | None,
     **options: Any,
-) -> None:
+) -> int:
     """Move SUBSCRIPTION to TOPIC to the snapshot NAME. A new subscription is created.
 
     It works like `pulsar-retry seek`, whose help says what happens to letters and consumers.
@@ -197,20 +169,7 @@ def restore(
     def move(dry_run: bool, grace: float) -> SeekReport:
         return snapshot.restore(target, dry_run=dry_run, grace=grace)
 
-    carry_out(move, target=target, can_look=exists, **options)
-
-
-@command.command()
-@click.argument("topic")
-@click.argument("name")
-@_label_option
-@json_option
-@cluster_options
-def label(
-    *, cluster: Cluster, topic: str, name: str, labels: tuple[str, ...], as_json: bool
-) -> None:
-    """Replace the labels of the snapshot NAME of TOPIC; without --label it has none."""
-    _tell(Snapshot.get(cluster, topic, name).update_labels(_labels(labels)), as_json=as_json)
+    return carry_out(move, target=target, can_look=exists, **options)
 
 
 @command.command()
@@ -264,14 +223,3 @@ def _topics(cluster: Cluster, topic: str | None, namespace: str | None) -> list[
         return [logical(topic)]
     with cluster.admin() as admin:
         return admin.namespaces.topics(namespace or "public/default")
-
-
-def _tell(snapshot: Snapshot, *, as_json: bool) -> None:
-    if as_json:
-        show_json(snapshot.facts())
-        return
-    for name, value in snapshot.facts().items():
-        text = value
-        if isinstance(value, dict):
-            text = ", ".join(f"{key}={each}" for key, each in value.items())
-        click.echo(f"{name}: {clean(str(text))}")

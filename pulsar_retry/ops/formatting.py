@@ -11,7 +11,7 @@ from pulsar_retry.policy.checks import with_unit
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _SHORT = 60
 #: The input that `moment` accepts.
-MOMENT = "a time such as 2026-01-31T12:00:00Z, or how long ago: 30m, 2h, 7d"
+MOMENT = "a time such as 2026-01-31T12:00:00Z (UTC without a zone), or how long ago: 30m, 2h, 7d"
 
 
 def clean(text: str) -> str:

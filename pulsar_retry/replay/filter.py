@@ -64,6 +64,11 @@ class Filter:
     search: Sequence[str] = attrs.field(default=(), converter=_texts)
     attempt: Sequence[int] = attrs.field(default=(), converter=tuple)
 
+    def __attrs_post_init__(self) -> None:
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            times = f"{self.since.isoformat()} and {self.until.isoformat()}"
+            raise ConfigError(f"until: expected a time after since, got {times}")
+
     @property
     def takes_all(self) -> bool:
         """Whether there are no conditions."""

@@ -240,3 +240,7 @@ def _show_plan(done: Redriven, diffs: int) -> None:
     if done.groups:
         show_groups(done.groups)
         click.echo()
+    if done.others:
+        click.echo("No letter matches. There are:")
+        show_groups(done.others)
+        click.echo()

@@ -24,11 +24,21 @@ _LETTERS = {
     "reset": "delivered at once, as first attempts: their messages are no longer in the topic",
     "kept": "unchanged",
     "copied": "copied from the snapshot's subscription",
+    "unreadable": "unchanged, because they are encrypted or incomplete",
     "late": "made from messages that consumers have in hand and may acknowledge late",
 }
 
 #: What the audit log has of a report.
-_RECORDED = ("to", "replayed", "purged", "backlog_after", "consumers", "letters", "warnings")
+_RECORDED = (
+    "to",
+    "replayed",
+    "purged",
+    "backlog_after",
+    "consumers",
+    "letters",
+    "warnings",
+    "doubts",
+)
 
 grace_option = click.option(
     "--grace",
@@ -68,7 +78,7 @@ def carry_out(
     yes: bool,
     as_json: bool,
     can_look: bool = True,
-) -> None:
+) -> int:
     """Do a dry run, ask unless *yes* is set, and move.
 
     Args:
@@ -80,6 +90,9 @@ def carry_out(
         yes: Do not ask.
         as_json: Print JSON.
         can_look: Whether a dry run is possible before the question.
+
+    Returns:
+        The exit code.
     """
     wait = seconds_of_text("--grace", grace)
     check_can_ask(yes=yes or dry_run)
@@ -103,11 +116,12 @@ def carry_out(
         show_json(report.facts())
     else:
         _show(report)
+    return 1 if report.doubts else 0
 
 
 def _show(report: SeekReport, *, err: bool = False) -> None:
     """Print what was done, or would be done."""
-    for warning in report.warnings:
+    for warning in (*report.warnings, *report.doubts):
         click.echo(f"warning: {clean(warning)}", err=True)
     done = "would be" if report.dry_run else "is"
     click.echo(

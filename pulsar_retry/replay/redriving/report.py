@@ -158,6 +158,7 @@ class Redriven:
             dry run that has not read all letters in its time; None if nothing is left to do.
         problems: In words, why letters stay; the first problem of each kind.
         groups: For a dry run: what would be redriven, by reason and fingerprint.
+        others: For a dry run that means no letter: those that the filter leaves out, in groups.
         diffs: For a dry run with a patch: what it changes in the first letters.
         backlog: For a dry run: about how many letters the dead-letter topic has; None if no
             subscription counts them.
@@ -179,6 +180,7 @@ class Redriven:
     stopped: str | None = None
     problems: tuple[str, ...] = ()
     groups: tuple[Group, ...] = ()
+    others: tuple[Group, ...] = ()
     diffs: tuple[LetterDiff, ...] = ()
     backlog: int | None = None
     waits: str = ""

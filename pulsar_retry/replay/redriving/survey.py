@@ -14,6 +14,7 @@ from pulsar_retry.replay.reading import read_letters
 from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.report import (
     CANCELLED,
+    FILTERED,
     LIMIT,
     SAMPLE,
     UNREADABLE,
@@ -43,7 +44,7 @@ def survey_redrive(
     tell: Callable[[Redriven], None],
 ) -> Redriven:
     """Return what a redrive would do; see `Redrive` for the arguments."""
-    groups, left, targets = Groups(), Counter[str](), Counter[str]()
+    groups, others, left, targets = Groups(), Groups(), Counter[str](), Counter[str]()
     owners = Counter[Owner]()
     meant, stopped = 0, None
     began = time.monotonic()
@@ -61,6 +62,7 @@ def survey_redrive(
             stopped=stopped,
             problems=first_of_each(judge.problems),
             groups=groups.all(),
+            others=() if meant else others.all(),
         )
 
     def unreadable(_topic: str, _place: object) -> None:
@@ -71,6 +73,8 @@ def survey_redrive(
         verdict = judge.judge(each.raw, str(each.position))
         if isinstance(verdict, str):
             left[verdict] += 1
+            if verdict == FILTERED and not meant:
+                others.add(read_envelope(each.raw.properties()), str(each.position))
         elif meant >= limit:
             stopped = LIMIT
             break
@@ -80,12 +84,9 @@ def survey_redrive(
                 targets[verdict.letter.topic] += 1
                 owners[verdict.owner] += 1
             groups.add(read_envelope(each.raw.properties()), str(each.position))
-        if cancelled.is_set():
-            stopped = CANCELLED
-            break
         now = time.monotonic()
-        if now > began + within:
-            stopped = SAMPLE
+        if cancelled.is_set() or now > began + within:
+            stopped = CANCELLED if cancelled.is_set() else SAMPLE
             break
         if now > next_tick:
             next_tick = now + _TICK

@@ -103,7 +103,8 @@ class Mover:
             partitions=tuple(goal.report() for goal in mains),
             letters=counts,
             consumers=consumers,
-            warnings=(*warnings, *known, *self.keeper.problems),
+            warnings=(*warnings, *known),
+            doubts=tuple(self.keeper.problems),
         )
 
     def _move(
@@ -131,10 +132,9 @@ class Mover:
     ) -> LetterCounts:
         """Return what would happen to the letters. Changes nothing."""
         judge = make_judge([goal.main() for goal in mains])
-        left = self._open(retries, letters)
-        return LetterCounts.of(
-            judge.fates(letter for each in left for letter in self._letters(each))
-        )
+        left, unreadable = self._open(retries, letters), list[EntryPlace]()
+        found = [letter for each in left for letter in self._letters(each, {}, unreadable)]
+        return LetterCounts.of(judge.fates(found), len(unreadable))
 
     def _reset(self, goals: Sequence[Goal]) -> None:
         for goal in goals:
@@ -221,8 +221,9 @@ class Mover:
         now = survey_all(self.admin, [goal.seen.topic for goal in mains], name)
         judge = make_judge([goal.main(each) for goal, each in zip(mains, now, strict=True)])
         chunked: dict[EntryPlace, Any] = {}
+        unreadable: list[EntryPlace] = []
         found: dict[str, list[OpenLetter]] = {
-            each.topic: self._letters(each, chunked) for each in letters
+            each.topic: self._letters(each, chunked, unreadable) for each in letters
         }
         fates = judge.fates(letter for each in found.values() for letter in each)
         by_place = {letter.place: fate for letter, fate in fates}
@@ -233,16 +234,17 @@ class Mover:
                 done = republisher.publish(each, reset, self.subscription.retry_letter_topic)
                 gone = {place for place, fate in here.items() if fate.is_acknowledged}
                 self._acknowledge(each.topic, done | gone, chunked)
-        return LetterCounts.of(fates)
+        return LetterCounts.of(fates, len(unreadable))
 
     def _republisher(self) -> Republisher:
         return Republisher(self.client, self.admin, self.keeper, self.subscription)
 
     def _letters(
-        self, seen: Surveyed, chunked: dict[EntryPlace, Any] | None = None
+        self, seen: Surveyed, chunked: dict[EntryPlace, Any], unreadable: list[EntryPlace]
     ) -> list[OpenLetter]:
+        recipient = self.subscription.recipient
         return read_open_letters(
-            self.client, self.admin, seen, self.subscription.recipient, chunked
+            *(self.client, self.admin, seen, recipient), chunked=chunked, unreadable=unreadable
         )
 
     def _acknowledge(

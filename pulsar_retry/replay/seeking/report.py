@@ -110,6 +110,7 @@ class LetterCounts:
         copied: Copied from the retry topic of the subscription that the snapshot was made of.
         late: Made from messages in the hands of consumers, because late acknowledgements hide these
             messages from the replay, or may do so.
+        unreadable: Not changed, because they are encrypted or incomplete.
     """
 
     replayed: int = 0
@@ -118,11 +119,12 @@ class LetterCounts:
     kept: int = 0
     copied: int = 0
     late: int = 0
+    unreadable: int = 0
 
     @classmethod
-    def of(cls, fates: Iterable[tuple[OpenLetter, Fate]]) -> LetterCounts:
+    def of(cls, fates: Iterable[tuple[OpenLetter, Fate]], unreadable: int = 0) -> LetterCounts:
         """Count the fates of letters."""
-        return cls(**Counter(fate.value for _, fate in fates))
+        return cls(**Counter(fate.value for _, fate in fates), unreadable=unreadable)
 
 
 @attrs.frozen
@@ -138,6 +140,7 @@ class SeekReport:
         letters: What happened to the letters.
         consumers: How many consumers were connected, and were disconnected for a moment.
         warnings: Facts that the user should know.
+        doubts: What may have been lost, in words: a target was deleted meanwhile.
     """
 
     topic: str
@@ -148,6 +151,7 @@ class SeekReport:
     letters: LetterCounts
     consumers: int
     warnings: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @property
     def replayed(self) -> int:

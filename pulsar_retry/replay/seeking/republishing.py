@@ -45,11 +45,12 @@ def read_unacknowledged(
     admin: AdminClient,
     seen: Surveyed,
     places: Collection[EntryPlace] | None = None,
+    unreadable: list[EntryPlace] | None = None,
 ) -> Iterator[Any]:
     """Yield the raw messages of a partition that were unacknowledged in the survey *seen*.
 
     With *places*, yield the messages at these places instead, acknowledged or not. Those that
-    cannot be read are left out.
+    cannot be read are left out, and added to *unreadable*.
 
     Raises:
         pulsar.PulsarException: a message does not come, although it is stored.
@@ -59,7 +60,12 @@ def read_unacknowledged(
         return
     log = attrs.evolve(seen.log, last=max(wanted))
     begin = min(wanted).before
-    for raw, _ in read_after(client, admin, seen.topic, begin, log):
+
+    def skipped(place: EntryPlace) -> None:
+        if unreadable is not None and place in wanted:
+            unreadable.append(place)
+
+    for raw, _ in read_after(client, admin, seen.topic, begin, log, skipped=skipped):
         if entry_place_of(raw) in wanted:
             yield raw
 
@@ -69,15 +75,18 @@ def read_open_letters(
     admin: AdminClient,
     seen: Surveyed,
     recipient: Recipient,
+    *,
     chunked: dict[EntryPlace, Any] | None = None,
+    unreadable: list[EntryPlace] | None = None,
 ) -> list[OpenLetter]:
     """Return the letters of a retry partition that are not acknowledged, without their payloads.
 
     Letters that *recipient* will not handle, because they are another's, are left out. The ids of
-    chunked letters are added to *chunked*.
+    chunked letters are added to *chunked*, and the places of those that cannot be read, because
+    they are encrypted or incomplete, to *unreadable*.
     """
     letters = []
-    for raw in read_unacknowledged(client, admin, seen):
+    for raw in read_unacknowledged(client, admin, seen, unreadable=unreadable):
         place, properties = entry_place_of(raw), raw.properties()
         if recipient.stray(properties, is_ours=is_published_here(raw)) is Stray.DROPPED:
             continue

@@ -104,8 +104,9 @@ def _keeps(admin: AdminClient, topic: str, age: timedelta) -> bool:
     return retention.minutes < 0 or timedelta(minutes=retention.minutes) >= age
 
 
-#: At most this many seconds are between the creation of a topic and of its first ledger.
-_AT_ONCE = 1.0
+#: At most this many seconds are between the creation of a topic and of its first ledger, also on a
+#: busy broker.
+_AT_ONCE = 5.0
 
 
 def _is_whole(admin: AdminClient, topic: str) -> bool:

@@ -13,7 +13,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
 from pulsar_retry.errors import AdminConflictError, SnapshotError
-from pulsar_retry.replay.ack_state import cursor_of
+from pulsar_retry.replay.ack_state import EntryPlace, cursor_of
 from pulsar_retry.replay.keeping import TargetKeeper
 from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
 from pulsar_retry.replay.seeking.mover import MakeJudge, Mover
@@ -59,11 +59,13 @@ class Restore:
         letters = letters_of(self.admin, self.subscription)
         retries = [self._goal(each) for each in letters] if own else []
         held = self._held()
-        made_of = self.manifest.recipient
+        made_of, unreadable = self.manifest.recipient, list[EntryPlace]()
         restored = [
             letter
             for each in held
-            for letter in read_open_letters(self.client, self.admin, each, made_of)
+            for letter in read_open_letters(
+                self.client, self.admin, each, made_of, unreadable=unreadable
+            )
         ]
         make_judge: MakeJudge = partial(
             SeekJudge, self.subscription.topic, before=self.manifest.created, restored=restored
@@ -75,7 +77,9 @@ class Restore:
         report = mover.run(mains, retries, letters, make_judge, to=to, dry_run=dry_run)
         if own:
             return report
-        return attrs.evolve(report, letters=attrs.evolve(report.letters, copied=len(restored)))
+        counts = attrs.evolve(report.letters, copied=len(restored))
+        counts = attrs.evolve(counts, unreadable=counts.unreadable + len(unreadable))
+        return attrs.evolve(report, letters=counts)
 
     @property
     def _is_own(self) -> bool:

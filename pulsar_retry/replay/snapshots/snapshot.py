@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,12 +24,11 @@ from pulsar_retry.replay.seeking.seek import GRACE, client_of, letters_of, surve
 from pulsar_retry.replay.seeking.survey import Surveyed, survey_partition
 from pulsar_retry.replay.snapshots.policies import kept_for, oldest
 from pulsar_retry.replay.snapshots.restore import Restore
-from pulsar_retry.replay.snapshots.store import Store
+from pulsar_retry.replay.snapshots.store import MAX_CAPTURE, Store
 from pulsar_retry.replay.snapshots.value import (
     READY,
     Capture,
     Manifest,
-    checked_labels,
     checked_name,
     expiry,
     made_up_name,
@@ -37,6 +36,11 @@ from pulsar_retry.replay.snapshots.value import (
 )
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import TopicName
+
+_FORGOTTEN = (
+    "{} messages are acknowledged behind others that are not, in more ranges than a snapshot "
+    "keeps: a restore delivers them again"
+)
 
 
 def _now() -> datetime:
@@ -94,11 +98,6 @@ class Snapshot:
         return self.manifest.expires
 
     @property
-    def labels(self) -> Mapping[str, str]:
-        """Its labels."""
-        return self.manifest.labels
-
-    @property
     def backlog(self) -> int:
         """How many entries were not acknowledged, including letters; a batch is one entry."""
         return self.manifest.backlog
@@ -111,7 +110,6 @@ class Snapshot:
         subscription: Subscription,
         *,
         name: str | None = None,
-        labels: Mapping[str, str] | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> Snapshot:
         """Make a snapshot of *subscription*; its consumers may go on meanwhile.
@@ -119,18 +117,15 @@ class Snapshot:
         Args:
             subscription: The subscription.
             name: The name of the snapshot. None derives one from the time.
-            labels: At most 64 names with texts.
             clock: Returns the time.
 
         Raises:
             ConfigError: an argument is invalid.
             SeekError: the subscription does not exist.
-            SnapshotError: the name is taken, the snapshot would expire in less than an hour, or it
-                would be too large.
+            SnapshotError: the name is taken, or the snapshot would expire in less than an hour.
         """
         now = clock()
         called = made_up_name(now) if name is None else checked_name(name)
-        marked = checked_labels(labels or {})
         with _store(subscription.cluster) as store:
             admin = store.admin
             mains, letters = survey_main(admin, subscription), letters_of(admin, subscription)
@@ -145,9 +140,10 @@ class Snapshot:
                 expires=expiry(now, oldest(admin, [*mains, *letters]), kept),
                 mains=numbers_of(each.topic for each in mains),
                 retries=numbers_of(each.topic for each in letters),
-                labels=marked,
             )
-            manifest = _make(store, manifest, [*mains, *letters])
+            manifest, forgotten = _make(store, manifest, [*mains, *letters])
+            if forgotten:
+                warnings.append(_FORGOTTEN.format(forgotten))
         return cls(subscription.cluster, manifest, tuple(warnings))
 
     @classmethod
@@ -243,22 +239,6 @@ class Snapshot:
                 restore = Restore(client, store.admin, manifest, captures, target, wait)
                 return restore.run(dry_run=dry_run)
 
-    def update_labels(
-        self, labels: Mapping[str, str], *, clock: Callable[[], datetime] = _now
-    ) -> Snapshot:
-        """Replace the labels; return the snapshot with the new labels.
-
-        Raises:
-            ConfigError: the labels are invalid.
-            SnapshotError: the snapshot does not exist any more.
-        """
-        marked = checked_labels(labels)
-        with _store(self.cluster) as store:
-            _prune(store, self.topic, clock())
-            manifest = attrs.evolve(self._current(store), labels=marked)
-            store.rewrite(manifest)
-        return Snapshot(self.cluster, manifest)
-
     def delete(self) -> None:
         """Remove the snapshot, so that the broker can delete its messages. Can be repeated."""
         with _store(self.cluster) as store:
@@ -272,7 +252,6 @@ class Snapshot:
             "subscription": self.subscription,
             "created": self.created.isoformat(),
             "expires": self.expires.isoformat(),
-            "labels": dict(self.labels),
             "backlog": self.backlog,
             "partitions": len(self.manifest.mains),
             "retry_topic": self.manifest.retry_topic,
@@ -294,13 +273,18 @@ class Snapshot:
         raise SnapshotError(f"snapshot {self.name!r} of {self.topic} has expired or was deleted")
 
 
-def _make(store: Store, manifest: Manifest, seen: list[Surveyed]) -> Manifest:
-    """Pin, capture, and then mark it as complete; in this order nothing captured can be lost."""
+def _make(store: Store, manifest: Manifest, seen: list[Surveyed]) -> tuple[Manifest, int]:
+    """Pin, capture, and then mark it as complete; in this order nothing captured can be lost.
+
+    The second value is how many acknowledged entries did not fit and are forgotten.
+    """
     marks = {each.topic: each.acks.mark for each in seen}
     store.begin(manifest, marks)
     try:
         store.pin(manifest, marks)
-        captures = {topic: _capture(store.admin, topic, manifest) for topic in marks}
+        whole = {topic: _capture(store.admin, topic, manifest) for topic in marks}
+        fitting = {topic: each.fitting(MAX_CAPTURE) for topic, each in whole.items()}
+        captures = {topic: each for topic, (each, _) in fitting.items()}
         backlog = sum(each.backlog for each in captures.values())
         done = attrs.evolve(manifest, backlog=backlog, state=READY)
         store.save(done, captures)
@@ -308,7 +292,7 @@ def _make(store: Store, manifest: Manifest, seen: list[Surveyed]) -> Manifest:
         with contextlib.suppress(PulsarRetryError):  # if this fails, `prune` removes it later
             store.delete(manifest)
         raise
-    return done
+    return done, sum(lost for _, lost in fitting.values())
 
 
 def _capture(admin: AdminClient, topic: str, manifest: Manifest) -> Capture:

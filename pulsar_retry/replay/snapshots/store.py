@@ -76,29 +76,13 @@ class Store:
             self.admin.subscriptions.create(topic, manifest.pin, at=Position(*marks[topic]))
 
     def save(self, manifest: Manifest, captures: dict[str, Capture]) -> None:
-        """Store the captures, and then the *manifest*, which marks them as complete.
-
-        Raises:
-            SnapshotError: a capture is too large.
-        """
+        """Store the captures, and then the *manifest*, which marks them as complete."""
         first, *_ = manifest.main_topics
         kept = {topic: one.encode() for topic, one in captures.items()}
-        for topic, text in kept.items():
-            if len(text) > MAX_CAPTURE:
-                raise SnapshotError(
-                    f"{topic}: too many messages are acknowledged behind others that are not: the "
-                    f"snapshot would take {len(text)} bytes, and at most {MAX_CAPTURE} are kept"
-                )
         for topic, text in kept.items():
             if topic != first:
                 self.admin.subscriptions.set_properties(topic, manifest.pin, {_CAPTURE: text})
         self._write(manifest, kept[first])
-
-    def rewrite(self, manifest: Manifest) -> None:
-        """Replace the manifest."""
-        first = manifest.main_topics[0]
-        properties = self.admin.subscriptions.properties(first, manifest.pin)
-        self._write(manifest, properties.get(_CAPTURE, ""))
 
     def captures(self, manifest: Manifest) -> dict[str, Capture]:
         """Return the captures of all partitions.
@@ -122,7 +106,8 @@ class Store:
         """Remove a snapshot, finished or not. Missing parts are no error."""
         first, *others = (*manifest.main_topics, *manifest.retry_topics)
         with contextlib.suppress(AdminNotFoundError):
-            self.rewrite(attrs.evolve(manifest, state=DELETING))
+            capture = self.admin.subscriptions.properties(first, manifest.pin).get(_CAPTURE, "")
+            self._write(attrs.evolve(manifest, state=DELETING), capture)
         for topic in (*others, first):
             with contextlib.suppress(AdminNotFoundError):
                 self.admin.subscriptions.delete(topic, manifest.pin, force=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -30,8 +31,6 @@ MAKING, READY, DELETING = "making", "ready", "deleting"
 
 _VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
-_MAX_LABELS = 64
-_MOST_CHARACTERS = 63
 
 
 def checked_name(name: object) -> str:
@@ -43,23 +42,6 @@ def checked_name(name: object) -> str:
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
     raise ConfigError.bad("name", name, "1 to 100 letters, digits, dots, underscores and hyphens")
-
-
-def checked_labels(labels: object) -> dict[str, str]:
-    """Return the labels of a snapshot.
-
-    Raises:
-        ConfigError: *labels* is not a mapping of text to text, has more than 64 labels, or one with
-            more than 63 characters. The limits are those of Pub/Sub.
-    """
-    most = _MOST_CHARACTERS
-    accepted = f"at most {_MAX_LABELS} names with texts, each of at most {most} characters"
-    if not isinstance(labels, Mapping) or len(labels) > _MAX_LABELS:
-        raise ConfigError.bad("labels", labels, accepted)
-    for pair in labels.items():
-        if not all(isinstance(text, str) and len(text) <= most for text in pair) or not pair[0]:
-            raise ConfigError.bad("labels", dict([pair]), accepted)
-    return dict(labels)
 
 
 def numbers_of(topics: Iterable[str]) -> tuple[int, ...]:
@@ -115,6 +97,25 @@ class Capture:
     last: EntryPlace
     backlog: int
 
+    def fitting(self, most: int) -> tuple[Capture, int]:
+        """Return the capture as a text of at most *most* characters allows.
+
+        The second value is how many acknowledged entries it forgets: those of the smallest ranges.
+        """
+        if len(self.encode()) <= most:
+            return self, 0
+        largest = sorted(self.acks.ranges, key=lambda each: each.first - each.last)
+
+        def with_ranges(count: int) -> Capture:
+            acks = AckState.of(self.acks.mark, largest[:count])
+            lost = sum(each.last - each.first + 1 for each in largest[count:])
+            return attrs.evolve(self, acks=acks, backlog=self.backlog + lost)
+
+        counts = range(len(largest))
+        fit = bisect.bisect(counts, most, key=lambda count: len(with_ranges(count).encode()))
+        found = with_ranges(max(0, fit - 1))
+        return found, found.backlog - self.backlog
+
     def encode(self) -> str:
         """Return the capture as text."""
         return f"{self.last};{self.backlog};{self.acks.encode()}"
@@ -146,7 +147,6 @@ class Manifest:
         expires: Until when it may be restored.
         mains: The numbers of the main topic's partitions; -1 if it has none.
         retries: The same for the retry topic.
-        labels: The user's labels.
         backlog: How many entries were not acknowledged, including letters.
         state: ``making``, ``ready`` or ``deleting``.
     """
@@ -159,7 +159,6 @@ class Manifest:
     expires: datetime
     mains: tuple[int, ...]
     retries: tuple[int, ...]
-    labels: Mapping[str, str] = attrs.field(factory=dict)
     backlog: int = 0
     state: str = MAKING
 

@@ -174,6 +174,18 @@ def test_what_is_no_letter_topic_is_left_alone(dead, run, admin, client, verb) -
         assert 0 == admin.backlog(dead.topic, "live")
 
 
+def test_a_mistyped_filter(dead, run, run_json) -> None:
+    """Nothing matches, and the dry run shows what there is; reversed times are refused."""
+    dead.subscribe().close()
+    dead.fill(3)
+    code, output, _ = run("redrive", dead.dlq, "--reason", "event", "--dry-run")
+    assert (0, True) == (code, "No letter matches. There are:" in output)
+    others = run_json("redrive", dead.dlq, "--reason", "event", "--dry-run")["others"]
+    assert {"even": 2, "odd": 1} == {each["reason"]: each["count"] for each in others}
+    code, _, errors = run("redrive", dead.dlq, "--since", "1h", "--until", "2h", "--dry-run")
+    assert (2, True) == (code, "error: until: expected a time after since" in errors), errors
+
+
 def test_what_became_of_them(dead, run, run_json, namespace) -> None:
     """The report says it, and so does the audit log, under the job's id that letters carry."""
     consumer = dead.subscribe()

@@ -99,7 +99,7 @@ def test_errors(run, admin, topic, consumer, publish):
     publish(b"1")
     began = datetime.now(UTC)
     consume(consumer, 1)
-    eventually(lambda: datetime.now(UTC) - began > timedelta(seconds=2))
+    eventually(lambda: datetime.now(UTC) - began > timedelta(seconds=6))
     trim(admin, topic)
     publish(b"2")
 
@@ -112,8 +112,6 @@ def test_errors(run, admin, topic, consumer, publish):
     code, _, errors = run("seek", topic, "other", "--to", "1h", "--yes")
     assert 1 == code
     assert "no subscription 'other'" in errors
-    code, _, errors = run("snapshot", "create", topic, SUBSCRIPTION, "--label", "x")
-    assert 2 == code
     assert 0 == run("seek", topic, SUBSCRIPTION, "--to", "1h", "--yes", "--partial")[0]
 
 
@@ -121,7 +119,7 @@ def test_snapshots(run, admin, namespace, topic, consumer, publish):
     """From making one to removing it, by the command line alone."""
     publish(b"1")
     consumer.receive(SOON)
-    code, name, errors = run("snapshot", "create", topic, SUBSCRIPTION, "--label", "a=b")
+    code, name, errors = run("snapshot", "create", topic, SUBSCRIPTION)
     assert 0 == code, errors
     name = name.strip()
 
@@ -129,10 +127,6 @@ def test_snapshots(run, admin, namespace, topic, consumer, publish):
         found = json.loads(run("snapshot", "ls", *where, "--json")[1])
         assert [name] == [each["name"] for each in found]
     assert name in run("snapshot", "ls", topic)[1]
-    assert "a=b" in run("snapshot", "show", topic, name)[1]
-    assert {"c": "d"} == json.loads(
-        run("snapshot", "label", topic, name, "--label", "c=d", "--json")[1]
-    )["labels"]
 
     assert 0 == run("seek", topic, SUBSCRIPTION, "--to", "latest", "--yes")[0]
     code, output, errors = run("snapshot", "restore", topic, SUBSCRIPTION, name, "--yes", "--json")
@@ -145,7 +139,7 @@ def test_snapshots(run, admin, namespace, topic, consumer, publish):
     assert 0 == run("snapshot", "rm", topic, name, "--yes")[0]
     assert "[]" == run("snapshot", "ls", topic, "--json")[1].strip()
     assert 0 == run("snapshot", "prune", topic)[0]
-    code, _, errors = run("snapshot", "show", topic, name)
+    code, _, errors = run("snapshot", "restore", topic, SUBSCRIPTION, name, "--yes")
     assert 1 == code
     assert "no snapshot" in errors
 

@@ -9,7 +9,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.admin.transport import topic_path
-from pulsar_retry.replay import Cluster, Snapshot, Subscription, seek
+from pulsar_retry.replay import Cluster, Redrive, Snapshot, Subscription, seek
 from pulsar_retry.standalone import Standalone
 from support.reading import SOON, SUBSCRIPTION
 
@@ -59,6 +59,29 @@ def test_the_right_to_use_the_topics(guarded, topic):
     assert any("may not read the policies" in warning for warning in snapshot.warnings)
     assert 2 == snapshot.restore().backlog_after
     snapshot.delete()
+
+
+@pytest.mark.parametrize("may_publish", [False, True])
+def test_a_dry_run_of_a_redrive_asks_for_the_right_to_publish(guarded, topic, may_publish):
+    """What a redrive could not do is not promised."""
+    dlq, retry = f"{topic}-{SUBSCRIPTION}-DLQ", f"{topic}-{SUBSCRIPTION}-RETRY"
+    administrator = cluster_of(guarded, guarded.admin_token)
+    with administrator.admin() as admin, administrator.client() as client:
+        admin.topics.create(dlq)
+        admin.subscriptions.create(dlq, "pulsar-retry", at="earliest")
+        client.create_producer(dlq).send(b"letter")
+        for name, right in ((topic, "consume"), (dlq, "consume"), (retry, "consume")):
+            rights = [right, "produce"] if may_publish else [right]
+            admin._transport.json("POST", topic_path(name, "permissions", "ada"), rights)
+        namespace = "namespaces/public/default/permissions/ada"
+        admin._transport.json("POST", namespace, ["consume", "functions"])
+    cluster = cluster_of(guarded, guarded.token("ada"))
+
+    done = Redrive(dlq, cluster=cluster, dry_run=True).run()
+
+    expected = (1, {}) if may_publish else (0, {"no_target": 1})
+    assert expected == (done.redriven, done.left)
+    assert may_publish or f"this role may not publish to {retry}" in done.problems
 
 
 @pytest.mark.parametrize("role", [None, "stranger"])

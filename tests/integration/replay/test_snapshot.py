@@ -52,7 +52,7 @@ def test_restore_twice(admin, topic, subscription, subscribe, publish):
         publish(f"{n}".encode())
     acknowledge_some(admin, topic, consumer, {b"0", b"1", b"3", b"5", b"6"}, 8)
 
-    snapshot = Snapshot.create(subscription, name="before-deploy", labels={"by": "me"})
+    snapshot = Snapshot.create(subscription, name="before-deploy")
     seek(subscription, "latest")
     publish(b"new")
     consume(consumer, 1)
@@ -175,18 +175,16 @@ def test_another_subscription(broker, client, admin, topic, subscription, consum
     assert 1 == admin.backlog(subscription.retry_letter_topic, SUBSCRIPTION)
 
 
-def test_list_get_labels_delete(broker, topic, subscription, consumer, publish):
-    """Snapshots are found by topic, subscription and name, and their labels replaced."""
+def test_list_get_delete(broker, topic, subscription, consumer, publish):
+    """Snapshots are found by topic, subscription and name."""
     publish(b"1")
     cluster = subscription.cluster
-    first = Snapshot.create(subscription, name="a", labels={"team": "red"})
+    first = Snapshot.create(subscription, name="a")
     second = Snapshot.create(subscription)
 
     assert ["a", second.name] == [each.name for each in Snapshot.list(cluster, topic)]
     assert [] == Snapshot.list(cluster, topic, subscription="other")
     assert first == Snapshot.get(cluster, topic, "a")
-    assert {"team": "blue"} == first.update_labels({"team": "blue"}).labels
-    assert {"team": "blue"} == Snapshot.get(cluster, topic, "a").labels
     with pytest.raises(pr.SnapshotError, match="there is already a snapshot 'a'"):
         Snapshot.create(subscription, name="a")
     first.delete()
@@ -255,14 +253,18 @@ def _die(*_arguments: Any, **_options: Any) -> None:
 
 
 def test_a_capture_that_is_too_large(monkeypatch, admin, topic, subscription, consumer, publish):
-    """It is refused, and nothing of it stays."""
-    for n in range(6):
+    """The smallest acknowledged ranges are forgotten: their messages come again; it is said."""
+    for n in range(9):
         publish(f"{n}".encode())
-    acknowledge_some(admin, topic, consumer, {b"1", b"4"}, 6)
-    monkeypatch.setattr("pulsar_retry.replay.snapshots.store.MAX_CAPTURE", 10)
-    with pytest.raises(pr.SnapshotError, match="at most 10 are kept"):
-        Snapshot.create(subscription)
-    assert [SUBSCRIPTION] == admin.get(f"{topic.replace('://', '/')}/subscriptions")
+    acknowledge_some(admin, topic, consumer, {b"1", b"3", b"5", b"6", b"7"}, 9)
+    whole = Snapshot.create(subscription, name="whole")
+    monkeypatch.setattr("pulsar_retry.replay.snapshots.snapshot.MAX_CAPTURE", 10)
+    forgetful = Snapshot.create(subscription, name="forgetful")
+
+    assert (4, 9) == (whole.backlog, forgetful.backlog)
+    assert () == whole.warnings
+    assert "5 messages are acknowledged behind others" in forgetful.warnings[0]
+    assert 9 == forgetful.restore().backlog_after
 
 
 def test_batches(client, admin, topic, subscription, subscribe):

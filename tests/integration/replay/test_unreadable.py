@@ -11,7 +11,9 @@ from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.replay.filter import Filter
 from support.encrypting import key_files
+from support.reading import SUBSCRIPTION
 from support.replay.redriving import received
+from support.waiting import eventually
 
 
 @pytest.fixture
@@ -93,3 +95,17 @@ def test_they_do_not_stay_without_a_word(dead, encrypted, run, client) -> None:
     assert (1, True) == (code, "1 discarded" in shown)
     assert "2 stay: unreadable" in shown
     assert "some letters are encrypted or incomplete" in errors
+
+
+@pytest.mark.parametrize("to", ["latest", "earliest"])
+def test_a_seek_leaves_them_and_says_so(dead, encrypted, run, to) -> None:
+    """The dry run, too; the other letters are moved."""
+    dead.subscribe().close()
+    dead.fill_retry(2, delay=3_600)
+    encrypted(3, dead.retry)
+
+    for more, code in ((("--dry-run",), 0), (("--yes",), 0)):
+        found, shown, _ = run("seek", dead.topic, SUBSCRIPTION, "--to", to, *more)
+        assert code == found
+        assert "letters: 3 unchanged, because they are encrypted or incomplete" in shown
+    eventually(lambda: dead.admin.backlog(dead.retry, SUBSCRIPTION) == (3 if to == "latest" else 5))

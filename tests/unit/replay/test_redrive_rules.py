@@ -57,6 +57,12 @@ def test_a_letter_that_does_not_say_when_it_failed() -> None:
     assert not Filter(since=WHEN).matches({}, None, WHEN - timedelta(seconds=1))
 
 
+def test_a_time_that_cannot_be() -> None:
+    """No letter is dead since a time and before an earlier one."""
+    with pytest.raises(pr.ConfigError, match="until: expected a time after since"):
+        Filter(since=WHEN, until=WHEN)
+
+
 def test_a_time_needs_a_zone() -> None:
     """Or it would mean another one elsewhere."""
     with pytest.raises(pr.ConfigError, match="since="):

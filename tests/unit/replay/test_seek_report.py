@@ -1,8 +1,10 @@
 """What a seek says of itself, in numbers."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +12,8 @@ from pulsar_retry.admin import Position
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
 from pulsar_retry.replay.seeking.report import Goal, LetterCounts, SeekReport
 from pulsar_retry.replay.seeking.survey import Surveyed
+from pulsar_retry.replay.seeking.target import SeekTarget
+from pulsar_retry.replay.seeking.warnings import beyond_retention
 
 LOG = Log(((3, 6), (5, 6)), EntryPlace(5, 5))
 ALL = list(LOG.places(EntryPlace(3, -1)))
@@ -98,3 +102,22 @@ def test_json():
     assert (6, 0, 24) == (facts["replayed"], facts["purged"], facts["backlog_after"])
     assert "2026-01-01T00:00:00+00:00" == facts["partitions"][0]["reaches"]
     assert 2 == facts["letters"]["reset"]
+
+
+@pytest.mark.parametrize(("ledgers", "late", "warned"), [(1, 3, 0), (1, 20, 1), (2, 0, 1)])
+def test_a_topic_that_has_lost_nothing_is_whole(ledgers, late, warned):
+    """Its only ledger is its first one, which a busy broker makes some seconds after the topic."""
+    born = datetime(2026, 3, 1, tzinfo=UTC)
+    made = (born + timedelta(seconds=late)).isoformat()
+    stats = {"ledgers": [{}] * ledgers, "lastLedgerCreatedTimestamp": made}
+    topics = SimpleNamespace(
+        stats=lambda *_, **__: {"topicCreationTimeStamp": born.timestamp() * 1000},
+        internal_stats=lambda _: stats,
+        retention=lambda _: None,
+    )
+    goal = Goal(Surveyed("t", LOG, AckState(EntryPlace(3, -1)), EntryPlace(3, 0)), None)
+    now, target = born + timedelta(hours=2), SeekTarget(time=born + timedelta(hours=1))
+
+    found = beyond_retention(SimpleNamespace(topics=topics), [goal], target, now)
+
+    assert warned == len(found)

@@ -1,5 +1,6 @@
 """Snapshots as values: how long they live, and how they are written down."""
 
+import random
 from datetime import UTC, datetime, timedelta
 
 import attrs
@@ -14,7 +15,6 @@ from pulsar_retry.replay.snapshots.value import (
     LIFETIME,
     Capture,
     Manifest,
-    checked_labels,
     checked_name,
     expiry,
     made_up_name,
@@ -31,7 +31,6 @@ MANIFEST = Manifest(
     expires=NOW + LIFETIME,
     mains=(0, 1),
     retries=(-1,),
-    labels={"ä": "=;"},
     backlog=7,
     state="ready",
 )
@@ -115,11 +114,21 @@ def test_names():
             checked_name(name)
 
 
-@pytest.mark.parametrize(
-    "labels", [None, {"": "x"}, {"a": 1}, {"a": "x" * 64}, {str(n): "" for n in range(65)}]
-)
-def test_labels(labels):
-    """Labels are short texts, at most 64."""
-    assert {"team": "red", "empty": ""} == checked_labels({"team": "red", "empty": ""})
-    with pytest.raises(ConfigError, match="labels="):
-        checked_labels(labels)
+def test_what_does_not_fit_is_forgotten():
+    """The smallest ranges first, no more than necessary; their messages count as backlog again."""
+    chance = random.Random(7)  # noqa: S311 - so that they are not compressed to nothing
+    ranges = [Range(1, 99 * n, 99 * n + chance.randrange(97)) for n in range(1, 100)]
+    capture = Capture(AckState.of(EntryPlace(1, 0), ranges), EntryPlace(1, 9999), backlog=5)
+    whole = len(capture.encode())
+
+    assert (capture, 0) == capture.fitting(whole)
+    found, lost = capture.fitting(whole - 100)
+
+    assert whole - 120 < len(found.encode()) <= whole - 100
+    assert 0 < lost == found.backlog - 5
+    kept = set(found.acks.ranges)
+    gone = [each for each in ranges if each not in kept]
+    assert lost == sum(each.last - each.first + 1 for each in gone)
+    assert max(each.last - each.first for each in gone) <= min(e.last - e.first for e in kept)
+    nothing, lost = capture.fitting(1)
+    assert ((), sum(each.last - each.first + 1 for each in ranges)) == (nothing.acks.ranges, lost)
