@@ -12,8 +12,8 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.asyncio.bridge import Bridge, failure, of_result
-from pulsar_retry.consumer.batching import Batch
 from pulsar_retry.consumer.receiving import Receiving
+from pulsar_retry.consumer.stream import Batch
 
 #: Seconds to wait until the thread that waits for messages does not wait any more.
 _PATIENCE = 0.5

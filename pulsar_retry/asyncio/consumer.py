@@ -14,7 +14,6 @@ import pulsar.asyncio
 from pulsar_retry.asyncio.arrivals import Arrivals
 from pulsar_retry.asyncio.bridge import Bridge, Pool, failure, taking, translating_errors
 from pulsar_retry.consumer import consumer as threaded
-from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.policy.checks import Duration
@@ -97,9 +96,9 @@ class Consumer(pulsar.asyncio.Consumer):
         timeout = seconds_of(timeout_millis)
         loop = self._bridge.loop
         deadline = None if timeout is None else loop.time() + timeout
-        while receiving.is_surplus(raw := await self.arrivals.receive(timeout)):
+        while (message := receiving.admitted(await self.arrivals.receive(timeout))) is None:
             timeout = None if deadline is None else max(0.0, deadline - loop.time())
-        return receiving.wrap(raw)
+        return message
 
     async def batch_receive(self) -> list[pulsar.Message]:
         """Return messages as the batch receive policy says, without the dead-lettered ones.
@@ -112,7 +111,7 @@ class Consumer(pulsar.asyncio.Consumer):
         self._bridge.check()
         receiving = self._receiving
         batch = await self.arrivals.receive_batch(receiving.batch_limits)
-        return [receiving.wrap(raw) for raw in batch if not receiving.is_surplus(raw)]
+        return receiving.all_admitted(batch)
 
     def __aiter__(self) -> Self:
         return self
@@ -174,7 +173,6 @@ class Consumer(pulsar.asyncio.Consumer):
         except BaseException:
             self._room.release()
             raise
-        handed_on(message, future)
         return self._bridge.follow(future, self._room.release)
 
     async def reconsume_later_async(

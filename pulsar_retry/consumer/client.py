@@ -19,15 +19,13 @@ import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.arguments import SubscribeArguments
-from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.consumer.handle import Handle
-from pulsar_retry.consumer.handoff.making import NewMessage
+from pulsar_retry.consumer.handle import ClientParts, Handle
+from pulsar_retry.consumer.handoff.sending import NewMessage
 from pulsar_retry.consumer.old_names import with_old_names
-from pulsar_retry.consumer.parts import ClientParts
 from pulsar_retry.consumer.source import CLIENT_DELAY_MS
+from pulsar_retry.consumer.stream import batch_limits
 from pulsar_retry.errors import ForkedError, about
-from pulsar_retry.letters.sources import checked_sources, without_letters
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.observe.watch import Instrument
 from pulsar_retry.policy.backoff import DEFAULT_DELAY_LEVELS, Backoff, Levels
@@ -296,27 +294,25 @@ class Client(pulsar.Client):
         arguments = SubscribeArguments.of(locals())
         checked_hooks(hooks)
         plan = arguments.plan()
-        checked_sources(plan)
+        plan.check_sources()
         if crypto_failure_action == pulsar.ConsumerCryptoFailureAction.CONSUME:
             _log.warning(_CRASHES, subscription_name)
         of_both = arguments.passed("both")
         of_both["negative_ack_redelivery_delay_ms"] = CLIENT_DELAY_MS  # `Source` has the delays
         limits = batch_limits(batch_receive_policy)
         plan = with_old_names(plan, self)
-        checked_sources(plan)  # the look-up may have changed the names
+        plan.check_sources()  # the look-up may have changed the names
         handle = Handle(
             self, arguments.schema, plan, hooks, batch_limits=limits, polls=receiver_queue_size != 0
         )
-        of_topic, of_retry_topic = None, None
+        listener = None
         if message_listener is not None:
             consumer: Consumer  # exists when the first message is delivered
 
             def deliver(message: pulsar.Message) -> None:
                 message_listener(consumer, message)
 
-            of_topic, of_retry_topic = (
-                handle.listener(deliver, letters=letters) for letters in (False, True)
-            )
+            listener = handle.listener(deliver)
 
         def subscribe() -> tuple[Any, Any]:
             with contextlib.ExitStack() as on_failure:
@@ -329,15 +325,15 @@ class Client(pulsar.Client):
                         plan.topics.retry,
                         subscription_name,
                         consumer_type=pulsar.ConsumerType.Shared,
-                        message_listener=of_retry_topic,
+                        message_listener=listener,
                         initial_position=pulsar.InitialPosition.Earliest,
                         **of_both,
                     )
                     on_failure.callback(retry.close)
                 main = self._subscribe_raw(
-                    without_letters(plan),
+                    plan.sources(),
                     subscription_name,
-                    message_listener=of_topic,
+                    message_listener=listener,
                     **arguments.passed("topic"),
                     **of_both,
                 )

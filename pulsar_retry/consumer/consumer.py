@@ -14,8 +14,7 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer.handle import Handle
-from pulsar_retry.consumer.handoff.lists import settle_each
-from pulsar_retry.consumer.handoff.making import handed_on, is_settled
+from pulsar_retry.consumer.outbox import is_settled, settle_each
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import MAX_DELAY, Duration, seconds
 from pulsar_retry.runtime import fork
@@ -94,11 +93,11 @@ class Consumer(pulsar.Consumer):
             message.is_letter = False
             if receiving.now() >= stream.turn_ends:
                 stream.fast_receive = None
-        in_hand.received = count = in_hand.received + 1
-        if count >= in_hand.looks_at:
-            in_hand.look((raw,))
         message._message = raw  # noqa: SLF001 - as `message_of` does it
         message._schema = self._schema  # noqa: SLF001
+        in_hand.received = count = in_hand.received + 1
+        if count >= in_hand.looks_at:
+            in_hand.look((message,))
         return message
 
     def batch_receive(self) -> list[pulsar.Message]:
@@ -204,8 +203,8 @@ class Consumer(pulsar.Consumer):
     @property
     def dropped_duplicates(self) -> int:
         """The number of duplicate letters that were acknowledged and not delivered."""
-        letters = self._in_hand.letters
-        return 0 if letters is None else letters.window.dropped
+        retry = self._in_hand.retry
+        return 0 if retry is None else retry.window.dropped
 
     @property
     def pending_nacks(self) -> int:
@@ -286,9 +285,7 @@ class Consumer(pulsar.Consumer):
             They must not block or call this method.
         """
         letter = self._outbox.retry_letter(message, delay, level, properties)
-        future = self._outbox.hand_on(message, letter)
-        handed_on(message, future)
-        return future
+        return self._outbox.hand_on(message, letter)
 
     def reconsume_later_cumulative(
         self,
@@ -347,9 +344,7 @@ class Consumer(pulsar.Consumer):
     ) -> Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
         letter = self._outbox.dead_letter(message, reason, error, properties)
-        future = self._outbox.hand_on(message, letter)
-        handed_on(message, future)
-        return future
+        return self._outbox.hand_on(message, letter)
 
     # -- the rest of pulsar.Consumer, for two topics --------------------------------------------
 
@@ -381,7 +376,9 @@ class Consumer(pulsar.Consumer):
 
     def is_connected(self) -> bool:
         """Tell whether the consumer is connected to the brokers of both topics."""
-        return all(source.raw.is_connected() for source in self._in_hand.sources)
+        retry = self._in_hand.retry
+        is_connected: bool = self._consumer.is_connected()
+        return is_connected and (retry is None or retry.raw.is_connected())
 
     def unsubscribe(self) -> None:
         """Remove the subscription from all its topics, after the letters in flight are done.
@@ -390,7 +387,7 @@ class Consumer(pulsar.Consumer):
             pulsar.PulsarException: the broker refused, for example because the subscription has
                 other consumers. The consumer can still be used.
         """
-        self._outbox.drain()
+        self._outbox.hand_off.drain()
         for source in self._in_hand.sources:  # the topic first: the broker may refuse it
             source.raw.unsubscribe()
         self.handle.close([])

@@ -7,23 +7,51 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import _pulsar
+import attrs
 import pulsar
 
+from pulsar_retry.consumer.handoff.handoff import HandOff
+from pulsar_retry.consumer.handoff.sending import NewMessage
 from pulsar_retry.consumer.handoff.writer_schemas import letters_schema
 from pulsar_retry.consumer.in_hand import InHand
-from pulsar_retry.consumer.lost_chunks import LostChunks
 from pulsar_retry.consumer.outbox import Outbox
-from pulsar_retry.consumer.parts import ClientParts
 from pulsar_retry.consumer.receiving import Receiving
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.facts import Facts, facts_of
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.counting import COUNTERS
 from pulsar_retry.observe.hooks import Hooks, watch_of
+from pulsar_retry.observe.watch import Instrument
 from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.clock import Clock, Timer
 from pulsar_retry.runtime.exiting import waited_for
 from pulsar_retry.runtime.upstream import comes_again, message_of, raw_of
 from pulsar_retry.runtime.worker import side_by_side
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class ClientParts:
+    """What a client has beside pulsar-client's own, for its consumers and the rooms above.
+
+    Attributes:
+        clock: The clock, which tests can replace.
+        timer: Makes delayed calls: one for each client, and so one thread for each client.
+        operation_timeout: Seconds that pulsar-client waits for the answer to an operation.
+        new_message: Makes the builder of a raw message that the raw client can send.
+        letter_client: Publishes the letters. It is a separate client, so that the other one keeps
+            its connection when a broker refuses a letter. It connects at the first letter. None:
+            the broker is in memory.
+        instrument: Returns an instrument for each consumer, by its subscription; None: there are no
+            others than usual.
+    """
+
+    clock: Clock
+    timer: Timer
+    operation_timeout: float
+    new_message: NewMessage
+    letter_client: pulsar.Client | None
+    instrument: Callable[[str], Instrument] | None
 
 
 class Handle:
@@ -61,25 +89,33 @@ class Handle:
         if parts.instrument is not None:
             watch.add(parts.instrument(plan.subscription))
         self.in_hand = in_hand = InHand(plan, timer, clock, watch)
-        self.outbox = outbox = Outbox(
+        policy = plan.policy
+        hand_off = HandOff(
             client,
             schema,
-            plan,
+            max_pending=plan.max_pending_letters,
+            send_timeout=plan.letter_send_timeout,
+            dead_letter_subscription=None if policy is None else policy.initial_subscription_name,
+            come_back=in_hand.hand_off_failed,
             timer=timer,
-            clock=clock,
             watch=watch,
-            in_hand=in_hand,
+            clock=clock,
+            new_message=parts.new_message,
+            encryption=plan.letter_encryption,
+            # The messages of the broker in memory are not pulsar-client's.
+            natively=policy is not None and parts.new_message is _pulsar.MessageBuilder,
         )
+        self.outbox = outbox = Outbox(plan, hand_off, in_hand, clock=clock, watch=watch)
         self.receiving = Receiving(
             in_hand,
             outbox,
             plan=plan,
             schema=self.schema,
+            timer=timer,
             clock=clock,
             batch_limits=batch_limits,
             polls=polls,
         )
-        self._lost_chunks = LostChunks(in_hand, outbox, timer)
         self.closing = threading.RLock()
         self.closed_by = 0
         self._opened = clock.event()
@@ -105,14 +141,14 @@ class Handle:
         self.in_hand.open(main, retry)
         self.receiving.open()
 
-    def listener(self, deliver: Callable[[Any], Any], *, letters: bool = False) -> Any:
-        """Wrap *deliver* in the form that pulsar-client calls for the topic or the retry topic."""
+    def listener(self, deliver: Callable[[Any], Any]) -> Any:
+        """Wrap *deliver* in the form that pulsar-client calls for either topic."""
         self.in_hand.listens = True
 
         def came(_bare: Any, message: Any) -> None:
             self._opened.wait()  # the first message can arrive before `subscribe` has returned
             if self.in_hand.main.raw is not None:  # otherwise opening failed; it is redelivered
-                self.receiving.deliver(message, deliver, letter=letters)
+                self.receiving.deliver(message, deliver)
 
         return waited_for(came)
 
@@ -128,8 +164,6 @@ class Handle:
             source.clear()
             with contextlib.suppress(pulsar.PulsarException):  # a broker that is away forgets it
                 source.raw.close()
-        if self.in_hand.letters is not None:
-            self.in_hand.letters.all_come_again()
         self.in_hand.all_redelivered()
         self.receiving.drop()
 
@@ -152,16 +186,17 @@ class Handle:
     def close(self, raws: list[Callable[[], None]]) -> None:
         """Wait for letters in flight, then close what they needed, and call *raws*."""
         until = self.timer.now() + self._parts.operation_timeout
-        self._lost_chunks.close()
+        self.timer.discard(self.receiving)
         self.in_hand.close()
         self.watch.counters.detach(self.in_hand)
-        closing = self.outbox.close(until) + raws
+        closing = self.outbox.hand_off.close(until) + raws
         side_by_side(closing, threads=self._parts.letter_client is not None, until=until)
 
     def give_up(self) -> None:
         """Fail the letters in flight, because pulsar-client was shut down."""
         self.watch.counters.detach(self.in_hand)
-        self.outbox.give_up()
+        self.outbox.closed = True
+        self.outbox.hand_off.give_up()
         self.receiving.close()
 
     # -- messages -------------------------------------------------------------------------------
@@ -172,8 +207,9 @@ class Handle:
 
     def whole(self, raw: Any) -> pulsar.Message:
         """Return the message for a raw one of `Receiving.flowing`, as `Consumer.receive` does."""
-        self.in_hand.took((raw,))
-        return message_of(raw, self.schema, letter=False)
+        message = message_of(raw, self.schema, letter=False)
+        self.in_hand.took((message,))
+        return message
 
     def cumulatively(self, message: Any) -> Callable[[], None]:
         """Return a function that acknowledges up to *message*, to call after its publication.
@@ -190,21 +226,22 @@ class Handle:
     @property
     def is_busy(self) -> bool:
         """Whether letters are in flight or wait, or nacked messages wait for their delay."""
-        return self.outbox.in_flight > 0 or self.in_hand.pending_nacks > 0
+        return self.outbox.hand_off.in_flight > 0 or self.in_hand.pending_nacks > 0
 
     # -- what is redelivered without being retried ------------------------------------------------
 
     def not_handed_on(self, raw: Any) -> None:
         """Have a message redelivered whose hand-off did not begin."""
         if not self.outbox.closed:  # otherwise the broker redelivers it anyway
-            self.in_hand.come_back(raw, letter=self.in_hand.is_letter(raw))
+            self.in_hand.come_back(raw)
 
     def cut(self) -> frozenset[bool]:
         """Return which raw consumers have no connection: True stands for the retry topic's."""
-        sources = self.in_hand.sources
-        return frozenset(
-            bool(place) for place, each in enumerate(sources) if not each.raw.is_connected()
-        )
+        lost = set()
+        for source in self.in_hand.sources:
+            if not source.raw.is_connected():
+                lost.add(source is self.in_hand.retry)
+        return frozenset(lost)
 
     def let_go(self, message: Any, cut: frozenset[bool]) -> None:
         """Have *message* redelivered; for *cut*, see `cut`.
@@ -220,6 +257,5 @@ class Handle:
 
     def ask_back(self, message: Any, delay: float = 0.0) -> None:
         """Have *message* redelivered after *delay* seconds, which does not count as a retry."""
-        raw, in_hand = raw_of(message), self.in_hand
-        in_hand.returns.given_back(raw)
-        in_hand.redeliver(raw, delay, letter=in_hand.is_letter(message))
+        self.in_hand.returns.given_back(raw_of(message))
+        self.in_hand.redeliver(message, delay)

@@ -10,7 +10,6 @@ from typing import Any
 
 import _pulsar
 
-from pulsar_retry.consumer.duplicates import Copies
 from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.consumer.returns import Returns
 from pulsar_retry.consumer.source import ACKS_SENT, Source, chunk_ids, chunks_of
@@ -19,7 +18,7 @@ from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.observe.counting import topic_label
 from pulsar_retry.observe.watch import ACKNOWLEDGED, SUPERSEDED, Watch
 from pulsar_retry.runtime.clock import Clock, Timer
-from pulsar_retry.runtime.upstream import Message, id_of, is_whole_batch, position_of, raw_of
+from pulsar_retry.runtime.upstream import Message, id_of, is_whole_batch, raw_of
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import reconsume_times
 
@@ -38,36 +37,33 @@ class InHand:
 
     Attributes:
         main: The source of the topic.
-        retry: The source of the retry topic; None without one.
-        letters: The letters that came from the retry topic; None without one.
+        retry: The source of the retry topic, which knows its letters; None without one.
         sources: The one or two sources.
-        returns: Which redeliveries are retries.
+        returns: What is known of messages that can come again.
+        has_copies: Whether there can be copies of settled messages.
         received: How many messages were received. Threads add to it without a lock, as they do to
             *settled*.
         settled: How many messages were settled.
         looks_at: The count of received messages at which `look` is due.
-        found_nothing: Whether the application has asked for a message, and there was none.
         listens: Whether a listener gets the messages as soon as they come.
         chunks_came: Called with the first chunked message.
     """
 
     def __init__(self, plan: Plan, timer: Timer, clock: Clock, watch: Watch) -> None:
-        self.returns = Returns()
-        self.main = Source(timer, self.returns.not_retried, redelivers_all=not plan.shared)
-        self.retry: Source | None = None
-        self.letters: ReceivedLetters | None = None
+        self.returns = Returns(timer.now)
+        not_retried = self.returns.not_retried
+        self.main = Source(timer, not_retried, redelivers_all=not plan.shared)
+        self.retry: ReceivedLetters | None = None
         self.sources: tuple[Source, ...] = (self.main,)
         if plan.topics is not None:
-            self.retry = Source(timer, self.returns.not_retried)
-            self.letters = ReceivedLetters(plan, clock)
+            self.retry = ReceivedLetters(plan, timer, clock, not_retried)
             self.sources = (self.main, self.retry)
-        #: What can have copies: not where the broker does not count redeliveries.
-        has_copies = plan.ack_timeout and plan.shared and plan.policy is not None
-        self._copies = Copies(timer.now) if has_copies else None
+        # Not where the broker does not count redeliveries.
+        self.has_copies = bool(plan.ack_timeout and plan.shared and plan.policy is not None)
         self.received = 0
         self.settled = 0
         self.looks_at = 0
-        self.found_nothing = self.listens = False
+        self.listens = False
         self.chunks_came: Callable[[], None] = lambda: None
         self._plan = plan
         self._watch = watch
@@ -82,20 +78,20 @@ class InHand:
         for source, raw in zip(self.sources, (main, retry), strict=False):
             source.raw = raw
 
+    def source_of(self, message: Any) -> Source:
+        """Return where *message*, or the message of an id, came from.
+
+        Raises:
+            ConfigError: that cannot be told of the id.
+        """
+        retry = self.retry
+        return self.main if retry is None or not retry.includes(message) else retry
+
     def is_letter(self, message: Any) -> bool:
         """Tell whether *message*, or the message of an id, came from the retry topic."""
-        return self.letters is not None and self.letters.includes(message)
-
-    def source(self, *, letter: bool) -> Source:
-        """Return the source of the retry topic or of the topic."""
-        return self.retry if letter and self.retry is not None else self.main
+        return self.source_of(message) is not self.main
 
     # -- receiving ------------------------------------------------------------------------------
-
-    def letter_came(self, raw: Any) -> None:
-        """Record a raw letter, before it is delivered."""
-        if self.letters is not None:
-            self.letters.came(raw)
 
     def took(self, messages: Sequence[Any]) -> None:
         """Count messages that are delivered to the application; they may be raw or not."""
@@ -109,37 +105,36 @@ class InHand:
         if self.received >= self._samples_at:
             self._look_for_chunked(messages)
         self.looks_at = self._samples_at
-        if self._plan.ack_timeout or any(each.pending for each in self.sources):
+        is_pending = self.main.pending or (self.retry is not None and self.retry.pending)
+        if is_pending or self._plan.ack_timeout:
             self.looks_at = 0
             for each in messages:
                 self._came(each)
 
     def _came(self, message: Any) -> None:
         """Cancel the nack of a message that comes early, and begin its time-out."""
-        raw, time_out = raw_of(message), self._plan.ack_timeout
-        letter, message_id = self.is_letter(message), raw.message_id()
-        source = self.source(letter=letter)
+        raw, time_out, source = raw_of(message), self._plan.ack_timeout, self.source_of(message)
+        message_id = raw.message_id()
         source.came(message_id)
         if time_out:
             with contextlib.suppress(RuntimeError):  # no thread can be started: the next one tries
-                chunks = self._chunks(raw, message_id, source, letter=letter)
-                source.time_out(message_id, time_out, chunks)
+                source.time_out(message_id, time_out, self._chunks(raw, message_id, source))
 
     def _look_for_chunked(self, messages: Sequence[Any]) -> None:
         """Look at each message, or at high rates at some of them."""
         for each in messages[:: self._step]:
-            message_id, letter = id_of(each), self.is_letter(each)
-            if self.source(letter=letter).saw(message_id):
+            message_id, source = id_of(each), self.source_of(each)
+            if source.saw(message_id):
                 self._has_chunks()
-            if self.letters is not None and not letter:
-                self.letters.saw_other(message_id.ledger_id())
+            if self.retry is not None and source is self.main:
+                self.retry.saw_other(message_id.ledger_id())
         now, interval = self._now(), _LOOK_INTERVAL * len(messages)
         if self._has_chunked or now - self._looked > 10 * interval:
             self._step = 1
         elif now - self._looked < interval:
             self._step = min(2 * self._step, _MOST_UNSEEN)
-            if self.letters is not None:
-                self.letters.knows_all = False
+            if self.retry is not None:
+                self.retry.knows_all = False
         self._looked = now
         self._samples_at = self.received + self._step
 
@@ -149,62 +144,49 @@ class InHand:
                 self.chunks_came()
                 self._has_chunked = True
 
-    def ran_dry(self) -> None:
-        """Record that the application has asked for a message, and there was none."""
-        self.found_nothing = True
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the application gets each message at once."""
-        return self.found_nothing or self.listens
-
     def is_copy(self, raw: Any) -> bool:
         """Tell whether a received message is a copy of a settled one; then it is done with."""
-        if self._copies is None:
-            return False
-        found = self._copies.find(position_of(raw.message_id()), raw.redelivery_count())
+        found = self.returns.is_copy(raw)
         if found:  # perhaps the acknowledgement was lost
-            self.source(letter=self.is_letter(raw)).raw.acknowledge(raw)
+            self.source_of(raw).raw.acknowledge(raw)
         self.received += found is not None
         return found is not None
 
     # -- acknowledgements -----------------------------------------------------------------------
 
-    def acknowledge(self, message: Any) -> None:
-        """Acknowledge a message or an id."""
+    def acknowledge(self, message: Any, outcome: str = ACKNOWLEDGED) -> None:
+        """Acknowledge a message or an id, and count it as *outcome*."""
         _check_id(message)
-        self._acknowledge(message, letter=self.is_letter(message))
-        self._watch.settled(ACKNOWLEDGED)
+        self._acknowledge(message, self.source_of(message), outcome)
         if isinstance(message, Message):
             message.settled = True
 
-    def settle_as(self, message: Any, outcome: str) -> None:
-        """Acknowledge a message that was not handled successfully, and count it as *outcome*."""
-        self._acknowledge(message, letter=self.is_letter(message), handled=outcome != SUPERSEDED)
+    def _acknowledge(self, message: Any, source: Source, outcome: str) -> None:
+        raw, message_id = raw_of(message), id_of(message)
+        if raw is message_id:
+            self._name_partition(message_id, source)
+        source.acknowledge(raw, message_id, handled=outcome != SUPERSEDED)
+        self._is_done(source, message_id, is_acknowledged=True)
         self._watch.settled(outcome)
 
-    def _acknowledge(self, message: Any, *, letter: bool, handled: bool = True) -> None:
-        source = self.source(letter=letter)
-        if letter and self.letters is not None:
-            source.raw.acknowledge(self.letters.located(message))
-            self.letters.acknowledged(message, handled=handled)
-        else:
-            source.raw.acknowledge(raw_of(message))
+    def _is_done(self, source: Source, message_id: Any, *, is_acknowledged: bool) -> None:
+        """Count a settled message, and cancel its nack; without one, a copy may be under way."""
         self.settled += 1
-        if self._was_requested(message, source) and self._copies is not None:
-            self._copies.settled(position_of(id_of(message)), is_acknowledged=True)
+        cancelled = source.cancel(message_id) if source.pending else 0
+        if self.has_copies and not cancelled:
+            self.returns.settled(message_id, is_acknowledged=is_acknowledged)
 
     def up_to(self, message: Any) -> Callable[[], None]:
         """Return a function that acknowledges everything up to *message*, as of now."""
         _check_id(message)
-        if self.letters is None or self._plan.shared or not self.letters.includes(message):
+        retry = self.retry
+        if retry is None or self._plan.shared or not retry.includes(message):
             return partial(self._acknowledge_up_to, message)
-        earlier = self.letters.up_to(message)
+        earlier = retry.up_to(message)
 
         def acknowledge() -> None:
             for message_id in earlier:
-                self._acknowledge(message_id, letter=True)
-                self._watch.settled(ACKNOWLEDGED)
+                self._acknowledge(message_id, retry, ACKNOWLEDGED)
 
         return acknowledge
 
@@ -216,40 +198,26 @@ class InHand:
             self.main.cancel_up_to(id_of(message), one_topic=is_one)
         self._watch.settled(ACKNOWLEDGED)
 
-    def _was_requested(self, message: Any, source: Source) -> bool:
-        """Cancel the nack of a settled message; tell whether a copy is under way nevertheless."""
-        cancelled = source.cancel(id_of(message)) if source.pending else 0
-        return self._copies is not None and not cancelled
-
     # -- hand-offs ------------------------------------------------------------------------------
 
-    def leaves(self, message: Any) -> tuple[Any, bool, Callable[[], None] | None]:
+    def leaves(self, message: Any) -> tuple[Any, Callable[[], None] | None]:
         """Count a message that is handed on.
 
         Returns:
-            Its raw consumer; whether it is a letter; and what to call when the hand-off has
-            succeeded.
+            Its raw consumer, and what to call when the hand-off has succeeded.
         """
-        letter = self.is_letter(message)
-        source = self.source(letter=letter)
-        was_requested = self._was_requested(message, source)
-        self.settled += 1  # undone if the hand-off fails
-        if was_requested and self._copies is not None:
-            self._copies.settled(position_of(id_of(message)), is_acknowledged=False)
-        if not letter or self.letters is None:
-            return source.raw, False, None
-        place = position_of(id_of(message))
-        self.letters.leaves(place)
-        return source.raw, True, partial(self.letters.window.settled, place)
+        source, message_id = self.source_of(message), id_of(message)
+        self._is_done(source, message_id, is_acknowledged=False)  # undone if the hand-off fails
+        return source.raw, source.leaves(message_id)
 
-    def hand_off_failed(self, raw: Any, was_letter: bool) -> None:
+    def hand_off_failed(self, raw: Any) -> None:
         """Have a message redelivered whose letter has failed."""
         self.settled -= 1
-        self.come_back(raw, letter=was_letter)
+        self.come_back(raw)
 
-    def come_back(self, raw: Any, *, letter: bool) -> None:
+    def come_back(self, raw: Any) -> None:
         """Have a message redelivered that could not be handed on: later each time."""
-        source, message_id, chunks = self._wanted_again(raw, letter=letter)
+        source, message_id, chunks = self._wanted_again(raw)
         source.come_back(message_id, self.returns.failed(raw), chunks)
         self.looks_at = 0
 
@@ -257,10 +225,8 @@ class InHand:
         """Drop what was known of messages of the topic: its subscription was moved."""
         self.main.clear()
         self.returns.moved()
-        if self._copies is not None:
-            self._copies.clear()
-        if self.letters is not None:
-            self.letters.window.clear()
+        if self.retry is not None:
+            self.retry.window.clear()
 
     # -- redeliveries ---------------------------------------------------------------------------
 
@@ -276,12 +242,12 @@ class InHand:
         """
         if not isinstance(raw, _pulsar.Message | _pulsar.MessageId):
             raise TypeError(f"expected a message or a message id, not {message!r}")
-        letter = self.is_letter(message)
+        is_letter = self.is_letter(message)
         if wait is None:
-            wait = self._plan.nack_backoff.delay(self._deliveries(raw, letter=letter))
-        self.redeliver(raw, wait, letter=letter)
+            wait = self._plan.nack_backoff.delay(self._deliveries(raw, letter=is_letter))
+        self.redeliver(message, wait)
         # The broker counts nothing there. Several nacks of one delivery are one retry.
-        if not self._plan.shared and not letter and not getattr(message, "is_nacked", False):
+        if not self._plan.shared and not is_letter and not getattr(message, "is_nacked", False):
             self.returns.nacked(id_of(raw))
             if isinstance(message, Message):
                 message.is_nacked = True
@@ -297,24 +263,24 @@ class InHand:
                 retries = reconsume_times(raw.properties())
         return self.returns.attempts_before(raw) + retries + 1
 
-    def redeliver(self, raw: Any, delay: float, *, letter: bool) -> None:
-        """Have a raw message, or that of an id, redelivered after *delay* seconds."""
-        source, message_id, chunks = self._wanted_again(raw, letter=letter)
+    def redeliver(self, message: Any, delay: float) -> None:
+        """Have a message, raw or not, or that of an id, redelivered after *delay* seconds."""
+        source, message_id, chunks = self._wanted_again(message)
         source.add(message_id, delay, chunks)
         self.looks_at = 0  # each message can be a nacked one now
 
-    def _wanted_again(self, raw: Any, *, letter: bool) -> tuple[Source, Any, Sequence[Any]]:
+    def _wanted_again(self, message: Any) -> tuple[Source, Any, Sequence[Any]]:
         """Record that a message is redelivered, and needed then.
 
         Returns:
             Its source, its raw id, and the ids of its chunks if a nack needs them.
         """
-        source, message_id = self.source(letter=letter), id_of(raw)
+        source, raw, message_id = self.source_of(message), raw_of(message), id_of(message)
         if raw is message_id:
-            self._name_partition(message_id, letter=letter)
-        if self._copies is not None:
-            self._copies.comes_again(position_of(message_id))
-        return source, message_id, self._chunks(raw, message_id, source, letter=letter)
+            self._name_partition(message_id, source)
+        if self.has_copies:
+            self.returns.comes_again(message_id)
+        return source, message_id, self._chunks(raw, message_id, source)
 
     def await_acknowledgements(self) -> None:
         """Wait until pulsar-client has sent all acknowledgements so far."""
@@ -329,8 +295,6 @@ class InHand:
         those since the last one.
         """
         waits = self.settled != self._settled_before
-        if self.letters is not None:
-            self.letters.all_come_again()
         for source in self.sources:
             source.ask_for_all(waits=waits)
         self.all_redelivered()
@@ -341,7 +305,7 @@ class InHand:
         for source in self.sources:
             source.close()
 
-    def _chunks(self, raw: Any, message_id: Any, source: Source, *, letter: bool) -> Sequence[Any]:
+    def _chunks(self, raw: Any, message_id: Any, source: Source) -> Sequence[Any]:
         """Return the ids of the chunks of a raw message, or that of an id, if a nack needs them."""
         if source.redelivers_all or chunks_of(message_id) is None:
             return ()
@@ -349,19 +313,20 @@ class InHand:
         self._has_chunks()
         if raw is not message_id:
             return chunk_ids(message_id, [raw.topic_name()])
-        topics = self._topics(letter=letter)
+        topics = self._topics(source)
         if isinstance(topics, re.Pattern):
             raise ConfigError.bad(
                 "message", message_id, "a message: the id of a chunked one does not name its topic"
             )
         return chunk_ids(message_id, [_part(each, message_id) for each in topic_list(topics)])
 
-    def _topics(self, *, letter: bool) -> Any:
-        return self._plan.topics.retry if letter and self._plan.topics else self._plan.topic
+    def _topics(self, source: Source) -> Any:
+        plan = self._plan
+        return plan.topics.retry if source is self.retry and plan.topics else plan.topic
 
-    def _name_partition(self, message_id: Any, *, letter: bool) -> None:
-        """Have a raw id name its partition: pulsar-client ignores nacks of ids made from bytes."""
-        topic = self._topics(letter=letter)
+    def _name_partition(self, message_id: Any, source: Source) -> None:
+        """Have a raw id name its partition: pulsar-client ignores it otherwise, made from bytes."""
+        topic = self._topics(source)
         if isinstance(topic, str) and message_id.partition() >= 0:
             message_id.topic_name(_part(topic, message_id))
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import Any
 
-import _pulsar
-
-from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.handoff import HandOff
-from pulsar_retry.consumer.handoff.kept import KeptLetters
-from pulsar_retry.consumer.handoff.making import checked_error, text_properties, unsettled
+from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.consumer.in_hand import InHand
-from pulsar_retry.errors import ConsumerClosedError
+from pulsar_retry.errors import (
+    AlreadySettledError,
+    BatchSettleError,
+    ConfigError,
+    ConsumerClosedError,
+)
 from pulsar_retry.letters.letter import (
     DelayRequest,
     FailureDetails,
@@ -24,42 +24,32 @@ from pulsar_retry.letters.letter import (
     reconsumed,
 )
 from pulsar_retry.letters.plan import Plan
+from pulsar_retry.native.loading import native
 from pulsar_retry.observe.failures import FailureLog
 from pulsar_retry.observe.tracing import traced
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.checks import Duration
 from pulsar_retry.policy.outcomes import UNREADABLE_PROPERTIES
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.clock import Clock, Timer
+from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.future import LetterFuture
-from pulsar_retry.runtime.upstream import publish_time, raw_of
-from pulsar_retry.runtime.worker import Worker
+from pulsar_retry.runtime.upstream import publish_time, raw_of, whole_of
 from pulsar_retry.wire.envelope import read_published
 from pulsar_retry.wire.properties import Origin, message_id_text, reconsume_times
-
-_log = logging.getLogger("pulsar_retry")
 
 
 class Outbox:
     """Makes letters of received messages, and hands the messages on. Thread-safe.
 
     Attributes:
-        kept: The letters that are published again until that succeeds.
+        hand_off: Publishes the letters. Without a dead-letter policy there are none.
         closed: Whether nothing is handed on any more.
     """
 
     def __init__(
-        self,
-        client: Any,
-        schema: Any,
-        plan: Plan,
-        *,
-        timer: Timer,
-        clock: Clock,
-        watch: Watch,
-        in_hand: InHand,
+        self, plan: Plan, hand_off: HandOff, in_hand: InHand, *, clock: Clock, watch: Watch
     ) -> None:
-        """Make the outbox of one consumer. Without a dead-letter policy it refuses everything."""
+        self.hand_off = hand_off
         self.closed = False
         self._plan = plan
         self._clock = clock
@@ -67,29 +57,7 @@ class Outbox:
         self._log = FailureLog(watch.events, clock.monotonic)
         # Most callers use one of a few delays, so each is checked once.
         self._requests = lru_cache(64, typed=True)(partial(DelayRequest.of, plan))
-        self._worker = Worker("pulsar-retry-dead-letters", clock)
-        self.kept = KeptLetters(timer, self._worker, plan.max_pending_letters)
-        #: Runs a call that can block on a separate thread; returns False if that thread has ended.
-        self.submit = self._worker.submit
-        self._hand_off: HandOff | None = None
-        if plan.policy is not None:
-            self._hand_off = HandOff(
-                client,
-                schema,
-                max_pending=plan.max_pending_letters,
-                send_timeout=plan.letter_send_timeout,
-                dead_letter_subscription=plan.policy.initial_subscription_name,
-                come_back=in_hand.hand_off_failed,
-                timer=timer,
-                kept=self.kept,
-                watch=watch,
-                clock=clock,
-                new_message=client.parts.new_message,
-                encryption=plan.letter_encryption,
-                # The messages of the broker in memory are not pulsar-client's.
-                natively=client.parts.new_message is _pulsar.MessageBuilder,
-            )
-        fork.guard(self, "_hand_off")
+        fork.guard(self, "hand_off")
 
     # -- making letters ---------------------------------------------------------------------------
 
@@ -168,8 +136,11 @@ class Outbox:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        hand_off = self._open()
-        return hand_off.hand_on(self._flight(hand_off, message, letter, keeps=keeps))
+        flight = self._flight(message, letter, keeps=keeps)
+        self.hand_off.hand_on(flight)
+        if message is not flight.raw:
+            message.settled = flight.future
+        return flight.future
 
     def hand_on_elsewhere(
         self, message: Any, letter: Letter, *, keeps: bool = False
@@ -179,35 +150,24 @@ class Outbox:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        hand_off = self._open()
-        flight = self._flight(hand_off, message, letter, keeps=keeps)
-
-        def hand_on() -> None:
-            try:
-                hand_off.hand_on(flight)
-            except Exception as error:  # noqa: BLE001 - the caller gets it
-                flight.future.set_exception(error)
-
-        if not hand_off.hand_on_now(flight) and not self.submit(hand_on):
-            raise ConsumerClosedError("the consumer is closed")
+        flight = self._flight(message, letter, keeps=keeps)
+        self.hand_off.hand_on_elsewhere(flight)
+        if message is not flight.raw:
+            message.settled = flight.future
         return flight.future
 
-    def _open(self) -> HandOff:
-        if self.closed or self._hand_off is None:
+    def _flight(self, message: Any, letter: Letter, *, keeps: bool) -> Flight:
+        if self.closed:
             raise ConsumerClosedError("the consumer is closed")
-        return self._hand_off
-
-    def _flight(self, hand_off: HandOff, message: Any, letter: Letter, *, keeps: bool) -> Flight:
-        source, was_letter, when_done = self._in_hand.leaves(message)
+        source, when_done = self._in_hand.leaves(message)
         raw = raw_of(message)
         return Flight(
-            hand_off,
+            self.hand_off,
             raw,
             source,
             traced(letter, message),
             raw.length(),
             LetterFuture(self._clock.condition),
-            was_letter=was_letter,
             when_done=when_done,
             keeps=keeps,
         )
@@ -241,36 +201,72 @@ class Outbox:
 
         future.add_done_callback(done)
 
-    @property
-    def in_flight(self) -> int:
-        """How many letters are in flight, or wait to be published again."""
-        return 0 if self._hand_off is None else self._hand_off.in_flight
 
-    # -- ending -----------------------------------------------------------------------------------
+def text_properties(raw: Any) -> dict[str, str]:
+    r"""Return the properties of a raw message; bytes that are not UTF-8 are escaped, as in \xff.
 
-    def drain(self) -> None:
-        """Wait for letters in flight, at most for the time that one letter may take."""
-        if self._hand_off is not None:
-            self._hand_off.drain()
+    pulsar-client gives no property if one of them is not UTF-8. Without the extension module there
+    are none then.
+    """
+    try:
+        properties: dict[str, str] = raw.properties()
+    except UnicodeDecodeError:
+        module = native().module
+        properties = {} if module is None else module.properties(raw)
+    return properties
 
-    def close(self, until: float) -> list[Callable[[], None]]:
-        """Wait for letters in flight; return functions that close the producers, and may block.
 
-        It waits no longer than *until*, by the monotonic clock.
-        """
-        now = self._clock.monotonic
-        self.kept.close()
-        self._worker.close(until - now())
-        if self._hand_off is None:
-            return []
-        self._hand_off.stop()
-        if left := self._hand_off.drain(until - now()):
-            _log.warning("%d letters have no receipt; their originals will come back", left)
-        return self._hand_off.producers.closing()
+def checked_error(error: Any) -> BaseException | None:
+    """Return *error* if it is an exception or None.
 
-    def give_up(self) -> None:
-        """Fail the letters in flight, because pulsar-client was shut down."""
-        self.closed = True
-        self.kept.close()
-        if self._hand_off is not None:
-            self._hand_off.give_up()
+    Raises:
+        ConfigError: the value is neither.
+    """
+    if error is not None and not isinstance(error, BaseException):
+        accepted = "an exception or None; put text into reason or properties"
+        raise ConfigError.bad("error", error, accepted)
+    return error
+
+
+def unsettled(message: Any) -> Any:
+    """Return the raw *message*, if it is not settled as far as the message itself shows.
+
+    Raises:
+        AlreadySettledError: it was acknowledged or handed on; a letter would be a duplicate.
+        ConfigError: the argument is not a message.
+    """
+    raw = whole_of(message)
+    if not is_settled(message):
+        return raw
+    what = "was acknowledged" if message.settled is True else "was handed on"
+    raise AlreadySettledError(f"the message {what} already, so no letter is made from it")
+
+
+def is_settled(message: Any) -> bool:
+    """Tell whether *message* was acknowledged or handed on, as far as the message itself shows."""
+    settled = getattr(message, "settled", None)
+    if settled is None or settled is True:
+        return settled is True
+    return not (settled.done() and not settled.cancelled() and settled.exception() is not None)
+
+
+def settle_each(messages: Sequence[Any], settle: Callable[[Any], Future[None]]) -> None:
+    """Settle all *messages* at the same time and wait for them.
+
+    Raises:
+        BatchSettleError: some messages failed; the error has their errors. The others are settled.
+    """
+    begun: list[Future[None] | Exception] = []
+    for message in messages:
+        try:
+            begun.append(settle(message))
+        except Exception as error:  # noqa: BLE001 - the other messages must still be settled
+            begun.append(error)
+    ends = [each.exception() if isinstance(each, Future) else each for each in begun]
+    failures = {place: each for place, each in enumerate(ends) if isinstance(each, Exception)}
+    if failures:
+        raise BatchSettleError(
+            f"{len(failures)} of {len(ends)} messages could not be handed on",
+            list(failures.values()),
+            list(failures),
+        )

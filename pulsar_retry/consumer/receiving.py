@@ -11,18 +11,23 @@ from typing import Any
 import _pulsar
 import pulsar
 
-from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
-from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.outbox import Outbox
-from pulsar_retry.consumer.stream import Fetcher, Stream
+from pulsar_retry.consumer.stream import DEFAULT_BATCH_LIMITS, Fetcher, Stream
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.outcomes import exhausted
-from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.upstream import message_of
+from pulsar_retry.runtime.clock import Clock, Timer
+from pulsar_retry.runtime.upstream import Message, message_of
 
 #: Milliseconds for which a batch receive can wait without reading the retry topic.
 _MOST_BATCH_WAIT_MS = DEFAULT_BATCH_LIMITS[2]
+
+#: Seconds without a message after which lost chunked messages are requested. A message that arrives
+#: exactly then is delivered twice.
+QUIET = 10.0
+
+#: That time doubles with each request until a message comes, up to this one.
+LONGEST = 60.0
 
 
 class Receiving:
@@ -48,6 +53,7 @@ class Receiving:
         *,
         plan: Plan,
         schema: Any,
+        timer: Timer,
         clock: Clock,
         batch_limits: tuple[int, int, int],
         polls: bool,
@@ -59,6 +65,7 @@ class Receiving:
             outbox: Dead-letters what was delivered too often.
             plan: The settings.
             schema: The schema that decodes values.
+            timer: The timer of the client.
             clock: The clock.
             batch_limits: See the class.
             polls: Whether the consumer has a receiver queue.
@@ -67,7 +74,9 @@ class Receiving:
         self._outbox = outbox
         self._plan = plan
         self._schema = schema
-        self._clock = clock
+        self._timer, self._clock = timer, clock
+        self._received, self._pause = 0, QUIET
+        in_hand.chunks_came = self.check
         self.is_plain = plan.policy is None
         self.batch_limits, self._polls = batch_limits, polls
         self._fetchers: list[Fetcher] = []
@@ -77,15 +86,8 @@ class Receiving:
 
     def open(self) -> None:
         """Begin to receive from the sources, which are open now."""
-        in_hand = self._in_hand
-        self.stream = Stream(
-            in_hand.main.raw,
-            None if in_hand.retry is None else in_hand.retry.raw,
-            in_hand.letter_came,
-            in_hand.ran_dry,
-            clock=self._clock,
-            polls=self._polls,
-        )
+        main, *retry = (each.raw for each in self._in_hand.sources)
+        self.stream = Stream(main, *(retry or [None]), clock=self._clock, polls=self._polls)
 
     def fetcher(self, is_wanted: Callable[[], bool], ended: Callable[[], None]) -> Fetcher:
         """Return what waits for messages on another thread, until the consumer is closed."""
@@ -120,22 +122,28 @@ class Receiving:
             # pulsar-client refuses it: without a receiver queue, a receive has no time-out.
             stream.give_back([self._in_hand.main.raw.receive(timeout_millis)])
         end = math.inf if timeout_millis is None else self.now() + timeout_millis / 1000
+        message = None
         try:
-            while self.is_surplus(raw := stream.receive(max(0.0, end - self.now()))):
-                pass
+            while message is None:
+                message = self.admitted(stream.receive(max(0.0, end - self.now())))
         except KeyboardInterrupt:
             if timeout_millis is not None:
                 raise
             raise pulsar.Interrupted("Pulsar error: Interrupted") from None
-        return self.wrap(raw)
+        return message
 
-    def wrap(self, raw: Any) -> pulsar.Message:
-        """Count the raw message, and return the message that the application gets."""
-        letters = self._in_hand.letters
-        self._in_hand.took((raw,))
-        if letters is None:
-            return message_of(raw, self._schema)
-        return message_of(raw, self._schema, letter=letters.includes(raw))
+    def admitted(self, raw: Any) -> pulsar.Message | None:
+        """Return the message that the application gets for *raw*, and count it.
+
+        None: *raw* must not be handled. Then it is settled, or will be.
+        """
+        in_hand = self._in_hand
+        is_letter = None if in_hand.retry is None else in_hand.retry.includes(raw)
+        if self.is_surplus(raw, letter=is_letter):
+            return None
+        message = message_of(raw, self._schema, letter=is_letter)
+        in_hand.took((message,))
+        return message
 
     # -- batches --------------------------------------------------------------------------------
 
@@ -152,56 +160,50 @@ class Receiving:
 
     def batch(self) -> list[pulsar.Message]:
         """Return a batch of messages and letters."""
-        return self._batch(self.batch_limits)
+        return self.all_admitted(self.stream.receive_batch(self.batch_limits))
 
     def batch_after_empty(self) -> list[pulsar.Message]:
         """Return a batch of what is available, after a batch of the topic alone was empty."""
         if self._in_hand.retry is None:
-            self._in_hand.ran_dry()
+            self.stream.ran_dry = True
             return []
         count, size, _ = self.batch_limits
-        return self._batch((count, size, 1))
+        return self.all_admitted(self.stream.receive_batch((count, size, 1)))
 
-    def _batch(self, limits: tuple[int, int, int]) -> list[pulsar.Message]:
-        raws = self.stream.receive_batch(limits)
-        return [self.wrap(raw) for raw in raws if not self.is_surplus(raw)]
+    def all_admitted(self, raws: list[Any]) -> list[pulsar.Message]:
+        """Return the messages that the application gets for a batch; see `admitted`."""
+        return [message for raw in raws if (message := self.admitted(raw)) is not None]
 
     # -- listeners ------------------------------------------------------------------------------
 
-    def deliver(self, message: Any, call: Callable[[Any], Any], *, letter: bool) -> None:
+    def deliver(self, message: Any, call: Callable[[Any], Any]) -> None:
         """Give a *message* of pulsar-client's listener to *call*, unless it is surplus."""
-        raw = message._message  # noqa: SLF001
-        if letter:
-            self._in_hand.letter_came(raw)
-        if not self.is_surplus(raw):
-            self._in_hand.took((raw,))
-            has_letters = self._in_hand.letters is not None
-            call(message_of(raw, self._schema, letter=letter if has_letters else None))
+        if (admitted := self.admitted(message._message)) is not None:  # noqa: SLF001
+            call(admitted)
 
     # -- messages that the application need not handle --------------------------------------------
 
-    def is_surplus(self, raw: Any) -> bool:
+    def is_surplus(self, raw: Any, *, letter: bool | None = False) -> bool:
         """Tell whether *raw* must not be handled; then it is settled, or will be."""
         if self.is_plain:
             return False
-        return self._in_hand.is_copy(raw) or self._is_needless(raw) or self._is_used_up(raw)
-
-    def _is_needless(self, raw: Any) -> bool:
-        """Tell whether *raw* is a letter that is not needed here; then it is settled."""
-        letters = self._in_hand.letters
-        if letters is None or (outcome := letters.needless(raw)) is None:
-            return False
-        self._in_hand.took((raw,))
-        # If the consumer is closed, the letter will be redelivered.
-        with contextlib.suppress(pulsar.PulsarException):
-            self._in_hand.settle_as(raw, outcome)
-        return True
+        in_hand = self._in_hand
+        if in_hand.has_copies and in_hand.is_copy(raw):
+            return True
+        if letter and in_hand.retry is not None:
+            outcome = in_hand.retry.arrived(raw)
+            if outcome is not None:
+                in_hand.took((raw,))
+                # If the consumer is closed, the letter will be redelivered.
+                with contextlib.suppress(pulsar.PulsarException):
+                    in_hand.acknowledge(raw, outcome)
+                return True
+        # The first condition is the usual case, and costs less.
+        return raw.redelivery_count() > self._most and self._is_used_up(raw)
 
     def _is_used_up(self, raw: Any) -> bool:
         """Tell whether *raw* was delivered N + 1 times already; if so, it is dead-lettered."""
-        attempts = self._in_hand.returns.attempts_before
-        # The first condition is the usual case, and costs less.
-        if raw.redelivery_count() <= self._most or not exhausted(attempts(raw), self._most):
+        if not exhausted(self._in_hand.returns.attempts_before(raw), self._most):
             return False
         self._outbox.dead_letter_redelivered(raw)
         self._in_hand.took((raw,))
@@ -220,6 +222,31 @@ class Receiving:
         if not exhausted(self._in_hand.returns.attempts_before(raw) + 1, limit):
             return False
         future = self._outbox.dead_letter_redelivered(raw)
-        if future is not None and isinstance(message, pulsar.Message):
-            handed_on(message, future)
+        if future is not None and isinstance(message, Message):
+            message.settled = future
         return True
+
+    # -- chunked messages that pulsar-client has dropped ------------------------------------------
+
+    def check(self) -> None:
+        """Request everything if nothing has come since the last call; the timer calls it.
+
+        pulsar-client 3.13 drops a first chunk if it is putting that message together already, and
+        with it the chunks that follow. So a redelivery that begins, or a connection that breaks,
+        while the chunks of a message arrive loses the message: the broker counts it as delivered,
+        and sends it again only on request. Nobody here knows such a message, if it was never
+        received. Therefore a consumer that has received a chunked message requests everything once
+        more when it holds nothing, waits for messages, and gets none. At that moment, only lost
+        messages can come.
+        """
+        in_hand, stream = self._in_hand, self.stream
+        is_waiting = stream.ran_dry or in_hand.listens
+        is_quiet = is_waiting and in_hand.received == self._received
+        if is_quiet and not in_hand.unsettled and not self._outbox.hand_off.in_flight:
+            for source in in_hand.sources:
+                source.ask_for_all(waits=True)
+            self._pause = min(2 * self._pause, LONGEST)
+        else:
+            self._pause = QUIET
+        self._received, stream.ran_dry = in_hand.received, False
+        self._timer.check_later(self, self._pause)

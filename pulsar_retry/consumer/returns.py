@@ -1,62 +1,92 @@
-"""Which deliveries count as attempts."""
+"""What is remembered of messages that can come again: which deliveries count, and which are copies.
+
+The broker's redelivery count is always 0 on Exclusive and Failover subscriptions. On others it
+includes redeliveries that are not retries, such as those of messages whose letters failed.
+
+An acknowledgement time-out has a message delivered again while its handler is still at work. If the
+handler then settles the message, the copy is under way already. It is not needed, and a second
+letter of it would be one too many. A message that comes again for another reason is needed, for
+example after a seek. So at most one copy is dropped for each request of this consumer, soon after
+the message was settled, and only if the broker counts a redelivery. After a seek it begins at 0.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
 
 from pulsar_retry.consumer.source import Entry, place_of
 
-#: How many messages, and entries, are remembered with their numbers; the oldest are forgotten.
+#: How many entries are remembered; the oldest are forgotten.
 _MOST = 10_000
+
+#: Seconds after a message was settled in which a copy of it can be recognized.
+_COPY_SECONDS = 60.0
 
 
 @attrs.define
-class _Redeliveries:
-    """The redeliveries of an entry that are not retries.
+class _Known:
+    """What is remembered of an entry, and by their index in it of its messages.
 
     Attributes:
-        ours: How many redeliveries of the entry this process has requested.
+        ours: How many redeliveries of the entry this process has requested that are no retries.
         last: The redelivery count of the last delivery that ended with such a request.
+        failures: How many hand-offs of a message failed.
+        nacks: How often a message was nacked where the broker does not count redeliveries.
+        settled: Whether a message is acknowledged (otherwise it was handed on), and since when.
     """
 
     ours: int = 0
     last: int = -1
+    failures: dict[int, int] = attrs.field(factory=dict)
+    nacks: dict[int, int] = attrs.field(factory=dict)
+    settled: dict[int, tuple[bool, float]] = attrs.field(factory=dict)
 
 
 class Returns:
-    """Counts what the broker's redelivery count does not show. Thread-safe.
+    """Remembers what the broker's redelivery count does not show. Thread-safe."""
 
-    The broker's count is always 0 on Exclusive and Failover subscriptions. On others it includes
-    redeliveries that are not retries, such as those of messages whose letters failed.
-    """
+    def __init__(self, now: Callable[[], float]) -> None:
+        """Make it; *now* returns the seconds of a monotonic clock."""
+        self._now = now
+        self._lock = threading.RLock()
+        self._entries: OrderedDict[Entry, _Known] = OrderedDict()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._failures: OrderedDict[tuple[Entry, int], int] = OrderedDict()
-        self._nacks: OrderedDict[tuple[Entry, int], int] = OrderedDict()
-        self._redeliveries: OrderedDict[Entry, _Redeliveries] = OrderedDict()
+    def _known(self, entry: Entry) -> _Known:
+        known = self._entries.setdefault(entry, _Known())
+        self._entries.move_to_end(entry)
+        if len(self._entries) > _MOST:
+            self._entries.popitem(last=False)
+        return known
+
+    def moved(self) -> None:
+        """Forget nacks and copies, because the subscription was moved: its messages begin anew."""
+        with self._lock:
+            for known in self._entries.values():
+                known.nacks.clear()
+                known.settled.clear()
+
+    # -- which deliveries count -----------------------------------------------------------------
 
     def failed(self, raw: Any) -> int:
         """Record that *raw* is redelivered because its hand-off failed; return the failures."""
+        entry, index = place_of(raw.message_id())
         with self._lock:
-            failures = _one_more(self._failures, place_of(raw.message_id()))
-        self.given_back(raw)
-        return failures
+            failures = self._known(entry).failures
+            failures[index] = failures.get(index, 0) + 1
+            self.given_back(raw)
+            return failures[index]
 
     def nacked(self, message_id: Any) -> None:
         """Record a nack on a subscription where the broker does not count redeliveries."""
+        entry, index = place_of(message_id)
         with self._lock:
-            _one_more(self._nacks, place_of(message_id))
-
-    def moved(self) -> None:
-        """Forget the nacks, because the subscription was moved: its messages begin anew."""
-        with self._lock:
-            self._nacks.clear()
+            nacks = self._known(entry).nacks
+            nacks[index] = nacks.get(index, 0) + 1
 
     def given_back(self, raw: Any) -> None:
         """Record that *raw* is redelivered, and that this is not a retry."""
@@ -75,33 +105,46 @@ class Returns:
             for each in entries:
                 self._known(each).ours += 1
 
-    def _known(self, entry: Entry) -> _Redeliveries:
-        known = self._redeliveries[entry] = self._redeliveries.pop(entry, _Redeliveries())
-        if len(self._redeliveries) > _MOST:
-            self._redeliveries.popitem(last=False)
-        return known
-
     def attempts_before(self, raw: Any) -> int:
         """Return how many earlier deliveries of *raw* ended with a retry, by a nack or a time-out.
 
         Where the broker does not count, only nacks of this process are known.
         """
         count: int = raw.redelivery_count()
-        if not count:
-            return self._nacks.get(place_of(raw.message_id()), 0) if self._nacks else 0
-        if not self._redeliveries:
+        if not self._entries:
             return count
+        entry, index = place_of(raw.message_id())
         with self._lock:
-            known = self._redeliveries.get(place_of(raw.message_id())[0])
-            if known is None or count < known.last:
+            known = self._entries.get(entry)
+            if known is None:
+                return count
+            if not count:
+                return known.nacks.get(index, 0)
+            if count < known.last:
                 return count
             # The last delivery that ended can be the one that is still in hand.
             return max(0, count - known.ours + (count == known.last))
 
+    # -- copies ---------------------------------------------------------------------------------
 
-def _one_more(counts: OrderedDict[tuple[Entry, int], int], place: tuple[Entry, int]) -> int:
-    """Count one more for *place*, and return the number."""
-    count = counts[place] = counts.pop(place, 0) + 1
-    if len(counts) > _MOST:
-        counts.popitem(last=False)
-    return count
+    def settled(self, message_id: Any, *, is_acknowledged: bool) -> None:
+        """Record a message that is acknowledged or handed on, of which a copy was requested."""
+        entry, index = place_of(message_id)
+        with self._lock:
+            self._known(entry).settled[index] = is_acknowledged, self._now()
+
+    def comes_again(self, message_id: Any) -> None:
+        """Record a message that was nacked, or whose letter has failed: its next copy is needed."""
+        self._taken(message_id)
+
+    def is_copy(self, raw: Any) -> bool | None:
+        """Return whether a received message is an acknowledged copy; None if it is no copy."""
+        is_acknowledged, since = self._taken(raw.message_id())
+        is_copy = raw.redelivery_count() and self._now() < since + _COPY_SECONDS
+        return is_acknowledged if is_copy else None
+
+    def _taken(self, message_id: Any) -> tuple[bool | None, float]:
+        entry, index = place_of(message_id)
+        with self._lock:
+            known = self._entries.get(entry)
+            return (None, 0.0) if known is None else known.settled.pop(index, (None, 0.0))

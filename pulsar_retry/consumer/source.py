@@ -2,7 +2,7 @@
 
 pulsar-client has one delay for each consumer, and each nack restarts its timer. So frequent nacks
 can prevent older ones from being redelivered at all. Here, one heap holds the due time of each
-nack, in ticks of a clock, and due messages are nacked at pulsar-client in bursts.
+nack, and due messages are nacked at pulsar-client in bursts.
 
 pulsar-client redelivers a nacked message 100 ms later at the earliest, its minimum. It looks every
 33 ms, but each new nack restarts these 33 ms. Therefore messages are handed over 100 ms before they
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import math
 import re
 import sys
 import threading
@@ -46,10 +45,6 @@ CLIENT_DELAY_MS = 100
 
 #: The same in seconds.
 LEAD = CLIENT_DELAY_MS / 1000
-
-#: The length of a tick in seconds. A message can be this much too late, but never too early. The
-#: length is a power of two, so that products are exact.
-_TICK = 1 / 64
 
 #: The error of a sum of times, in seconds.
 _ERROR = 1e-6
@@ -88,11 +83,14 @@ _FIRST_AND_LAST = re.compile(r"\((\d+),(\d+),-?\d+,-?\d+\);\((\d+),(\d+),-?\d+,-
 #: A ledger and an entry in it: the unit that the broker redelivers. Topics never share a ledger.
 Entry = tuple[int, int]
 
+#: What identifies a message: its entry, and its index in the entry, which is -1 if it is no batch.
+Place = tuple[Entry, int]
+
 _log = logging.getLogger("pulsar_retry")
 
 
-def place_of(message_id: Any) -> tuple[Entry, int]:
-    """Return the entry of a raw message id, and its index in the entry: -1 if it is no batch."""
+def place_of(message_id: Any) -> Place:
+    """Return the place of a raw message id."""
     return (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
 
 
@@ -141,12 +139,12 @@ class _Pending:
     Attributes:
         message_id: The id of one of its messages.
         chunks: The ids to nack instead; empty if the message is not chunked.
-        dues: The ticks at which its nacked messages are due, by their index in the batch.
+        dues: When its nacked messages are due, by their index in the batch.
     """
 
     message_id: Any
     chunks: Sequence[Any] = ()
-    dues: dict[int, int] = attrs.field(factory=dict)
+    dues: dict[int, float] = attrs.field(factory=dict)
 
 
 class Source:
@@ -182,11 +180,8 @@ class Source:
         self.raw: Any = None
         self.pending: dict[Entry, _Pending] = {}
         self.redelivered = 0
-        self._heap: list[int] = []  # the ticks at which something is due
-        #: The entries and indexes that are due at a tick; those of cancelled nacks are ignored.
-        self._ticks: dict[int, list[tuple[Entry, int]]] = {}
-        self._scheduled = 0  # how many of them there are
-        self._time_outs: set[tuple[Entry, int]] = set()
+        self._heap: list[tuple[float, Place]] = []  # what is due, and cancelled nacks
+        self._time_outs: set[Place] = set()
         self._count = 0
         self._first_chunks: OrderedDict[Entry, None] = OrderedDict()
         self._timer = timer
@@ -219,22 +214,21 @@ class Source:
     def add_at(self, message_id: Any, due: float, chunks: Sequence[Any] = ()) -> None:
         """Have a message redelivered at *due*, a time of the timer's clock."""
         entry, index = place = place_of(message_id)
-        tick = math.ceil(due / _TICK)
         with self._lock:
             if self._closed:
                 return  # the broker has redelivered the message
             known = self.pending.get(entry)
             is_new = known is None or index not in known.dues
             if known is not None and not is_new:
-                if place not in self._time_outs and known.dues[index] <= tick:
+                if place not in self._time_outs and known.dues[index] <= due:
                     return
                 self._time_outs.discard(place)
-            self._check_at(tick * _TICK - LEAD)  # first: it raises if no thread can be started
+            self._check_at(due - LEAD)  # first: it raises if no thread can be started
             if known is None:
                 known = self.pending[entry] = _Pending(message_id, chunks)
-            known.dues[index] = tick
+            known.dues[index] = due
             self._count += is_new
-            self._schedule(tick, place)
+            heapq.heappush(self._heap, (due, place))
 
     def come_back(self, message_id: Any, failures: int, chunks: Sequence[Any] = ()) -> None:
         """Have a message redelivered whose hand-off has failed *failures* times: later each time.
@@ -256,15 +250,6 @@ class Source:
                     self._round_due = max(now, self._round_due) + self._round_length
                 due = self._round_due
             self.add_at(message_id, due, chunks)
-
-    def _schedule(self, tick: int, place: tuple[Entry, int]) -> None:
-        """Have the message at *place* redelivered at *tick*. Call it with the lock held."""
-        places = self._ticks.get(tick)
-        if places is None:
-            places = self._ticks[tick] = []
-            heapq.heappush(self._heap, tick)
-        places.append(place)
-        self._scheduled += 1
 
     def time_out(self, message_id: Any, delay: float, chunks: Sequence[Any] = ()) -> None:
         """Have a message that was just received redelivered in *delay* seconds."""
@@ -288,6 +273,14 @@ class Source:
             self.raw.redeliver_unacknowledged_messages()
 
     # -- what is received and settled -------------------------------------------------------------
+
+    def acknowledge(self, raw: Any, message_id: Any, *, handled: bool) -> None:  # noqa: ARG002
+        """Acknowledge a raw message or id; for *handled*, see `LetterWindow.settled`."""
+        self.raw.acknowledge(raw)
+
+    def leaves(self, _message_id: Any) -> Callable[[], None] | None:
+        """Record that a message is handed on; return what to call when that has succeeded."""
+        return None
 
     def came(self, message_id: Any) -> None:
         """Record a received message. If it was nacked, it has come early: the nack is cancelled."""
@@ -344,17 +337,16 @@ class Source:
         if not known.dues:
             del self.pending[entry]
         self._count -= len(indexes)
-        if self._scheduled > 2 * self._count + 64:  # most of it is cancelled
-            self._heap, self._ticks, self._scheduled = [], {}, 0
-            for place, pending in self.pending.items():
-                for each, tick in pending.dues.items():
-                    self._schedule(tick, (place, each))
+        if len(self._heap) > 2 * self._count + 64:  # most of it is cancelled
+            left = list(self.pending.items())
+            self._heap = [(due, (e, each)) for e, known in left for each, due in known.dues.items()]
+            heapq.heapify(self._heap)
 
     def clear(self) -> None:
         """Cancel everything: the broker redelivers it, or it is no longer wanted."""
         with self._lock:
             self.pending.clear()
-            self._heap, self._ticks, self._scheduled = [], {}, 0
+            self._heap = []
             self._time_outs.clear()
             self._count = 0
 
@@ -387,7 +379,7 @@ class Source:
             if handed:
                 self._quiet_until = now() + PAUSE
             if self._heap:
-                self._check_at(self._heap[0] * _TICK - LEAD)
+                self._check_at(self._heap[0][0] - LEAD)
             if self._all_due < float("inf"):
                 self._check_at(self._all_due)
 
@@ -405,26 +397,20 @@ class Source:
         several times. For the same reason, the first time-out ends all of them.
         """
         taken: list[_Pending] = []
-        last = math.floor((until + _ERROR) / _TICK)
         most = sys.maxsize if self.redelivers_all else _PART
         with self._lock:
-            while self._heap and self._heap[0] <= last and len(taken) < most:
-                tick = heapq.heappop(self._heap)
-                # A garbage collection can settle messages here, so that nothing is due any more.
-                places = self._ticks.pop(tick, [])
-                if len(places) > most:
-                    self._ticks[tick] = places[most:] + self._ticks.get(tick, [])
-                    heapq.heappush(self._heap, tick)
-                    del places[most:]
-                self._scheduled -= len(places)
-                for place in places:
-                    known = self.pending.get(place[0])
-                    if known is None or known.dues.get(place[1]) != tick:
-                        continue  # it was cancelled, or is due earlier
-                    if self.redelivers_all and place in self._time_outs:
-                        taken += map(self._pop, {each for each, _ in self._time_outs})
-                    else:
-                        taken.append(self._pop(place[0]))
+            while len(taken) < most:
+                heap = self._heap  # a garbage collection can settle messages, and replace it
+                if not heap or heap[0][0] > until + _ERROR:
+                    break
+                due, place = heapq.heappop(heap)
+                known = self.pending.get(place[0])
+                if known is None or known.dues.get(place[1]) != due:
+                    continue  # it was cancelled, or is due earlier
+                if self.redelivers_all and place in self._time_outs:
+                    taken += map(self._pop, {each for each, _ in self._time_outs})
+                else:
+                    taken.append(self._pop(place[0]))
         return taken
 
     def _pop(self, entry: Entry) -> _Pending:

@@ -17,11 +17,12 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import _pulsar
+import pulsar
 
-from pulsar_retry.consumer.batching import Batch
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.upstream import error_of
@@ -37,6 +38,9 @@ _SHORTEST = 0.001
 #: The time-out in milliseconds of a receive that does not wait. With 0, an empty queue costs a wait
 #: of about 0.06 ms, because Linux rounds such times up.
 _NO_WAIT = -1
+
+#: Messages, bytes and milliseconds of a batch without a policy (pulsar-client's defaults).
+DEFAULT_BATCH_LIMITS = (-1, 10 * 1024 * 1024, 100)
 
 #: Seconds after which a thread that has nothing to wait for ends.
 _IDLE = 1.0
@@ -55,34 +59,23 @@ class Stream:
         turn_ends: When the retry topic is asked again, by the monotonic clock. Then *fast_receive*
             must not be used.
         polls: Whether pulsar-client fetches messages ahead, so that it can be asked for them.
+        ran_dry: Whether the topic had no message for a caller; others set it to False.
     """
 
-    def __init__(
-        self,
-        main: Any,
-        retry: Any,
-        letter_came: Callable[[Any], None],
-        ran_dry: Callable[[], None],
-        *,
-        clock: Clock,
-        polls: bool = True,
-    ) -> None:
+    def __init__(self, main: Any, retry: Any, *, clock: Clock, polls: bool = True) -> None:
         """Make the stream of one or two raw consumers.
 
         Args:
             main: The consumer of the topic.
             retry: The consumer of the retry topic; None if there is none.
-            letter_came: Called with each retry letter before the letter is returned.
-            ran_dry: Called when the topic has no message for a caller.
             clock: The clock.
             polls: See the class.
         """
+        self.ran_dry = False
         self.fast_receive: Callable[[int], Any] | None = None
         self.turn_ends = -math.inf if retry is not None else math.inf
         self.polls = polls
         self._main, self._retry = main, retry
-        self._letter_came = letter_came
-        self._ran_dry = ran_dry
         self._now = clock.monotonic
         self._longest, self._shortest = clock.interval(_LONGEST), clock.interval(_SHORTEST)
         # Until then, letters are read. -inf: there was none when the retry topic was last asked.
@@ -156,8 +149,7 @@ class Stream:
         try:
             raw = self._main.receive(max(1, round(seconds * 1000)) if seconds else _NO_WAIT)
         except _pulsar.Timeout:
-            self.fast_receive = None
-            self._ran_dry()
+            self.fast_receive, self.ran_dry = None, True
             return None
         self.fast_receive = self._main.receive
         return raw
@@ -175,7 +167,6 @@ class Stream:
         if now >= self._letters_until:
             self._letters_until = now + TURN_SECONDS
             self.turn_ends = self._letters_until + TURN_SECONDS
-        self._letter_came(raw)
         return raw
 
     # -- messages that were given back ----------------------------------------------------------
@@ -197,6 +188,83 @@ class Stream:
             raw = self.take_returned()
             if raw is not None and not is_dropped(raw):
                 self._returned.append(raw)
+
+
+class Batch:
+    """The messages of one batch receive, on a thread or on an event loop.
+
+    As a context manager it ends the receiving: a message that comes too late ends the batch, and
+    with any other error all of its messages are given back.
+
+    Attributes:
+        messages: The raw messages so far, in order.
+    """
+
+    def __init__(
+        self,
+        limits: tuple[int, int, int],
+        now: Callable[[], float],
+        give_back: Callable[[list[Any]], None],
+    ) -> None:
+        """Start a batch.
+
+        Args:
+            limits: The limits of messages, bytes and milliseconds. 0 or less means no limit.
+            now: The monotonic clock.
+            give_back: Called with messages that were received, and are not in the batch.
+        """
+        self.messages: list[Any] = []
+        self._count, self._size, wait = limits
+        self._length = 0
+        self._now = now
+        self._deadline = now() + wait / 1000 if wait > 0 else None
+        self._give_back = give_back
+        self._has_too_much = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the batch must be returned now."""
+        if 0 < self._count <= len(self.messages) or 0 < self._size <= self._length:
+            return True
+        return self._has_too_much or (bool(self.messages) and self.left == 0)
+
+    @property
+    def left(self) -> float | None:
+        """How many seconds the batch may still wait, 0 or more; None: no limit."""
+        return None if self._deadline is None else max(0.0, self._deadline - self._now())
+
+    def add(self, raw: Any) -> None:
+        """Add a message. If the batch has no room for it, the batch is full."""
+        length = raw.length()
+        if self.messages and 0 < self._size < self._length + length:
+            self._has_too_much = True
+            self._give_back([raw])
+            return
+        self._length += length
+        self.messages.append(raw)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        if kind is None or issubclass(kind, pulsar.Timeout):
+            return True
+        self._give_back(self.messages)
+        return False
+
+
+def batch_limits(policy: pulsar.ConsumerBatchReceivePolicy | None) -> tuple[int, int, int]:
+    """Return the limits of a batch receive policy: messages, bytes, milliseconds.
+
+    Raises:
+        ConfigError: *policy* is not a `pulsar.ConsumerBatchReceivePolicy`.
+    """
+    if policy is None:
+        return DEFAULT_BATCH_LIMITS
+    if not isinstance(policy, pulsar.ConsumerBatchReceivePolicy):
+        raise ConfigError.bad("batch_receive_policy", policy, "a pulsar.ConsumerBatchReceivePolicy")
+    raw = policy.policy()
+    return (raw.getMaxNumMessages(), raw.getMaxNumBytes(), raw.getTimeoutMs())
 
 
 class Fetcher:

@@ -19,7 +19,7 @@ import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
+from pulsar_retry.consumer.handoff.producers import create_subscription, letter_client_of
 from pulsar_retry.errors import AuditError, shown
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry.replay.cluster import Cluster
@@ -78,7 +78,7 @@ class AuditLog:
             AuditError: this was not possible.
         """
         self._topic = topic
-        self._subscription = InitialSubscription(client, KEEPING_SUBSCRIPTION)
+        self._client = letter_client_of(client)
         try:
             self.keep()
             self._producer = BareClient.create_producer(
@@ -95,7 +95,7 @@ class AuditLog:
         Raises:
             pulsar.PulsarException: it could not be created.
         """
-        self._subscription.create(self._topic)
+        create_subscription(self._client, self._topic, KEEPING_SUBSCRIPTION)
 
     def write(self, act: Act, phase: str, **facts: Any) -> None:
         """Write an entry, and wait for its receipt.

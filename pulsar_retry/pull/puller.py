@@ -23,7 +23,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.consumer.client import Client
-from pulsar_retry.consumer.handoff.making import checked_error
+from pulsar_retry.consumer.outbox import checked_error
 from pulsar_retry.errors import (
     AlreadySettledError,
     ConfigError,
@@ -374,8 +374,7 @@ class Puller:
             if not self._wants():
                 # Only its own source: the other one, of letters, may have been asked for a message,
                 # which would wait in a paused consumer.
-                in_hand = settler.handle.in_hand
-                in_hand.source(letter=in_hand.is_letter(message)).raw.pause_message_listener()
+                settler.handle.in_hand.source_of(message).raw.pause_message_listener()
 
     def _next(self, pull: _Pull, until: float) -> Any:
         """Wait for a message for *pull*; return None if there is none by *until*.

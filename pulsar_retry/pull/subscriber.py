@@ -245,7 +245,7 @@ class Subscriber:
         if self._breaker is not None and (problem := self._breaker.problem()):
             problems.append(problem)
         problems += receiver.problems()
-        if (settler := self._settler) is not None and (stuck := settler.handle.outbox.kept.stuck):
+        if stuck := consumer.handle.outbox.hand_off.stuck:
             problems.append(f"{stuck} letters could not be published yet; publishing is repeated")
         if not (consumer.is_connected() or receiver.is_resting):
             problems.append("the connection to the broker is lost")
@@ -386,7 +386,7 @@ class Subscriber:
         """Wait for the messages in hand as the stop mode says; return how many were not handled."""
         hand, handed_back = self._hand, 0
         if self._settler is not None:  # only receipts are waited for
-            self._settler.handle.outbox.kept.close()
+            self._settler.handle.outbox.hand_off.stop_waiting()
         while (stop := self.course.stop) is not None and stop.mode != ABANDON:
             # A dispatcher sends nothing more, however little it would take.
             is_ready_too = stop.mode == HAND_BACK or self._options.admission is not None

@@ -165,16 +165,6 @@ def id_of(message: Any) -> Any:
     return raw.message_id() if isinstance(raw, _pulsar.Message) else raw
 
 
-def position_of(message_id: Any) -> tuple[int, int, int, int]:
-    """Return a hashable value that identifies a raw message id within its topic."""
-    return (
-        message_id.ledger_id(),
-        message_id.entry_id(),
-        message_id.partition(),
-        message_id.batch_index(),
-    )
-
-
 def whole_of(message: Any) -> Any:
     """Return the raw message; an id is refused, because a letter needs the whole message.
 

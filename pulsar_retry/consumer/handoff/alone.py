@@ -11,18 +11,18 @@ connection too, the broker refuses the message: it works, because it has opened 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import _pulsar
 
-from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.producers import LetterProducers, Outlet
-from pulsar_retry.consumer.handoff.sender import Build, CallbackSender
+from pulsar_retry.consumer.handoff.sending import Build, CallbackSender, Flight
 from pulsar_retry.runtime.upstream import PRODUCER_GONE
+from pulsar_retry.runtime.worker import Worker
 
 #: Seconds between two looks at a connection. pulsar-client leaves it closed for at least 0.1 s.
 LOOK = 0.02
@@ -66,7 +66,7 @@ def publish_alone(
 class SingleFile:
     """The letters of one outlet that go out one in flight at a time. Thread-safe.
 
-    Its thread runs while there are letters. Letters that are not suspect do not go this way.
+    Letters that are not suspect do not go this way.
     """
 
     def __init__(
@@ -75,14 +75,16 @@ class SingleFile:
         outlet: Outlet,
         build: Build,
         clock: Callable[[], float],
+        worker: Worker,
     ) -> None:
+        """Make it; *worker* publishes the letters."""
         self._producers = producers
         self._outlet = outlet
         self._build = build
         self._clock = clock
+        self._worker = worker
         self._lock = threading.Lock()
-        self._flights: deque[Flight] = deque()
-        self._is_running = False
+        self._left = 0
         self._sender: CallbackSender | None = None
 
     def add(self, flights: Iterable[Flight]) -> None:
@@ -91,27 +93,21 @@ class SingleFile:
         Raises:
             RuntimeError: no thread can be started, and nothing was added.
         """
-        with self._lock:
-            if not self._is_running:
-                name = "pulsar-retry-alone"
-                threading.Thread(target=self._run, name=name, daemon=True).start()
-                self._is_running = True
-            self._flights.extend(flights)
-
-    def _run(self) -> None:
-        while True:
+        for flight in flights:
             with self._lock:
-                if not self._flights:
-                    self._is_running = False
-                    sender, self._sender = self._sender, None
-                    break
-                flight = self._flights.popleft()
-            try:
-                self._publish(flight)
-            except BaseException as error:  # noqa: BLE001 - the flight must have an end
-                flight.hand_off.finish([flight], error)
-            del flight
-        if sender is not None:
+                self._worker.submit(partial(self._run, flight))
+                self._left += 1
+
+    def _run(self, flight: Flight) -> None:
+        try:
+            self._publish(flight)
+        except BaseException as error:  # noqa: BLE001 - the flight must have an end
+            flight.hand_off.finish([flight], error)
+        with self._lock:
+            self._left -= 1
+            is_last = not self._left
+        if is_last and self._sender is not None:
+            sender, self._sender = self._sender, None
             sender.abandon()
 
     def _publish(self, flight: Flight) -> None:

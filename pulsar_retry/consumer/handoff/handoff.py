@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -17,44 +18,37 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer.handoff.alone import SingleFile
-from pulsar_retry.consumer.handoff.flight import DONE, OUT, SENT, Flight
-from pulsar_retry.consumer.handoff.initial_subscription import InitialSubscription
-from pulsar_retry.consumer.handoff.kept import KeptLetters
-from pulsar_retry.consumer.handoff.making import (
+from pulsar_retry.consumer.handoff.producers import LetterProducers, Outlet
+from pulsar_retry.consumer.handoff.sending import (
+    DONE,
+    OUT,
+    SENT,
+    WAITS,
+    CallbackSender,
+    Flight,
+    NativeOutcomes,
+    NativeSender,
     NewMessage,
     build_letter,
     check_readable,
+    guarded,
     refusal_of,
 )
-from pulsar_retry.consumer.handoff.permits import Permits
-from pulsar_retry.consumer.handoff.producers import LetterProducers, Outlet
-from pulsar_retry.consumer.handoff.sender import CallbackSender, NativeOutcomes, NativeSender
-from pulsar_retry.consumer.handoff.writer_schemas import (
-    WireSchema,
-    WriterSchemas,
-    has_named_schema,
-    name_writer_schema,
-)
+from pulsar_retry.consumer.source import COME_BACK
 from pulsar_retry.errors import (
     AcknowledgeError,
     ConsumerClosedError,
     LetterPublishError,
     SettleError,
 )
-from pulsar_retry.letters.identity import gives_identity
-from pulsar_retry.letters.letter import Letter
 from pulsar_retry.native.loading import native
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.runtime.clock import SYSTEM, Clock, Timer
 from pulsar_retry.runtime.exiting import ending
-from pulsar_retry.runtime.upstream import PRODUCER_GONE, error_of
+from pulsar_retry.runtime.upstream import PRODUCER_GONE, error_of, level_of
+from pulsar_retry.runtime.worker import Worker
 
 _log = logging.getLogger("pulsar_retry")
-
-_RAISED = "a callback of reconsume_later_async raised an exception"
-
-#: The schema of letters whose own schema is only named: one object, so that they share a producer.
-_BYTES = pulsar.schema.BytesSchema()
 
 #: Seconds that pulsar-client has to report its own time-out, before this package gives up.
 _GRACE = 1.0
@@ -66,16 +60,95 @@ _CHECK_AFTER, _CHECK_AGAIN = 0.2, 0.05
 #: How many checks in succession find the connection lost three times.
 _LOST = 6
 
+#: While a consumer's letters in flight have this many bytes of payload, no further letter is
+#: accepted. The same limit applies to letters that wait to be published again. So large messages
+#: cannot fill the memory.
+_MOST_BYTES = 64 << 20
+
+#: The number of failures in succession after which a letter counts as stuck.
+_STUCK = 3
+
+#: Seconds between two warnings about letters that are published again.
+_QUIET = 10.0
+
+
+class Permits:
+    """A counting semaphore that wakes its waiters when a quarter of its permits is free.
+
+    If it woke a sender for every receipt, two threads would pass the interpreter's lock to and fro
+    for each letter. A burst of sends, while other letters are still in flight, costs a fraction of
+    that. Thread-safe. `release` never blocks for long, so pulsar-client's threads can call it.
+    """
+
+    def __init__(
+        self, size: int, clock: Clock = SYSTEM, *, most_bytes: float = _MOST_BYTES
+    ) -> None:
+        """Make *size* permits. While letters of *most_bytes* in total have one, no other is free.
+
+        So a letter larger than *most_bytes* gets a permit too, and the limit is exceeded by one
+        letter at most.
+        """
+        self._clock = clock
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._size = size
+        self._free = size
+        # Threads that wait are woken when this many permits are free, not for each permit.
+        self._wake_when_free = max(1, size // 4)
+        self._waiting = 0
+        # The lock itself is used in ``with``: it is C code; a condition's methods are Python.
+        self._lock = threading.Lock()
+        self._changed = clock.condition(self._lock)
+
+    def acquire(self, size: int = 0, *, waits: bool = True) -> bool:
+        """Take a permit for a letter of *size* bytes; tell whether there was one.
+
+        Otherwise it *waits* until one is free.
+        """
+        with self._lock:
+            while self._free == 0 or self._bytes >= self._most_bytes:
+                if not waits:
+                    return False
+                self._waiting += 1
+                try:
+                    self._changed.wait()
+                finally:
+                    self._waiting -= 1
+            self._free -= 1
+            self._bytes += size
+            return True
+
+    def release(self, count: int = 1, size: int = 0) -> None:
+        """Give back *count* permits, for *size* bytes in total."""
+        with self._lock:
+            self._free += count
+            self._bytes -= size
+            if self._waiting and self._free >= self._wake_when_free:
+                self._changed.notify_all()
+
+    def wait_for_all(self, timeout: float) -> int:
+        """Wait at most *timeout* seconds until all are given back; return how many are missing."""
+        deadline = self._clock.monotonic() + timeout
+        while self._free < self._size and self._clock.monotonic() < deadline:
+            self._clock.sleep(0.001)
+        return self._size - self._free
+
 
 class HandOff:
     """Hands messages on to letters' topics, at most *max_pending* at a time. Thread-safe.
 
     While the letters in flight have 64 MiB of payload or more, a further letter waits too.
 
+    If nobody waits for a letter that was not published, what happens to its message is already
+    decided: a handler must not run again, and a redelivery would disturb the rest of its batch. So
+    such a letter is published again after longer and longer delays (`Flight.keeps`). Its message is
+    not acknowledged meanwhile. (If a caller waits for the letter, its message is redelivered, with
+    the same delays: `InHand.come_back`.)
+
     Attributes:
         producers: The letters' producers.
-        flights: The letters in flight, oldest first, as keys.
-        kept: The letters that wait to be published again.
+        flights: The letters in flight, oldest first, and those that wait to be published again, as
+            keys. Only the former have permits.
         patience: The maximum number of seconds that a letter can be in flight.
         permits: Limits the letters in flight.
         clock: The clock.
@@ -90,9 +163,8 @@ class HandOff:
         max_pending: int,
         send_timeout: float,
         dead_letter_subscription: str | None,
-        come_back: Callable[[Any, bool], None],
+        come_back: Callable[[Any], None],
         timer: Timer,
-        kept: KeptLetters | None = None,
         keep_writer_schema: bool = False,
         clock: Clock = SYSTEM,
         new_message: NewMessage = _pulsar.MessageBuilder,
@@ -107,14 +179,10 @@ class HandOff:
             schema: The consumer's schema, which its letters have too.
             max_pending: The maximum number of letters in flight.
             send_timeout: Seconds after which a letter without a receipt has failed.
-            dead_letter_subscription: The subscription to create on a dead-letter topic before its
-                first dead letter. None: no subscription, but a warning.
-            come_back: Has a message redelivered that could not be handed on. Its arguments are the
-                raw message, and whether it was a letter.
-            timer: The timer that checks letters without a receipt.
-            kept: Takes letters that are published again; None: there are none.
-            keep_writer_schema: Publish with the schema that a message was written with, even if
-                *schema* is not Avro.
+            dead_letter_subscription: See `LetterProducers`.
+            come_back: Has a raw message redelivered that could not be handed on.
+            timer: The timer that checks letters without a receipt, and those that wait.
+            keep_writer_schema: See `LetterProducers`.
             clock: The clock.
             new_message: Makes a builder of raw messages.
             watch: It is notified of what happens to messages; None: no notification.
@@ -124,12 +192,13 @@ class HandOff:
         self.clock = clock
         self.closed = False
         self.flights: dict[Flight, bool] = {}
-        self.kept = kept
         self.patience = send_timeout + _GRACE
         self.permits = Permits(max_pending, clock)
-        self._schema = schema
-        is_avro = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
-        self._writer_schemas = WriterSchemas(client) if keep_writer_schema or is_avro else None
+        #: Publishes letters that must not block their callers, and publishes others again.
+        self._worker = Worker("pulsar-retry-dead-letters", clock)
+        self._max_pending = max_pending
+        self._keeps = True
+        self._quiet_until = -math.inf
         self._come_back = come_back
         self._timer = timer
         self._check_is_scheduled = False
@@ -138,9 +207,7 @@ class HandOff:
             watch.counters.attach(self)
         module = native().module if natively else None
         outcomes = None if module is None else NativeOutcomes(module, _finish)
-
-        def build(flight: Flight) -> Any:
-            return build_letter(flight.raw, flight.letter, new_message(), clock.time)
+        self._build = build = partial(build_letter, new_message)
 
         def new_sender(raw: Any) -> CallbackSender:
             if outcomes is None or type(raw) is not _pulsar.Producer:
@@ -151,7 +218,9 @@ class HandOff:
             client,
             new_sender,
             send_timeout=send_timeout,
-            prepare_dead_letters=InitialSubscription(client, dead_letter_subscription).create,
+            schema=schema,
+            dead_letter_subscription=dead_letter_subscription,
+            keep_writer_schema=keep_writer_schema,
             clock=clock.monotonic,
             encryption=encryption,
         )
@@ -160,8 +229,8 @@ class HandOff:
         self._check_interval = (
             min(self.patience, _CHECK_AFTER) if self._finds_refused else self.patience
         )
-        self._build = build
         self._single_files: dict[Outlet, SingleFile] = {}
+        self._alone = Worker("pulsar-retry-alone", clock)
 
     # -- the start of a flight --------------------------------------------------------------------
 
@@ -183,7 +252,7 @@ class HandOff:
         try:
             self.permits.acquire(flight.size)
         except BaseException:
-            self._come_back(flight.raw, flight.was_letter)
+            self._come_back(flight.raw)
             raise
         self._start(flight)
         return flight.future
@@ -194,23 +263,35 @@ class HandOff:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        if self._writer_schemas is not None and not self._writer_schemas.knows(flight.raw):
+        if not self.producers.knows_schema(flight.raw):
             return False
-        if self._outlet_of(flight.raw, flight.letter).ready() is None:
+        if self.producers.outlet_of(flight).ready() is None:
             return False
-        if not self.permits.take(flight.size):
+        if not self.permits.acquire(flight.size, waits=False):
             return False
         self._start(flight)
         return True
 
-    def again(self, failed: Flight) -> None:
-        """Publish the letter of a kept flight again. Blocks as `hand_on` does.
+    def hand_on_elsewhere(self, flight: Flight) -> None:
+        """Do what `hand_on` does, on another thread if it blocks.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        self.permits.acquire(failed.size)
-        self._start(failed.anew())
+
+        def hand_on() -> None:
+            try:
+                self.hand_on(flight)
+            except Exception as error:  # noqa: BLE001 - the caller gets it
+                flight.future.set_exception(error)
+
+        try:
+            is_taken = self.hand_on_now(flight) or self._worker.submit(hand_on)
+        except RuntimeError as error:  # no thread can be started
+            self._fail(flight, error)
+        else:
+            if not is_taken:
+                raise ConsumerClosedError("the consumer is closed")
 
     def _start(self, flight: Flight) -> None:
         """Send the letter of *flight*, which has a permit."""
@@ -222,10 +303,10 @@ class HandOff:
             if not self._check_is_scheduled:
                 self._schedule_check(self._check_interval)
             check_readable(flight.raw)
-            outlet = self._outlet_of(flight.raw, flight.letter)
+            outlet = self.producers.outlet_of(flight)
             sender = outlet.ready()
             if sender is None:
-                outlet, sender = self._open(flight, outlet)
+                outlet, sender = self.producers.open_for(flight, outlet)
             flight.outlet = outlet
             flight.deadline = self.clock.monotonic() + self.patience
             flight.state = SENT
@@ -240,45 +321,11 @@ class HandOff:
             self.finish([flight], error)
             raise
 
-    def _open(self, flight: Flight, outlet: Outlet) -> tuple[Outlet, CallbackSender]:
-        """Open the producer of a letter. Blocks.
-
-        A topic can refuse the schema of an older message, which differs too much from the newest
-        one. Such a letter has no schema, but a property that names it.
-
-        Raises:
-            LetterPublishError: the producer could not be opened.
-        """
-        try:
-            return outlet, self.producers.open(outlet)
-        except LetterPublishError as error:
-            is_older = isinstance(outlet.schema, WireSchema)
-            if not is_older or not isinstance(error.__cause__, pulsar.IncompatibleSchema):
-                raise
-        name_writer_schema(flight.letter.properties, flight.raw)
-        outlet = self._outlet_of(flight.raw, flight.letter, _BYTES)
-        return outlet, self.producers.open(outlet)
-
-    def _outlet_of(self, raw: Any, letter: Letter, schema: Any = None) -> Outlet:
-        """Return the outlet of a letter; it may ask the broker for the schema of *raw*.
-
-        With the reader's schema, evolved Avro data would be decoded wrongly from the letter. Dead
-        letters need no identity.
-        """
-        if schema is None and self._writer_schemas is not None:
-            if has_named_schema(letter.properties, raw):
-                schema = _BYTES
-            else:
-                schema = self._writer_schemas.of(raw)
-        named = not letter.dead and gives_identity(raw, letter.properties, letter.origin)
-        return self.producers.outlet(
-            letter.topic, schema or self._schema, dead=letter.dead, named=named
-        )
-
     def _send_alone(self, outlet: Outlet, flights: list[Flight]) -> None:
         single_file = self._single_files.get(outlet)
         if single_file is None:
-            made = SingleFile(self.producers, outlet, self._build, self.clock.monotonic)
+            clock, worker = self.clock.monotonic, self._alone
+            made = SingleFile(self.producers, outlet, self._build, clock, worker)
             single_file = self._single_files.setdefault(outlet, made)
         single_file.add(flights)
 
@@ -307,43 +354,36 @@ class HandOff:
 
     def _succeed(self, flights: list[Flight]) -> None:
         if self._watch is not None:
-            _guarded(partial(self._watch.handed_on, flights))
+            guarded(self._watch.handed_on, flights)
         for flight in flights:
             flight.state = DONE
             if flight.when_done is not None:
-                _guarded(flight.when_done)
-            try:
-                flight.future.succeed()
-            except BaseException:  # noqa: BLE001 - as in `_guarded`, whose call is saved here
-                _log.exception(_RAISED)
+                guarded(flight.when_done)
+            guarded(flight.future.succeed)
 
     def _fail(self, flight: Flight, cause: BaseException) -> None:
         is_out = flight.state == OUT
         if flight.state == SENT and flight.sender is not None and flight.sender.give_up(flight):
             is_out = True
         error = cause if isinstance(cause, SettleError) else _error_of(flight, cause, is_out=is_out)
-        if flight.keeps and self.kept is not None and isinstance(error, LetterPublishError):
-            try:
-                if self.kept.keep(flight, error):
-                    return
-            except Exception:  # noqa: BLE001 - for example, no thread can be started
-                _log.exception("a letter cannot be kept for another attempt to publish it")
+        if flight.keeps and isinstance(error, LetterPublishError) and self._keep(flight, error):
+            return
         try:
-            self._come_back(flight.raw, flight.was_letter)
+            self._come_back(flight.raw)
         except Exception:  # noqa: BLE001 - the caller can be C++
             _log.exception(
                 "the redelivery of a message could not be requested; it will be redelivered when "
                 "the consumer closes",
                 extra=None if self._watch is None else self._watch.events.log_values(flight.raw),
             )
-        self.report(flight, error)
+        self._report(flight, error)
 
-    def report(self, flight: Flight, error: Exception) -> None:
+    def _report(self, flight: Flight, error: Exception) -> None:
         """Tell the caller that a flight has failed. Never raises."""
         flight.state = DONE
         if self._watch is not None:
-            _guarded(partial(self._watch.failed, flight, error))
-        _guarded(partial(flight.future.set_exception, error))
+            guarded(self._watch.failed, flight, error)
+        guarded(flight.future.set_exception, error)
 
     def not_published(self, flight: Flight, result: _pulsar.Result) -> None:
         """End a flight whose letter was refused or lost."""
@@ -351,15 +391,83 @@ class HandOff:
             flight.outlet.lost(flight.sender)
         self.finish([flight], refusal_of(result, flight.raw, flight.letter))
 
+    # -- letters that are published again ---------------------------------------------------------
+
+    def _keep(self, failed: Flight, error: LetterPublishError) -> bool:
+        """Publish the letter of a flight again later; tell whether that is possible.
+
+        As many letters can wait as can be in flight, and no further ones while those that wait have
+        64 MiB of payload.
+        """
+        waiting = [each for each in list(self.flights) if each.state == WAITS]
+        if len(waiting) >= self._max_pending or sum(f.size for f in waiting) >= _MOST_BYTES:
+            return False
+        flight, now = failed.anew(), self.clock.monotonic()
+        flight.state, flight.failures = WAITS, failed.failures + 1
+        delay = COME_BACK.delay(flight.failures)
+        flight.deadline = now + delay
+        self.flights[flight] = True
+        try:
+            self._timer.check_later(self, delay)
+            is_kept = self._keeps  # last, because `stop_waiting` can run meanwhile
+        except RuntimeError:
+            _log.exception("no thread can be started to publish a letter again")
+            is_kept = False
+        if not is_kept:
+            return self.flights.pop(flight, None) is None
+        if now >= self._quiet_until:
+            self._quiet_until = now + _QUIET
+            text = (
+                "a letter was not published; publishing is repeated until it succeeds (%d letters "
+                "are waiting): %s"
+            )
+            _log.log(level_of(error), text, len(waiting) + 1, error)
+        return True
+
+    def _publish_later(self, flight: Flight, now: float) -> None:
+        """Have the worker publish a letter again that is due."""
+        try:  # a closed worker refuses it; `stop_waiting` ends it then
+            self._worker.submit(partial(self._again, flight))
+            flight.deadline = math.inf
+        except RuntimeError:  # no thread can be started
+            flight.deadline = now + COME_BACK.delay(flight.failures)
+
+    def _again(self, flight: Flight) -> None:
+        """Publish a letter again. Blocks as `hand_on` does."""
+        self.permits.acquire(flight.size)
+        if not self.flights.pop(flight, False):  # it was given up
+            self.permits.release(1, flight.size)
+            return
+        try:
+            self._start(flight.anew())
+        except ConsumerClosedError as error:
+            self._report(flight, error)
+
+    @property
+    def stuck(self) -> int:
+        """How many waiting letters have failed repeatedly."""
+        return sum(f.state == WAITS and f.failures >= _STUCK for f in list(self.flights))
+
+    def stop_waiting(self) -> None:
+        """Give up the letters that wait: the consumer closes, and their messages come back."""
+        self._keeps = False
+        for flight in list(self.flights):
+            if flight.state == WAITS and self.flights.pop(flight, False):
+                text = "the consumer was closed before the letter could be published"
+                self._report(flight, ConsumerClosedError(text))
+
     # -- letters without a receipt ----------------------------------------------------------------
 
     def check(self) -> None:
-        """Give up letters that have no receipt for too long; the timer calls it."""
+        """Give up letters without a receipt for too long, publish those due; the timer calls it."""
         now = self.clock.monotonic()
         self._check_is_scheduled = False  # first, so that an error does not end the checks
         for flight in list(self.flights):
             if flight.deadline <= now:
-                self._give_up(flight)
+                if flight.state == WAITS:
+                    self._publish_later(flight, now)
+                else:
+                    self._give_up(flight)
         pause = self._check_connections(now) if self._finds_refused else math.inf
         if self.flights:
             first = min((f.deadline for f in list(self.flights)), default=now)
@@ -391,10 +499,12 @@ class HandOff:
             Seconds until the next check.
         """
         oldest: dict[CallbackSender, Flight] = {}
+        pause = math.inf
         for flight in list(self.flights):
+            if flight.state != WAITS:
+                pause = self._check_interval
             if flight.sender is not None and flight.state == SENT:
                 oldest.setdefault(flight.sender, flight)
-        pause = self._check_interval
         for sender, flight in oldest.items():
             if now < flight.deadline - self.patience + _CHECK_AFTER:
                 continue
@@ -440,7 +550,7 @@ class HandOff:
     @property
     def in_flight(self) -> int:
         """How many letters are in flight, or wait to be published again."""
-        return len(self.flights) + (0 if self.kept is None else len(self.kept))
+        return len(self.flights)
 
     def stop(self) -> None:
         """Refuse new letters."""
@@ -448,9 +558,23 @@ class HandOff:
         if self._watch is not None:
             self._watch.counters.detach(self)
 
+    def close(self, until: float) -> list[Callable[[], None]]:
+        """Wait for letters in flight; return functions that close the producers, and may block.
+
+        It waits no longer than *until*, by the monotonic clock.
+        """
+        now = self.clock.monotonic
+        self.stop_waiting()
+        self._worker.close(until - now())
+        self.stop()
+        if left := self.drain(until - now()):
+            _log.warning("%d letters have no receipt; their originals will come back", left)
+        return self.producers.closing()
+
     def give_up(self) -> None:
         """Refuse new letters and fail those in flight."""
         self.stop()
+        self.stop_waiting()
         self.finish(list(self.flights), error_of(_pulsar.Result.AlreadyClosed))
 
     def drain(self, most: float = math.inf) -> int:
@@ -472,13 +596,6 @@ def _error_of(flight: Flight, cause: BaseException, *, is_out: bool) -> SettleEr
         error = LetterPublishError(flight.letter.topic, cause)
     error.__cause__ = cause
     return error
-
-
-def _guarded(call: Callable[[], None]) -> None:
-    try:
-        call()
-    except BaseException:  # noqa: BLE001 - a caller's callback raised; it must not reach C++
-        _log.exception(_RAISED)
 
 
 def _finish(flights: list[Flight]) -> None:

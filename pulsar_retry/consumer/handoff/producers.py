@@ -1,9 +1,14 @@
-"""The producers of letters: opened at first use, shared, and replaced when lost."""
+"""The producers of letters: opened at first use, shared, and replaced when lost.
+
+Before the first dead letter of a topic, the subscription is created without which a broker deletes
+dead letters.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -15,13 +20,16 @@ import attrs
 import pulsar
 from pulsar import Client as BareClient
 
-from pulsar_retry.consumer.handoff.flight import Flight
-from pulsar_retry.consumer.handoff.initial_subscription import Attempts, Keeper, letter_client_of
-from pulsar_retry.consumer.handoff.making import bytes_of
-from pulsar_retry.consumer.handoff.sender import CallbackSender
-from pulsar_retry.consumer.handoff.writer_schemas import WireSchema
-from pulsar_retry.errors import ConfigError, LetterPublishError
-from pulsar_retry.letters.identity import new_producer_name
+from pulsar_retry.consumer.handoff.sending import CallbackSender, Flight, bytes_of
+from pulsar_retry.consumer.handoff.writer_schemas import (
+    WireSchema,
+    WriterSchemas,
+    has_named_schema,
+    name_writer_schema,
+)
+from pulsar_retry.consumer.source import COME_BACK
+from pulsar_retry.errors import INITIAL_SUBSCRIPTION, ConfigError, LetterPublishError
+from pulsar_retry.letters.facts import gives_identity, new_producer_name
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -32,8 +40,130 @@ _REFUSED = (
     "the topic"
 )
 
+#: The schema of letters whose own schema is only named: one object, so that they share a producer.
+_BYTES = pulsar.schema.BytesSchema()
+
+#: Seconds after which a letter has the subscription of its topic created again if it is gone.
+_KEPT = 60.0
+
+_NOT_KEPT = (
+    "no subscription is created on %s (initial_subscription_name=None): if you have not created "
+    "one, a broker with default settings deletes the topic and its dead letters after a minute"
+)
+
 #: Makes what sends letters with a raw producer of pulsar-client.
 NewSender = Callable[[Any], CallbackSender]
+
+
+def create_subscription(client: pulsar.Client, topic: str, name: str) -> None:
+    """Create the subscription *name* of *topic* from its start, if there is none. Blocks.
+
+    *client* should be that of letters: if a topic is terminated, its consumers are notified, and
+    pulsar-client then closes their connection.
+
+    Raises:
+        pulsar.PulsarException: it could not be created.
+    """
+    try:
+        consumer = BareClient.subscribe(
+            client,
+            topic,
+            name,
+            pulsar.ConsumerType.Shared,
+            initial_position=pulsar.InitialPosition.Earliest,
+            receiver_queue_size=1,
+        )
+    except pulsar.ConsumerBusy:
+        return  # another consumer is connected to it, so the subscription exists
+    consumer.close()
+
+
+@attrs.define(eq=False)
+class Attempts:
+    """Whether the last attempts have failed, and when to try again.
+
+    Attributes:
+        failures: How many attempts in succession have failed.
+        error: The last error; None after a success.
+        retry_at: Until then, letters fail without an attempt. So a broken topic does not cause an
+            attempt for each message.
+    """
+
+    failures: int = attrs.field(default=0, init=False)
+    error: Exception | None = attrs.field(default=None, init=False)
+    retry_at: float = attrs.field(default=0.0, init=False)
+
+    def failed(self, error: Exception, now: float) -> None:
+        """Record that the topic does not work at present."""
+        self.failures += 1
+        self.error = error
+        self.retry_at = now + COME_BACK.delay(self.failures)
+
+    def worked(self) -> None:
+        """Record that it works."""
+        self.failures, self.error = 0, None
+
+
+@attrs.define(eq=False)
+class Keeper(Attempts):
+    """Has what is written to one topic kept by a subscription. Thread-safe.
+
+    If a topic is deleted, the connection of its producer creates it again, without a subscription.
+    What it gets then is lost when the producer is closed.
+    """
+
+    _topic: str
+    _create: Callable[[str], None]
+    _clock: Callable[[], float]
+    _until: float = attrs.field(default=-math.inf, init=False)
+    _lock: threading.RLock = attrs.field(factory=threading.RLock, init=False)
+
+    def is_due(self) -> bool:
+        """Tell whether `ensure` must be called before the next letter."""
+        return self._until <= self._clock()
+
+    def ensure(self) -> None:
+        """Create the subscription if it is gone, unless this was done a moment ago. Blocks.
+
+        Raises:
+            LetterPublishError: it could not be created, now or a moment ago.
+        """
+        with self._lock:
+            error = None
+            if self.is_due():
+                error = self.error if self._clock() < self.retry_at else self._tried()
+        if error is not None:
+            raise LetterPublishError(self._topic, error, right=INITIAL_SUBSCRIPTION) from error
+
+    def check(self) -> None:
+        """Create the subscription if it is gone, after the last letter. Blocks; never raises.
+
+        Further calls wait for the first one, and do nothing.
+        """
+        with self._lock:
+            if self._until == -math.inf:
+                return  # nothing was written
+            error, self._until = self._tried(), -math.inf
+            if error is not None:
+                text = "whether what was written to %s is kept is unknown: %s"
+                _log.warning(text, self._topic, error)
+
+    def _tried(self) -> Exception | None:
+        """Create the subscription; return the error, if any."""
+        try:
+            self._create(self._topic)
+        except Exception as error:  # noqa: BLE001 - both callers tell of it
+            self.failed(error, self._clock())
+            return error
+        self.worked()
+        self._until = self._clock() + _KEPT
+        return None
+
+
+def letter_client_of(client: pulsar.Client) -> pulsar.Client:
+    """Return the client that opens the letters' producers for *client*."""
+    parts = getattr(client, "parts", None)  # pulsar-client's own clients have none
+    return client if parts is None else parts.letter_client or client
 
 
 @attrs.define(eq=False)
@@ -71,7 +201,7 @@ class Outlet(Attempts):
         dead: Whether it is a dead-letter topic. If such a topic refuses the schema, plain bytes are
             published, so that it accepts every message. (The Java client does not validate there
             either.)
-        named: Whether its letters have an identity (`letters.identity`).
+        named: Whether its letters have an identity (`letters.facts`).
         keeper: Has the letters of the topic kept; None: that is not necessary.
         sender: Sends letters; None if no producer is open.
         refusal: The latest letter that was refused, while letters like it may be; None: there is
@@ -154,8 +284,10 @@ class LetterProducers:
         client: pulsar.Client,
         new_sender: NewSender,
         *,
+        schema: Any,
         send_timeout: float,
-        prepare_dead_letters: Callable[[str], None],
+        dead_letter_subscription: str | None,
+        keep_writer_schema: bool = False,
         clock: Callable[[], float] = time.monotonic,
         encryption: tuple[str, Any] | None = None,
     ) -> None:
@@ -165,9 +297,14 @@ class LetterProducers:
             client: Opens the producers. If it is a client of this package, its client for letters
                 does this instead.
             new_sender: Makes what sends with a producer.
+            schema: The schema that letters have. If it is Avro, a letter has the schema that its
+                message was written with: with the reader's schema, evolved data would be decoded
+                wrongly.
             send_timeout: Seconds after which a letter without a receipt has failed.
-            prepare_dead_letters: Called with a dead-letter topic before its first dead letter,
-                again before one that comes much later, and after the last one.
+            dead_letter_subscription: The subscription to create on a dead-letter topic before its
+                first dead letter, if it is gone before one that comes much later, and after the
+                last one. None: no subscription, but a warning.
+            keep_writer_schema: Publish as with an Avro schema.
             clock: Returns the time in seconds.
             encryption: The name of the key that encrypts letters, and its reader; None: no
                 encryption.
@@ -177,26 +314,76 @@ class LetterProducers:
             "_pulsar_retry_alone", threading.Lock()
         )
         self._new_sender = new_sender
+        self._schema = schema
+        is_avro = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
+        self._writer_schemas = WriterSchemas(client) if keep_writer_schema or is_avro else None
         key, reader = encryption or (None, None)
         self._encryption = {"encryption_key": key, "crypto_key_reader": reader} if key else {}
         self._send_timeout_ms = max(1, round(send_timeout * 1000))
-        self._prepare_dead_letters = prepare_dead_letters
+        self._dead_letter_subscription = dead_letter_subscription
+        self._has_warned = False
         self._clock = clock
         self._outlets: dict[tuple[str, Any, bool], Outlet] = {}
         self._keepers: dict[str, Keeper] = {}
 
+    def knows_schema(self, raw: Any) -> bool:
+        """Tell whether `outlet_of` does not have to ask the broker for the schema of *raw*."""
+        return self._writer_schemas is None or self._writer_schemas.knows(raw)
+
+    def outlet_of(self, flight: Flight, schema: Any = None) -> Outlet:
+        """Return the outlet of a letter; it may ask the broker for the schema of the message.
+
+        Dead letters need no identity.
+        """
+        letter, raw = flight.letter, flight.raw
+        if schema is None and self._writer_schemas is not None:
+            is_named = has_named_schema(letter.properties, raw)
+            schema = _BYTES if is_named else self._writer_schemas.of(raw)
+        topic, schema = letter.topic, schema or self._schema
+        named = not letter.dead and gives_identity(raw, letter.properties, letter.origin)
+        if (found := self._outlets.get((topic, schema, named))) is not None:
+            return found
+        return self.outlet(topic, schema, dead=letter.dead, named=named)
+
     def outlet(self, topic: str, schema: Any, *, dead: bool, named: bool) -> Outlet:
         """Return the outlet of a topic; equal schemas have to be the same object."""
-        key = (topic, schema, named)
-        outlet = self._outlets.get(key)
-        if outlet is None:
-            keeper = self._keepers.get(topic)
-            if dead and keeper is None:
-                keeper = Keeper(topic, self._prepare_dead_letters, self._clock)
-                keeper = self._keepers.setdefault(topic, keeper)
-            made = Outlet(topic, schema, dead, named, keeper)
-            outlet = self._outlets.setdefault(key, made)
-        return outlet
+        keeper = self._keepers.get(topic)
+        if dead and keeper is None:
+            keeper = Keeper(topic, self._prepare_dead_letters, self._clock)
+            keeper = self._keepers.setdefault(topic, keeper)
+        made = Outlet(topic, schema, dead, named, keeper)
+        return self._outlets.setdefault((topic, schema, named), made)
+
+    def _prepare_dead_letters(self, topic: str) -> None:
+        """Have a dead-letter topic keep what it gets. Blocks.
+
+        Raises:
+            pulsar.PulsarException: its subscription could not be created.
+        """
+        if self._dead_letter_subscription is not None:
+            create_subscription(self.client, topic, self._dead_letter_subscription)
+        elif not self._has_warned:
+            self._has_warned = True
+            _log.warning(_NOT_KEPT, topic)
+
+    def open_for(self, flight: Flight, outlet: Outlet) -> tuple[Outlet, CallbackSender]:
+        """Return the outlet of a letter, usually *outlet*, and what sends the letter. Blocks.
+
+        A topic can refuse the schema of an older message, which differs too much from the newest
+        one. Such a letter has no schema, but a property that names it.
+
+        Raises:
+            LetterPublishError: the producer could not be opened.
+        """
+        try:
+            return outlet, self.open(outlet)
+        except LetterPublishError as error:
+            is_older = isinstance(outlet.schema, WireSchema)
+            if not is_older or not isinstance(error.__cause__, pulsar.IncompatibleSchema):
+                raise
+        name_writer_schema(flight.letter.properties, flight.raw)
+        outlet = self.outlet_of(flight, _BYTES)
+        return outlet, self.open(outlet)
 
     def open(self, outlet: Outlet) -> CallbackSender:
         """Return what sends the letters of *outlet*. May block for the operation time-out.

@@ -13,11 +13,10 @@ from typing import Any
 import attrs
 
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.consumer.handoff.making import text_properties
+from pulsar_retry.consumer.outbox import text_properties
 from pulsar_retry.errors import LeaseExpired, UnfinishedError, WorkerCrashedError
-from pulsar_retry.letters.facts import Facts
+from pulsar_retry.letters.facts import Facts, next_stamp, stamp_of
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
-from pulsar_retry.letters.stamps import next_stamp, stamp_of
 from pulsar_retry.observe.failures import FailureLog
 from pulsar_retry.observe.watch import (
     ACKNOWLEDGED,
@@ -393,7 +392,7 @@ class Settler:
             if kind == ACKNOWLEDGED:
                 self.consumer.acknowledge(held.message)
             else:
-                self.handle.in_hand.settle_as(held.message, kind)
+                self.handle.in_hand.acknowledge(held.message, kind)
         except Exception as error:  # noqa: BLE001 - the consumer is closed
             self.not_settled(held, error)
             return

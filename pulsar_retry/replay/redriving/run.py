@@ -26,8 +26,8 @@ import attrs
 import pulsar
 
 from pulsar_retry.admin.position import Position
-from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.handoff import HandOff
+from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.redriving.judge import LetterJudge, Move
@@ -271,7 +271,6 @@ class Run:
             item.move.letter,
             item.raw.length(),
             _ItemFuture(self, item),
-            was_letter=False,
         )
         self._hand_off.hand_on(flight)
 

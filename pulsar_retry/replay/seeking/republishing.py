@@ -14,8 +14,8 @@ import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.handoff.flight import Flight
-from pulsar_retry.letters.identity import is_published_here
+from pulsar_retry.consumer.handoff.sending import Flight
+from pulsar_retry.letters.facts import is_published_here
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.keeping import TargetKeeper
@@ -176,9 +176,7 @@ class Republisher:
         for raw in read_unacknowledged(self._client, self._admin, seen, places):
             letter = Letter(topic, properties(raw))
             future = LetterFuture()
-            flight = Flight(
-                self._hand_off, raw, _LATER, letter, raw.length(), future, was_letter=True
-            )
+            flight = Flight(self._hand_off, raw, _LATER, letter, raw.length(), future)
             under_way.append(self._hand_off.hand_on(flight))
             published.append(entry_place_of(raw))
             if len(under_way) >= _IN_FLIGHT:

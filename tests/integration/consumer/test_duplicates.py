@@ -14,7 +14,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.letters.identity import new_producer_name
+from pulsar_retry.letters.facts import new_producer_name
 from pulsar_retry.replay import seek
 from support.consumer import dying
 from support.reading import A_LOOK, SOON, SUBSCRIPTION, receive_all

@@ -63,11 +63,11 @@ def test_an_interrupt_while_a_letter_waits_for_its_turn(subscribe, publish):
     publish(b"a")
     message = consumer.receive(SOON)
     consumer.negative_acknowledge(message, delay=3600)
-    permits = consumer.handle.outbox._hand_off.permits
+    permits = consumer.handle.outbox.hand_off.permits
     permits.acquire()  # as if a letter were in flight
 
     def interrupt():
-        eventually(lambda: is_within(main, "handoff/permits.py"))
+        eventually(lambda: permits._waiting)
         signal.pthread_kill(main, signal.SIGINT)
 
     interrupting = threading.Thread(target=interrupt)

@@ -80,8 +80,8 @@ def test_reconsumed_letters_are_not_remembered(subscribe, publish):
     publish()
     consumer.reconsume_later(consumer.receive(SOON))
     letter = consumer.receive(SOON)
-    assert 1 == len(consumer._in_hand.letters._in_order)
+    assert 1 == len(consumer._in_hand.retry._in_order)
 
     consumer.reconsume_later(letter)
 
-    assert {} == consumer._in_hand.letters._in_order
+    assert {} == consumer._in_hand.retry._in_order

@@ -20,7 +20,7 @@ from support.waiting import eventually
 KEEPER = "pulsar-retry"
 
 #: The seconds after which a letter has it checked again.
-KEPT = "pulsar_retry.consumer.handoff.initial_subscription._KEPT"
+KEPT = "pulsar_retry.consumer.handoff.producers._KEPT"
 
 
 def by_retries(client: pr.Client, topic: str) -> None:

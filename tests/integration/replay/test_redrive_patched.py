@@ -91,7 +91,7 @@ def test_a_letter_in_chunks(dead) -> None:
 #: Redrives with a patch, and is killed at a step of the letter with a number.
 PROGRAM = """
 import json, os, signal, sys
-from pulsar_retry.consumer.handoff.flight import Flight
+from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.replay import Cluster, Redrive
 from pulsar_retry.replay.redriving import run
 url, admin, source, patch, step = sys.argv[1:]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from _pulsar import Result
 
-from pulsar_retry.consumer import outbox
+from pulsar_retry.consumer.handoff import handoff
 from pulsar_retry.consumer.handoff.handoff import HandOff
-from pulsar_retry.consumer.handoff.sender import CallbackSender
+from pulsar_retry.consumer.handoff.sending import CallbackSender
 from pulsar_retry.testing.memory import raw_client
 from pulsar_retry.testing.memory.consumer import RawConsumer
 from pulsar_retry.testing.memory.later import later
@@ -204,7 +204,7 @@ def simulated(clock: Turns, record: Record, latency: Callable[[], float]) -> Ite
         redeliver(subscription, consumer, numbers)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outbox, "Worker", TurnWorker)
+        patch.setattr(handoff, "Worker", TurnWorker)
         patch.setattr(raw_client, "RawConsumer", Consumer)
         patch.setattr(raw_client, "RawProducer", Producer)
         patch.setattr(raw_client.RawClient, "_subscribe", subscribed)

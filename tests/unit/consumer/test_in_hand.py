@@ -88,7 +88,7 @@ def test_a_nacked_message_that_comes_early_is_recognized(received: Received, cou
     """Also behind a burst, and if its topic has moved, so that the broker counts from 0 again."""
     received.batches(20_000, size=1, per_second=100_000)
     nacked = Id(1)
-    received.in_hand.redeliver(nacked, 60.0, letter=False)
+    received.in_hand.redeliver(nacked, 60.0)
     again = SimpleNamespace(message_id=lambda: nacked, redelivery_count=lambda: count)
     received.in_hand.took([again])
     assert received.in_hand.pending_nacks == 0

@@ -8,8 +8,7 @@ import pulsar
 import pytest
 
 from pulsar_retry.consumer.received_letters import ReceivedLetters
-from pulsar_retry.runtime.clock import SYSTEM
-from pulsar_retry.runtime.upstream import position_of
+from pulsar_retry.runtime.clock import SYSTEM, Timer
 
 
 def message_id(entry: int, *, ledger: int = 1, batch: int = -1) -> pulsar.MessageId:
@@ -20,14 +19,21 @@ def message_id(entry: int, *, ledger: int = 1, batch: int = -1) -> pulsar.Messag
 def come(letters: ReceivedLetters, entry: int) -> None:
     """Let a letter be delivered."""
     topic = "persistent://public/default/orders-billing-RETRY"
-    letters.came(SimpleNamespace(message_id=lambda: message_id(entry), topic_name=lambda: topic))
+    letters.arrived(
+        SimpleNamespace(
+            message_id=lambda: message_id(entry),
+            topic_name=lambda: topic,
+            producer_name=lambda: "shop",
+            properties=dict,
+        )
+    )
 
 
 @pytest.fixture
 def letters(plan_of) -> ReceivedLetters:
     """Return four letters, delivered in this order, of an Exclusive subscription."""
     plan = plan_of(consumer_type=pulsar.ConsumerType.Exclusive)
-    letters = ReceivedLetters(plan, SYSTEM)
+    letters = ReceivedLetters(plan, Timer(), SYSTEM, lambda _: None)
     for entry in (7, 3, 9, 5):
         come(letters, entry)
     return letters
@@ -45,8 +51,8 @@ def test_up_to_goes_by_delivery_not_by_number(letters: ReceivedLetters) -> None:
 
 def test_what_is_settled_is_left_out(letters: ReceivedLetters) -> None:
     """A letter that was acknowledged by itself is not acknowledged again."""
-    letters.leaves(position_of(message_id(3)))
-    letters.leaves(position_of(message_id(3)))
+    letters.leaves(message_id(3))
+    letters.leaves(message_id(3))
     assert [7, 9] == entries(letters.up_to(message_id(9)))
 
 
@@ -63,7 +69,7 @@ def test_an_unknown_letter_is_all_there_is(letters: ReceivedLetters) -> None:
 
 def test_after_clearing_nothing_is_in_hand(letters: ReceivedLetters) -> None:
     """Everything will be delivered again."""
-    letters.all_come_again()
+    letters.clear()
     assert [5] == entries(letters.up_to(message_id(5)))
 
 
@@ -80,4 +86,5 @@ def test_a_message_of_pulsar_clients_own_consumer(plan_of, topic: str, is_letter
     """Nothing has marked it, so the name of its topic tells whether it is a letter."""
     name, message = f"persistent://public/default/{topic}", pulsar.Message()
     message._message = SimpleNamespace(topic_name=lambda: name)
-    assert ReceivedLetters(plan_of(), SYSTEM).includes(message) is is_letter
+    letters = ReceivedLetters(plan_of(), Timer(), SYSTEM, lambda _: None)
+    assert letters.includes(message) is is_letter

@@ -10,7 +10,6 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.arguments import SubscribeArguments
-from pulsar_retry.letters.sources import without_letters
 from pulsar_retry.testing import MemoryBroker
 
 SHARED = pulsar.ConsumerType.Shared
@@ -56,7 +55,7 @@ def test_other_topics_are_read(topic: Any) -> None:
 def pattern_of(pattern: str, plan_of: Any, **policy: Any) -> str:
     """Return the pattern that is subscribed to."""
     plan = plan_of(topic=re.compile(pattern), dead_letter_policy=pr.DeadLetterPolicy(1, **policy))
-    return str(without_letters(plan).pattern)
+    return str(plan.sources().pattern)
 
 
 @pytest.fixture
@@ -93,4 +92,4 @@ def test_a_pattern_leaves_the_named_topics_out(plan_of: Any) -> None:
 
 def test_without_a_policy_a_pattern_stays_as_it_is(plan_of: Any) -> None:
     """There are no letters."""
-    assert "o.*" == without_letters(plan_of(topic=re.compile("o.*"))).pattern
+    assert "o.*" == plan_of(topic=re.compile("o.*")).sources().pattern

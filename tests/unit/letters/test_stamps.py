@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_retry.letters.stamps import made_at, next_stamp, stamp_of
+from pulsar_retry.letters.facts import made_at, next_stamp, stamp_of
 
 
 def test_a_stamp_is_the_time() -> None:

@@ -8,8 +8,8 @@ import attrs
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pulsar_retry.consumer.duplicates import LetterWindow
-from pulsar_retry.letters.stamps import made_at, next_stamp, stamp_of
+from pulsar_retry.consumer.received_letters import LetterWindow
+from pulsar_retry.letters.facts import made_at, next_stamp, stamp_of
 
 PROCESSES = 3
 STEPS = st.lists(

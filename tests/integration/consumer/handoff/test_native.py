@@ -54,7 +54,7 @@ def test_it_is_used(client, topic):
     fill(client, topic, 1)
     consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
     handed_on(consumer, 1)[0].result(SOON / 1000)
-    (outlet,) = consumer._outbox._hand_off.producers._outlets.values()
+    (outlet,) = consumer._outbox.hand_off.producers._outlets.values()
     assert type(outlet.sender).__name__ == "NativeSender"
 
 

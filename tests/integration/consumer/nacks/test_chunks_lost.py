@@ -15,7 +15,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer import lost_chunks
+from pulsar_retry.consumer import receiving
 from support.consumer.shells import on_both_shells
 from support.reading import SOON
 
@@ -32,7 +32,7 @@ AFTER = 1.0
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Let what does not come count as lost sooner."""
-    monkeypatch.setattr(lost_chunks, "QUIET", 2.0)
+    monkeypatch.setattr(receiving, "QUIET", 2.0)
 
 
 def handle_of(consumer):

@@ -15,7 +15,8 @@ import pulsar_retry as pr
 from pulsar_retry.consumer.handoff import alone
 from pulsar_retry.consumer.handoff.alone import RefusedError, SingleFile, publish_alone
 from pulsar_retry.consumer.handoff.producers import Outlet
-from pulsar_retry.consumer.handoff.sender import CallbackSender
+from pulsar_retry.consumer.handoff.sending import CallbackSender
+from pulsar_retry.runtime.worker import Worker
 from support.waiting import eventually
 
 OK = _pulsar.Result.Ok
@@ -138,13 +139,13 @@ def now() -> list[float]:
 @pytest.fixture
 def file(broker: Broker, outlet: Outlet, now: list[float]) -> SingleFile:
     """Give the single file of a topic."""
-    return SingleFile(broker, outlet, lambda flight: flight.size, lambda: now[0])  # type: ignore[arg-type]
+    return SingleFile(broker, outlet, lambda flight: flight.size, lambda: now[0], Worker("alone"))  # type: ignore[arg-type]
 
 
 def ended(file: SingleFile, *flights: Flight) -> list[Any]:
     """Publish letters and return how each of them has ended."""
     file.add(flights)  # type: ignore[arg-type]
-    eventually(lambda: not file._is_running)
+    eventually(lambda: not file._left)
     return [end if isinstance(end, Exception) else end.name for [end] in (f.ends for f in flights)]
 
 
@@ -196,7 +197,7 @@ def test_what_was_given_up_is_not_published(file: SingleFile, broker: Broker) ->
     flight = Flight(1)
     flight.is_over = True
     file.add([flight])  # type: ignore[list-item]
-    eventually(lambda: not file._is_running)
+    eventually(lambda: not file._left)
     assert ([], []) == (broker.sent, flight.ends)
 
 

@@ -12,8 +12,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.handoff.flight import Flight
 from pulsar_retry.consumer.handoff.handoff import HandOff
+from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.future import LetterFuture
@@ -87,7 +87,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.world = World()
-        self.back: list[tuple[Any, bool]] = []
+        self.back: list[Any] = []
         self.hand_off = HandOff(
             self.world,  # type: ignore[arg-type]
             pulsar.schema.BytesSchema(),
@@ -101,25 +101,19 @@ class Rig:
     def check_later(self, _owner: Any, _delay: float) -> None:
         """Stand for the timer that looks after letters without a receipt."""
 
-    def come_back(self, raw: Any, was_letter: bool) -> None:
+    def come_back(self, raw: Any) -> None:
         """Take note of a message that is to be redelivered."""
         self.world.events.append("come back")
-        self.back.append((raw, was_letter))
+        self.back.append(raw)
 
-    def flight(
-        self, raw: Any = None, letter: Letter = LETTER, *, was_letter: bool = False
-    ) -> Flight:
+    def flight(self, raw: Any = None, letter: Letter = LETTER) -> Flight:
         """Return a letter to hand on."""
         raw, future = raw or original(), LetterFuture()
-        return Flight(
-            self.hand_off, raw, self.world, letter, raw.length(), future, was_letter=was_letter
-        )
+        return Flight(self.hand_off, raw, self.world, letter, raw.length(), future)
 
-    def hand_on(
-        self, raw: Any = None, letter: Letter = LETTER, *, was_letter: bool = False
-    ) -> Future[None]:
+    def hand_on(self, raw: Any = None, letter: Letter = LETTER) -> Future[None]:
         """Hand a message on."""
-        return self.hand_off.hand_on(self.flight(raw, letter, was_letter=was_letter))
+        return self.hand_off.hand_on(self.flight(raw, letter))
 
     def hand_on_now(self) -> Future[None] | None:
         """Hand a message on, if that does not block."""
@@ -151,16 +145,15 @@ def test_a_message_is_acknowledged_after_its_letter_is_out(rig: Rig) -> None:
     assert (None, []) == (future.result(0), rig.back)
 
 
-@pytest.mark.parametrize("was_letter", [False, True])
-def test_an_unpublished_message_comes_back(rig: Rig, was_letter: bool) -> None:
+def test_an_unpublished_message_comes_back(rig: Rig) -> None:
     """It is not acknowledged; the caller learns the topic and pulsar-client's error."""
     raw = original()
-    future = rig.hand_on(raw, was_letter=was_letter)
+    future = rig.hand_on(raw)
     rig.world.answer("receipt", _pulsar.Result.MessageTooBig)
     error = future.exception(0)
     assert (pr.LetterPublishError, RETRY) == (type(error), getattr(error, "topic", None))
     assert pulsar.MessageTooBig is type(error.__cause__)
-    assert [(raw, was_letter)] == rig.back
+    assert [raw] == rig.back
     assert ["publish", "receipt: MessageTooBig", "come back"] == rig.world.events
 
 
@@ -372,7 +365,7 @@ def test_trouble_with_the_redelivery_cannot_reach_pulsar_client(
 ) -> None:
     """For example no thread can be started: an exception in the callback would end the process."""
 
-    def refuse(_raw: Any, _was_letter: bool) -> None:
+    def refuse(_raw: Any) -> None:
         raise RuntimeError("can't start new thread")
 
     rig.hand_off._come_back = refuse
@@ -381,6 +374,19 @@ def test_trouble_with_the_redelivery_cannot_reach_pulsar_client(
         rig.world.answer(what, getattr(_pulsar.Result, result))
     assert (True, 2) == (future.done(), rig.permits())
     assert isinstance(future.exception(0), pr.SettleError)
+
+
+def test_a_letter_without_a_thread_is_a_failure(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first producer is opened on another thread; without one, the message comes back."""
+
+    def refuse(_task: Callable[[], object]) -> bool:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(rig.hand_off._worker, "submit", refuse)
+    flight = rig.flight()
+    rig.hand_off.hand_on_elsewhere(flight)
+    assert isinstance(flight.future.exception(0), pr.LetterPublishError)
+    assert (1, 2) == (len(rig.back), rig.permits())
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), SystemExit(1)])

@@ -3,50 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pulsar
 import pytest
 
-from pulsar_retry.consumer.handoff.kept import KeptLetters
+from pulsar_retry.consumer.handoff.handoff import HandOff
+from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
+from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.runtime.future import LetterFuture
 
 MIB = 1 << 20
 ERROR = LetterPublishError("orders-billing-DLQ", RuntimeError("refused"))
 
 
-class Letter:
-    """A flight whose letter was refused, and the hand_off that publishes it again."""
-
-    def __init__(self, size: int = 1, *, closed: bool = False) -> None:
-        self.size, self.failures, self.hand_off = size, 0, self
-        self.closed, self.again_count, self.ended = closed, 0, 0
-
-    def again(self, _flight: Letter) -> None:
-        """Take the letter as `HandOff.again` does."""
-        if self.closed:
-            raise ConsumerClosedError("closed")
-        self.again_count += 1
-
-    def report(self, _flight: Letter, _error: Exception) -> None:
-        """Tell the caller."""
-        self.ended += 1
-
-
-class World:
-    """A timer and a worker that do what they were told when the test says so."""
+class World(Clock):
+    """A clock, a timer and a worker that do what they were told when the test says so."""
 
     def __init__(self) -> None:
-        self.time, self.tasks, self.is_closed = 0.0, [], False  # type: ignore[var-annotated]
+        self.time_, self.tasks, self.is_closed = 0.0, [], False  # type: ignore[var-annotated]
 
-    def now(self) -> float:
+    def monotonic(self) -> float:
         """Return the time."""
-        return self.time
+        return self.time_
 
     def check_later(self, _owner: Any, _delay: float) -> None:
-        """Stand for the timer."""
-
-    def discard(self, _owner: Any) -> None:
         """Stand for the timer."""
 
     def submit(self, task: Callable[[], Any]) -> bool:
@@ -56,129 +39,164 @@ class World:
         return not self.is_closed
 
 
+class Kept(HandOff):
+    """A hand-off that only notes which letters it publishes again."""
+
+    def __init__(self, world: World, most: int = 1000) -> None:
+        super().__init__(
+            SimpleNamespace(),  # type: ignore[arg-type]
+            pulsar.schema.BytesSchema(),
+            max_pending=most,
+            send_timeout=30.0,
+            dead_letter_subscription=None,
+            come_back=lambda *_: None,
+            timer=world,  # type: ignore[arg-type]
+            clock=world,
+        )
+        self._worker = world  # type: ignore[assignment]
+        self.world, self.published = world, list[Flight]()
+
+    def _start(self, flight: Flight) -> None:
+        self.permits.release(1, flight.size)
+        if self.closed:
+            raise ConsumerClosedError("closed")
+        self.published.append(flight)
+
+    def flight(self, size: int = 1) -> Flight:
+        """Return a flight whose letter is refused."""
+        letter: Any = None
+        return Flight(self, None, None, letter, size, LetterFuture())
+
+    def keep(self, flight: Flight, error: LetterPublishError = ERROR) -> bool:
+        """Keep a letter; tell whether there is room."""
+        return self._keep(flight, error)
+
+    def due(self) -> None:
+        """Let what waits be due."""
+        self.world.time_ += 60
+        self.check()
+
+    def work(self) -> None:
+        """Let the worker do what it was told."""
+        while self.world.tasks:
+            self.world.tasks.pop(0)()
+
+
 @pytest.fixture
 def world() -> World:
     """Give the timer and the worker."""
     return World()
 
 
-def kept_in(world: World, most: int = 1000) -> KeptLetters:
-    """Return room for *most* letters."""
-    return KeptLetters(world, world, most)  # type: ignore[arg-type]
+@pytest.fixture
+def kept(world: World) -> Kept:
+    """Give a hand-off with room for 1000 letters."""
+    return Kept(world)
 
 
-def due(world: World, kept: KeptLetters) -> None:
-    """Let what waits be due."""
-    world.time += 60
-    kept.check()
-
-
-def test_letters_kept_are_bounded_by_bytes(world: World) -> None:
+def test_letters_kept_are_bounded_by_bytes(kept: Kept) -> None:
     """64 MiB of payload, as in flight, however many letters there may be."""
-    kept = kept_in(world)
-    letters = [Letter(5 * MIB) for _ in range(20)]
-    taken = [kept.keep(letter, ERROR) for letter in letters]  # type: ignore[arg-type]
-    assert [True] * 13 + [False] * 7 == taken
+    assert [True] * 13 + [False] * 7 == [kept.keep(kept.flight(5 * MIB)) for _ in range(20)]
 
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_room_is_given_back(world: World, closed: bool) -> None:
     """A letter that is published again, or given up, makes room; one that is due does not yet."""
-    kept = kept_in(world, most=2)
-    first, second, third = Letter(closed=closed), Letter(64 * MIB, closed=closed), Letter()
-    assert kept.keep(first, ERROR)  # type: ignore[arg-type]
-    assert kept.keep(second, ERROR)  # type: ignore[arg-type]
-    assert not kept.keep(third, ERROR)  # type: ignore[arg-type]
-    due(world, kept)
+    kept = Kept(world, most=2)
+    kept.closed = closed
+    first, second = kept.flight(), kept.flight(64 * MIB)
+    assert kept.keep(first)
+    assert kept.keep(second)
+    assert not kept.keep(kept.flight())
+    kept.due()
     assert 2 == len(world.tasks)
-    assert not kept.keep(third, ERROR)  # type: ignore[arg-type]
-    for task in world.tasks:
-        task()
-    outcome = (0, 1) if closed else (1, 0)
-    assert [outcome] * 2 == [(letter.again_count, letter.ended) for letter in (first, second)]
-    assert kept.keep(third, ERROR)  # type: ignore[arg-type]
+    assert not kept.keep(kept.flight())
+    kept.work()
+    assert [closed] * 2 == [each.future.done() for each in (first, second)]
+    assert (0 if closed else 2) == len(kept.published)
+    assert kept.keep(kept.flight())
 
 
 def test_a_letter_that_fails_again_keeps_its_room(world: World) -> None:
     """Else the second failure of one letter could push it out."""
-    kept = kept_in(world, most=1)
-    letter = Letter()
-    letter.again = lambda flight: kept.keep(flight, ERROR)  # type: ignore[assignment,arg-type]
-    assert kept.keep(letter, ERROR)  # type: ignore[arg-type]
-    due(world, kept)
-    world.tasks.pop()()
-    assert not kept.keep(Letter(), ERROR)  # type: ignore[arg-type]
-    assert (2, 0) == (letter.failures, letter.ended)
-    assert 0 == kept.stuck
-    due(world, kept)
-    world.tasks.pop()()
-    assert 1 == kept.stuck
+    kept = Kept(world, most=1)
+    assert kept.keep(kept.flight())
+    for stuck in (0, 1):
+        kept.due()
+        kept.work()
+        assert kept.keep(kept.published.pop())
+        assert not kept.keep(kept.flight())
+        assert stuck == kept.stuck
 
 
 def test_a_letter_without_a_timer_is_not_kept(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No thread could be started: its message is redelivered, so nothing may publish it, too."""
-    kept = kept_in(world, most=1)
-    letter = Letter()
+    kept = Kept(world, most=1)
     with monkeypatch.context() as patch:
         patch.setattr(world, "check_later", _no_thread)
-        with pytest.raises(RuntimeError):
-            kept.keep(letter, ERROR)  # type: ignore[arg-type]
-    assert 0 == len(kept)
-    due(world, kept)
+        assert not kept.keep(kept.flight())
+    assert 0 == kept.in_flight
+    kept.due()
     assert [] == world.tasks
-    assert kept.keep(Letter(), ERROR)  # type: ignore[arg-type]
+    assert kept.keep(kept.flight())
 
 
 def test_letters_that_are_due_while_no_thread_can_be_started(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    kept: Kept, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They go on to wait: each is published later, once."""
-    kept = kept_in(world)
-    letters = [Letter(), Letter()]
-    for letter in letters:
-        kept.keep(letter, ERROR)  # type: ignore[arg-type]
+    for _ in range(2):
+        kept.keep(kept.flight())
     asked: list[float] = []
     with monkeypatch.context() as patch:
         patch.setattr(world, "submit", _no_thread)
         patch.setattr(world, "check_later", lambda _owner, delay: asked.append(delay))
-        due(world, kept)
-    assert 2 == len(kept)
+        kept.due()
+    assert 2 == kept.in_flight
     assert asked
     assert asked[-1] > 0
-    due(world, kept)
-    for task in world.tasks:
-        task()
-    assert [(1, 0)] * 2 == [(letter.again_count, letter.ended) for letter in letters]
-    assert 0 == len(kept)
+    kept.due()
+    kept.work()
+    assert (2, 0) == (len(kept.published), kept.in_flight)
 
 
 def _no_thread(*_: Any) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_what_waits_is_ended_when_the_consumer_closes(world: World) -> None:
-    """Also what is due, and no longer taken by the worker."""
-    kept = kept_in(world)
-    waiting, is_due = Letter(), Letter()
-    assert kept.keep(is_due, ERROR)  # type: ignore[arg-type]
+def test_what_waits_is_ended_when_the_consumer_closes(kept: Kept, world: World) -> None:
+    """Also what is due, and no longer taken by the worker; nothing is kept after that."""
+    waiting, is_due, late = (kept.flight() for _ in range(3))
+    assert kept.keep(is_due)
     world.is_closed = True
-    due(world, kept)
-    assert kept.keep(waiting, ERROR)  # type: ignore[arg-type]
-    kept.close()
-    assert (1, 1) == (waiting.ended, is_due.ended)
-    assert not kept.keep(Letter(), ERROR)  # type: ignore[arg-type]
+    kept.due()
+    assert kept.keep(waiting)
+    kept.stop_waiting()
+    assert not kept.keep(late)
+    assert [True, True, False] == [each.future.done() for each in (waiting, is_due, late)]
+    assert isinstance(is_due.future.exception(0), ConsumerClosedError)
+    assert 0 == kept.in_flight
+
+
+def test_a_letter_that_was_given_up_is_not_published(kept: Kept) -> None:
+    """Although the worker had it already; its room in flight is given back."""
+    kept.keep(kept.flight())
+    kept.due()
+    kept.stop_waiting()
+    kept.work()
+    assert ([], 0) == (kept.published, kept.drain(0.0))
 
 
 @pytest.mark.parametrize(
     ("cause", "level"), [(pulsar.Timeout, "WARNING"), (pulsar.TopicTerminated, "ERROR")]
 )
 def test_what_nobody_mends_is_an_error(
-    world: World, caplog: pytest.LogCaptureFixture, cause: type[Exception], level: str
+    kept: Kept, caplog: pytest.LogCaptureFixture, cause: type[Exception], level: str
 ) -> None:
     """A terminated topic stays terminated, and the message waits until somebody acts."""
     error = LetterPublishError("orders-billing-DLQ", cause())
     error.__cause__ = cause()
-    assert kept_in(world).keep(Letter(), error)  # type: ignore[arg-type]
+    assert kept.keep(kept.flight(), error)
     assert [level] == [record.levelname for record in caplog.records]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pulsar_retry.consumer.handoff.permits import Permits
+from pulsar_retry.consumer.handoff.handoff import Permits
 from support.waiting import eventually
 
 
@@ -39,7 +39,7 @@ def test_bytes_are_bounded_as_well() -> None:
     """Nobody gets a permit while there are too many; a letter above the bound passes alone."""
     permits = Permits(8, most_bytes=100)
     permits.acquire(1000)
-    assert not permits.take(1)
+    assert not permits.acquire(1, waits=False)
     waiter = threading.Thread(target=permits.acquire, args=(60,), daemon=True)
     waiter.start()
     eventually(lambda: permits._waiting)
@@ -48,6 +48,6 @@ def test_bytes_are_bounded_as_well() -> None:
     waiter.join(120)
 
     assert not waiter.is_alive()
-    assert (True, False) == (permits.take(60), permits.take(1))
+    assert (True, False) == (permits.acquire(60, waits=False), permits.acquire(1, waits=False))
     permits.release(2, 120)
-    assert permits.take(1)
+    assert permits.acquire(1, waits=False)

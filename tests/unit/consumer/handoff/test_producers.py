@@ -17,7 +17,7 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.consumer.handoff import producers
 from pulsar_retry.consumer.handoff.producers import LetterProducers, Outlet
-from pulsar_retry.consumer.handoff.sender import CallbackSender
+from pulsar_retry.consumer.handoff.sending import CallbackSender
 from pulsar_retry.runtime.worker import side_by_side
 
 RETRY = "persistent://public/default/orders-billing-RETRY"
@@ -96,13 +96,7 @@ def prepared() -> list[str]:
 @pytest.fixture
 def letters(creations: Creations, clock: Clock, prepared: list[str]) -> LetterProducers:
     """Return the producers of one consumer."""
-    return LetterProducers(
-        SimpleNamespace(),  # type: ignore[arg-type]
-        sender_of,
-        send_timeout=2.5,
-        prepare_dead_letters=prepared.append,
-        clock=clock,
-    )
+    return made_of(send_timeout=2.5, prepare_dead_letters=prepared.append, clock=clock)
 
 
 def sender_of(raw: Any) -> Any:
@@ -110,9 +104,12 @@ def sender_of(raw: Any) -> Any:
     return CallbackSender(raw, lambda _: None)
 
 
-def made_of(**options: Any) -> LetterProducers:
+def made_of(*, prepare_dead_letters: Callable[[str], None], **options: Any) -> LetterProducers:
     """Return producers of a client that is not used."""
-    return LetterProducers(SimpleNamespace(), sender_of, **options)  # type: ignore[arg-type]
+    options |= {"schema": SCHEMA, "dead_letter_subscription": None}
+    letters = LetterProducers(SimpleNamespace(), sender_of, **options)  # type: ignore[arg-type]
+    letters._prepare_dead_letters = prepare_dead_letters  # type: ignore[method-assign]
+    return letters
 
 
 def outlet(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_retry.consumer.handoff import sender
+from pulsar_retry.consumer.handoff import sending
 
 
 class Outcomes:
@@ -35,9 +35,9 @@ def test_the_thread_goes_on_if_outcomes_cannot_be_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise every later letter would fail by its time-out, although it is published."""
-    monkeypatch.setattr(sender, "_IDLE_MS", 1)
+    monkeypatch.setattr(sending, "_IDLE_MS", 1)
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    outcomes = sender.NativeOutcomes(type("Module", (), {"Outcomes": Outcomes}), ended.put)
+    outcomes = sending.NativeOutcomes(type("Module", (), {"Outcomes": Outcomes}), ended.put)
     outcomes.start()
     assert ["flight"] == ended.get(timeout=120)
     assert [("pulsar_retry", logging.ERROR)] == [record[:2] for record in caplog.record_tuples]

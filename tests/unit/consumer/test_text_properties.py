@@ -5,7 +5,7 @@ from __future__ import annotations
 import _pulsar
 import pytest
 
-from pulsar_retry.consumer.handoff import making
+from pulsar_retry.consumer import outbox
 from pulsar_retry.native.loading import Native, native
 
 
@@ -15,8 +15,8 @@ from pulsar_retry.native.loading import Native, native
 def test_properties_are_escaped_or_left_out(monkeypatch, module, wanted):
     """Only the extension module can read properties of which some are not UTF-8."""
     if not module:
-        monkeypatch.setattr(making, "native", lambda: Native(None, "not here"))
+        monkeypatch.setattr(outbox, "native", lambda: Native(None, "not here"))
     elif native().module is None:
         pytest.skip(native().why)
     raw = _pulsar.MessageBuilder().properties({"a": b"\xff", "b": "ü"}).build()
-    assert wanted == making.text_properties(raw)
+    assert wanted == outbox.text_properties(raw)
