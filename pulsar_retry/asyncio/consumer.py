@@ -169,7 +169,7 @@ class Consumer(pulsar.asyncio.Consumer):
             raise
         try:
             with translating_errors():
-                future = self._outbox.hand_on_elsewhere(message, letter)
+                future = self._outbox.hand_on(message, letter, blocks=False)
         except BaseException:
             self._room.release()
             raise

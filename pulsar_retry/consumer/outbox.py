@@ -126,32 +126,27 @@ class Outbox:
 
     # -- handing on -------------------------------------------------------------------------------
 
-    def hand_on(self, message: Any, letter: Letter, *, keeps: bool = False) -> Future[None]:
+    def hand_on(
+        self, message: Any, letter: Letter, *, keeps: bool = False, blocks: bool = True
+    ) -> Future[None]:
         """Publish *letter*, then acknowledge the message that it was made from, raw or not.
 
-        If the letter cannot be published, the message is redelivered. With *keeps* the letter is
-        published again instead, after longer and longer delays, until publishing succeeds or the
-        consumer is closed. The call can block; see `HandOff.hand_on`.
+        Args:
+            message: The message.
+            letter: The letter.
+            keeps: Whether a letter that cannot be published is published again, after longer and
+                longer delays, until that succeeds or the consumer is closed. Otherwise the message
+                is redelivered.
+            blocks: Whether the call may block; see `HandOff.hand_on`. If not, another thread does.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
         flight = self._flight(message, letter, keeps=keeps)
-        self.hand_off.hand_on(flight)
-        if message is not flight.raw:
-            message.settled = flight.future
-        return flight.future
-
-    def hand_on_elsewhere(
-        self, message: Any, letter: Letter, *, keeps: bool = False
-    ) -> Future[None]:
-        """Do what `hand_on` does, on another thread if it blocks.
-
-        Raises:
-            ConsumerClosedError: the consumer is closed.
-        """
-        flight = self._flight(message, letter, keeps=keeps)
-        self.hand_off.hand_on_elsewhere(flight)
+        if blocks:
+            self.hand_off.hand_on(flight)
+        else:
+            self.hand_off.hand_on_elsewhere(flight)
         if message is not flight.raw:
             message.settled = flight.future
         return flight.future
@@ -185,7 +180,7 @@ class Outbox:
             return None
         letter = dead_lettered(self._plan, text_properties(raw), self._origin(raw))
         try:
-            future = self.hand_on_elsewhere(raw, letter, keeps=True)
+            future = self.hand_on(raw, letter, keeps=True, blocks=False)
         except ConsumerClosedError:
             return None
         self._log_failure(future, raw)

@@ -12,7 +12,6 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.checks import MAX_DELAY, Duration, seconds
 from pulsar_retry.policy.outcomes import (
-    RETRIES_EXHAUSTED,
     RetryLater,
     exhausted,
 )
@@ -192,21 +191,20 @@ def retried(
     carried: Mapping[str, str],
     origin: Origin,
     *,
-    failures: int,
     details: FailureDetails,
     custom: Mapping[str, str],
     least_delay: float = 0.0,
 ) -> Letter:
     """Return the letter for a retry that a policy has decided.
 
-    The count is not compared with a limit here, because the policy has done that.
+    Its count is the number of failed attempts. That is not compared with a limit here, because the
+    policy has done so.
 
     Args:
         plan: The subscription's plan.
         action: The retry. If the attempt is not counted, the envelope of the last failure stays.
         carried: The message's properties.
         origin: Where the message was delivered from.
-        failures: How many attempts have failed. This is the new count.
         details: The failure.
         custom: Additional properties.
         least_delay: The minimum delay in seconds at the broker, whatever the letter says.
@@ -220,13 +218,13 @@ def retried(
         plan,
         carried,
         origin,
-        failures,
+        details.attempt,
         delay=action.delay,
         level=level,
         custom=custom,
         dead=False,
         least_delay=least_delay,
-        attempt=failures if action.counted else failures + 1,
+        attempt=details.attempt if action.counted else details.attempt + 1,
         counted=action.counted,
         error=details.error,
     )
@@ -240,8 +238,19 @@ def dead_lettered(
     custom: Mapping[str, str] | None = None,
     reason: str | None = None,
     details: FailureDetails | None = None,
+    used_up: bool = False,
 ) -> Letter:
     """Return the dead letter for a message that was not dead-lettered by its retry count.
+
+    Args:
+        plan: The subscription's plan.
+        carried: The message's properties.
+        origin: Where the message was delivered from.
+        custom: The caller's properties.
+        reason: Why the message is dead.
+        details: The failure.
+        used_up: Whether a policy has decided that its retries are used up. As in Java, its count is
+            then one more than its retries. Without retry letters it has no count.
 
     Raises:
         ConfigError: there is no dead-letter policy, *reason* is not text, or *custom* would change
@@ -259,46 +268,14 @@ def dead_lettered(
             details = attrs.evolve(details, stage=stage)
         carried, envelope = details.on(carried, origin, reason)
         custom = {**(custom or {}), **envelope}
-    return Letter(
-        topic=plan.dead_letter_topic(origin.topic),
-        properties=dead_letter_properties(carried, origin, custom=custom),
-        dead=True,
-        reason=reason,
-        attempt=attempt,
-        error=error,
-        origin=origin,
-    )
-
-
-def used_up(
-    plan: Plan,
-    carried: Mapping[str, str],
-    origin: Origin,
-    *,
-    failures: int,
-    details: FailureDetails,
-) -> Letter:
-    """Return the dead letter for a message whose retries are used up, as a policy has decided.
-
-    As in Java, its count is one more than its retries. Without retry letters it has no count.
-    """
-    if plan.topics is None:
-        return dead_lettered(plan, carried, origin, reason=RETRIES_EXHAUSTED, details=details)
-    carried = plan.recipient.own(carried, origin.topic)
-    carried, envelope = details.on(carried, origin, RETRIES_EXHAUSTED)
-    return _counted(
-        plan,
-        carried,
-        origin,
-        failures,
-        delay=0.0,
-        level=_NO_LEVEL,
-        custom=envelope,
-        dead=True,
-        reason=RETRIES_EXHAUSTED,
-        attempt=failures,
-        error=details.error,
-    )
+    facts: dict[str, Any] = {"dead": True, "reason": reason, "attempt": attempt, "error": error}
+    if used_up and attempt is not None and plan.topics is not None:
+        return _counted(
+            plan, carried, origin, attempt, delay=0.0, level=_NO_LEVEL, custom=custom, **facts
+        )
+    topic = plan.dead_letter_topic(origin.topic)
+    properties = dead_letter_properties(carried, origin, custom=custom)
+    return Letter(topic, properties, origin=origin, **facts)
 
 
 def _counted(

@@ -16,7 +16,7 @@ from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.outbox import text_properties
 from pulsar_retry.errors import LeaseExpired, UnfinishedError, WorkerCrashedError
 from pulsar_retry.letters.facts import Facts, next_stamp, stamp_of
-from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
+from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried
 from pulsar_retry.observe.failures import FailureLog
 from pulsar_retry.observe.watch import (
     ACKNOWLEDGED,
@@ -304,15 +304,15 @@ class Settler:
                 action,
                 carried,
                 origin,
-                failures=failures,
                 details=details,
                 custom=custom,
                 least_delay=LEAST_DELAY,
             )
-        if action.reason == RETRIES_EXHAUSTED:
-            letter = used_up(plan, carried, origin, failures=failures, details=details)
-        else:
-            letter = dead_lettered(plan, carried, origin, reason=action.reason, details=details)
+        reason = action.reason
+        is_used_up = reason == RETRIES_EXHAUSTED
+        letter = dead_lettered(
+            plan, carried, origin, reason=reason, details=details, used_up=is_used_up
+        )
         if isinstance(failure.error, CrashLoop):
             letter.properties[FAILURE_CRASHES] = str(failure.error.crashes)
         return letter

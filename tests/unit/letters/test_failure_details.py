@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.letters.letter import FailureDetails, dead_lettered, retried, used_up
+from pulsar_retry.letters.letter import FailureDetails, dead_lettered, retried
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.outcomes import RetryLater
 from pulsar_retry.wire.properties import Origin
@@ -91,8 +91,7 @@ def test_a_policys_retry_is_counted_as_it_says(plan_of: Callable[..., Plan]) -> 
         RetryLater(5),
         {},
         ORIGIN,
-        failures=3,
-        details=details(KeyError("k")),
+        details=details(KeyError("k"), attempt=3),
         custom={"a": "b"},
     ).properties
     assert ("3", "5000", "KeyError", "b") == (
@@ -106,8 +105,7 @@ def test_a_policys_retry_is_counted_as_it_says(plan_of: Callable[..., Plan]) -> 
         RetryLater(7, counted=False),
         carried,
         ORIGIN,
-        failures=3,
-        details=details(ValueError()),
+        details=details(ValueError(), attempt=3),
         custom={},
     )
     assert {**carried, "DELAY_TIME": "7000"} == again.properties
@@ -116,10 +114,9 @@ def test_a_policys_retry_is_counted_as_it_says(plan_of: Callable[..., Plan]) -> 
 
 def test_used_up_is_counted_where_letters_are(plan_of: Callable[..., Plan]) -> None:
     """As in Java one more than the retries; without retry letters there is no count."""
-    counted = used_up(plan_of(), {}, ORIGIN, failures=5, details=details())
+    how: Any = {"reason": "retries-exhausted", "details": details(attempt=5), "used_up": True}
+    counted = dead_lettered(plan_of(), {}, ORIGIN, **how)
     assert ("5", DLQ, True) == (counted.properties["RECONSUMETIMES"], counted.topic, counted.dead)
     policy = pr.DeadLetterPolicy(4)
     plan = plan_of(enable_retry=False, dead_letter_policy=policy)
-    assert (
-        "RECONSUMETIMES" not in used_up(plan, {}, ORIGIN, failures=5, details=details()).properties
-    )
+    assert "RECONSUMETIMES" not in dead_lettered(plan, {}, ORIGIN, **how).properties
