@@ -36,7 +36,7 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock, Timer
 from pulsar_retry.runtime.exiting import closes, keep_until_exit, waited_for
 from pulsar_retry.runtime.service_info import SharedProvider
 from pulsar_retry.runtime.upstream import waiting_in_python
-from pulsar_retry.runtime.worker import side_by_side
+from pulsar_retry.runtime.worker import side_by_side, warn_of_greenlets
 from pulsar_retry.wire.names import Naming, NamingLike
 
 # The defaults of pulsar-client itself. The schema is the one instance that pulsar-client shares.
@@ -85,6 +85,7 @@ class Client(pulsar.Client):
             raise
 
     def _make(self, arguments: dict[str, Any]) -> None:
+        warn_of_greenlets()
         url, provider = arguments.pop("service_url"), None
         if isinstance(url, pulsar.ServiceInfoProvider):
             provider = self._provider = SharedProvider(url)

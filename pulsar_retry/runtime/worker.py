@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import math
@@ -137,3 +138,15 @@ def _started(work: Callable[[], None], most: int) -> list[threading.Thread]:
             helper.start()
             helpers.append(helper)
     return helpers
+
+
+def warn_of_greenlets() -> None:
+    """Log a warning if a library has replaced the threads of this process by greenlets."""
+    library = _thread.start_new_thread.__module__.partition(".")[0]
+    if library != _thread.__name__:
+        text = (
+            "%s has replaced threads: while a call of pulsar-client blocks, nothing else runs, so "
+            "nacked messages do not come back in time, and subscribers can stop. Leave threads as "
+            "they are, for example by gevent.monkey.patch_all(thread=False)"
+        )
+        _log.warning(text, library)

@@ -6,7 +6,11 @@ import gc
 import subprocess
 import sys
 import threading
+from typing import Any
 
+import pytest
+
+import pulsar_retry as pr
 from pulsar_retry.runtime.worker import Worker
 
 AT_EXIT = """
@@ -29,6 +33,21 @@ def test_a_worker_works_while_the_process_ends() -> None:
         [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=True
     )
     assert (ran.stdout, ran.stderr) == ("done\n", "")
+
+
+@pytest.mark.parametrize("library", ["gevent", "eventlet", None])
+def test_threads_that_are_none(library: str | None, monkeypatch: Any, caplog: Any) -> None:
+    """A client says that it cannot work with them as it should."""
+    if library is not None:
+
+        def start_new_thread() -> None:
+            """Do what gevent's does."""
+
+        start_new_thread.__module__ = f"{library}.thread"
+        monkeypatch.setattr("_thread.start_new_thread", start_new_thread)
+    pr.Client("pulsar://127.0.0.1:1").close()
+    said = [each.getMessage() for each in caplog.records if "has replaced threads" in each.msg]
+    assert [library] * bool(library) == [each.partition(" ")[0] for each in said]
 
 
 def test_tasks_run_in_order_and_an_error_ends_none() -> None:
