@@ -34,21 +34,13 @@ _registered: weakref.WeakSet[CollectorRegistry] = weakref.WeakSet()
 _registering = free_in_child(threading.Lock())
 
 
-class _Health(Protocol):
-    @property
-    def state(self) -> Any: ...
-
-    @property
-    def reason(self) -> str: ...
-
-
 @runtime_checkable
 class HasHealth(Protocol):
     """A subscriber, an asyncio subscriber or a dispatcher."""
 
     @property
-    def health(self) -> _Health:
-        """Its state, and in words what is wrong."""
+    def health(self) -> Any:
+        """Its state, and in words what is wrong (`pulsar_retry.Health`)."""
 
 
 #: What is asked: one, or a collection, which may change later.
@@ -134,8 +126,9 @@ def serve_registry(
     Raises:
         PulsarRetryError: the server cannot listen on that address and port.
     """
-    watched = None if health is None else _checked(health)
-    app = _with_pages(make_wsgi_app(registry), watched, pages)
+    if health is not None:
+        _all_of(health)
+    app = _with_pages(make_wsgi_app(registry), health, pages)
     try:
         found = socket.getaddrinfo(addr, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]
@@ -197,29 +190,23 @@ class _Handler(WSGIRequestHandler):
         """Do not log requests."""
 
 
-def _checked(watched: Watched) -> Callable[[], list[HasHealth]]:
-    """Return a function that returns what is in *watched* at the moment.
+def _all_of(watched: Watched) -> list[HasHealth]:
+    """Return what is in *watched* at the moment.
 
     Raises:
         ConfigError: something has no health.
     """
-
-    def all_of() -> list[HasHealth]:
-        return [watched] if isinstance(watched, HasHealth) else list(watched)
-
-    accepted = "a subscriber, a dispatcher, or a collection of these"
-    if not isinstance(watched, HasHealth | Iterable) or isinstance(watched, str | bytes):
-        raise ConfigError.bad("health", watched, accepted)
-    for each in all_of():
+    is_one = isinstance(watched, str | bytes) or not isinstance(watched, Iterable)
+    found: list[Any] = [watched] if is_one else list(watched)  # type: ignore[arg-type]
+    for each in found:
         if not isinstance(each, HasHealth):
+            accepted = "a subscriber, a dispatcher, or a collection of these"
             raise ConfigError.bad("health", each, accepted)
-    return all_of
+    return found
 
 
 def _with_pages(
-    app: WSGIApplication,
-    watched: Callable[[], list[HasHealth]] | None,
-    pages: Mapping[str, Page],
+    app: WSGIApplication, watched: Watched | None, pages: Mapping[str, Page]
 ) -> WSGIApplication:
     """Return *app* with *pages*, by their paths, and with the pages ``/livez`` and ``/readyz``."""
 
@@ -241,9 +228,7 @@ def _with_pages(
     return answer
 
 
-def _probe(
-    path: str, watched: Callable[[], list[HasHealth]] | None
-) -> tuple[HTTPStatus, dict[str, object]]:
+def _probe(path: str, watched: Watched | None) -> tuple[HTTPStatus, dict[str, object]]:
     """Return the status and the value of the page of a probe.
 
     ``/livez`` is 503 if a subscription has failed: another process may do better. ``/readyz`` is
@@ -251,7 +236,7 @@ def _probe(
     """
     if watched is None:
         return HTTPStatus.NOT_FOUND, {"error": "no health was given"}
-    found = [each.health for each in watched()]
+    found = [each.health for each in _all_of(watched)]
     is_live = all(each.state != "failed" for each in found)
     is_ready = bool(found) and all(each.state == "running" for each in found)
     is_well = is_live if path == _LIVE else is_ready

@@ -6,7 +6,6 @@ is JSON counts as JSON.
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
 from collections.abc import Callable
@@ -30,9 +29,6 @@ _NUMBERS = {
     "INT64": ">q",
     "FLOAT": ">f",
     "DOUBLE": ">d",
-}
-_WHY_NOT = {
-    "PROTOBUF": "a PROTOBUF schema has no descriptor; producers with PROTOBUF_NATIVE store one",
 }
 
 #: Reads a payload as a value that JSON can express, or raises any exception.
@@ -108,17 +104,14 @@ def _reader_of(schema: str, definition: str) -> Read:
         case "AVRO":
             need("avro", "the schema AVRO", "fastavro")
             return _avro(definition)
-        case "PROTOBUF_NATIVE":
-            need("protobuf", "the schema PROTOBUF_NATIVE", "google.protobuf")
-            return _protobuf(definition)
-    raise PayloadError(_WHY_NOT.get(schema, f"the schema {schema} is not read here"))
+    raise PayloadError(f"the schema {schema} is not read here")
 
 
 def _number(form: str, payload: bytes) -> Any:
     return struct.unpack(form, payload)[0]
 
 
-# -- Avro and Protobuf -----------------------------------------------------------------------------
+# -- Avro -----------------------------------------------------------------------------------------
 
 #: The texts of Avro's values that JSON lacks: ``0x00ff``, ``12.30``, and ISO 8601.
 _TEXTS: dict[type, Callable[[Any], str]] = {
@@ -185,41 +178,6 @@ def _takes_no_bytes(schema: Any, known: dict[str, bool | None]) -> bool:
     if kind == "map":
         _takes_no_bytes(schema["values"], known)
     return bool(kind == "null")
-
-
-def _protobuf(definition: str) -> Read:
-    """Return what reads payloads of a message type, in the form of Protobuf's own JSON.
-
-    The names of fields are those of the ``.proto`` file. Bytes are base64.
-
-    Args:
-        definition: A set of descriptors, and the name of the message, as JSON.
-
-    Raises:
-        Exception: the definition is invalid; protobuf's errors differ by its implementation.
-    """
-    from google.protobuf import (  # noqa: PLC0415 - an extra
-        descriptor_pb2,
-        descriptor_pool,
-        json_format,
-        message_factory,
-    )
-
-    facts = json.loads(definition)
-    files = descriptor_pb2.FileDescriptorSet.FromString(
-        base64.b64decode(facts["fileDescriptorSet"])
-    )
-    pool = descriptor_pool.DescriptorPool()
-    for each in files.file:
-        pool.Add(each)
-    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(facts["rootMessageTypeName"]))
-
-    def read(payload: bytes) -> Any:
-        return json_format.MessageToDict(
-            kind.FromString(payload), preserving_proto_field_name=True, descriptor_pool=pool
-        )
-
-    return read
 
 
 # -- for people ------------------------------------------------------------------------------------

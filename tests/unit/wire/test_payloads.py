@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,7 +11,6 @@ from uuid import UUID
 
 import fastavro
 import pytest
-from google.protobuf import any_pb2, descriptor_pb2, json_format, message_factory, timestamp_pb2
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -182,58 +180,6 @@ def test_what_is_no_avro(payload) -> None:
         AVRO.decode(payload)
 
 
-def protobuf_schema() -> tuple[str, Any]:
-    """Return a schema as Pulsar's clients register it, with a dependency, and its older class."""
-    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
-    file.dependency.extend(f"google/protobuf/{name}.proto" for name in ("timestamp", "any"))
-    message = file.message_type.add(name="Order")
-    for number, (name, kind) in enumerate(
-        [("order_id", "TYPE_INT64"), ("city", "TYPE_STRING"), ("seal", "TYPE_BYTES")], 1
-    ):
-        message.field.add(
-            name=name,
-            number=number,
-            label="LABEL_OPTIONAL",
-            type=getattr(descriptor_pb2.FieldDescriptorProto, kind),
-        )
-    files = descriptor_pb2.FileDescriptorSet()
-    for number, (name, kind, module) in enumerate(
-        [("at", "Timestamp", timestamp_pb2), ("more", "Any", any_pb2)], 9
-    ):
-        message.field.add(
-            name=name,
-            number=number,
-            label="LABEL_OPTIONAL",
-            type_name=f".google.protobuf.{kind}",
-            type=descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
-        )
-        module.DESCRIPTOR.CopyToProto(files.file.add())
-    files.file.append(file)
-    facts = {
-        "fileDescriptorSet": base64.b64encode(files.SerializeToString()).decode(),
-        "rootMessageTypeName": "shop.Order",
-        "rootFileDescriptorName": "order.proto",
-    }
-    return json.dumps(facts), files
-
-
-def test_a_protobuf_message() -> None:
-    """It is read by the descriptor in the schema registry."""
-    definition, files = protobuf_schema()
-    codec = codec_of("PROTOBUF_NATIVE", definition)
-    value = {"order_id": "7", "city": "Zoë", "at": "2026-01-31T12:00:00Z"}
-    order = message_factory.GetMessages(files.file)["shop.Order"]
-    payload = json_format.ParseDict(value, order()).SerializeToString()
-    assert value == codec.decode(payload)
-    newer = payload + b"\xf8\x01\x05"  # field 31, which the schema does not have
-    assert value == codec.decode(newer)
-    outer = order()
-    outer.more.type_url, outer.more.value = "a/shop.Order", payload
-    assert {"more": {"@type": "a/shop.Order", **value}} == codec.decode(outer.SerializeToString())
-    with pytest.raises(pr.PayloadError, match="PROTOBUF_NATIVE"):
-        codec.decode(b"\xff\xff")
-
-
 @pytest.mark.parametrize(
     ("schema", "payload", "value"),
     [
@@ -260,10 +206,9 @@ def test_a_value_as_json_is_laid_out() -> None:
 @pytest.mark.parametrize(
     ("schema", "definition", "why"),
     [
-        ("PROTOBUF", "{}", "descriptor"),
+        ("PROTOBUF_NATIVE", "{}", "PROTOBUF_NATIVE"),
         ("KEY_VALUE", "", "KEY_VALUE"),
         ("AVRO", "{}", "definition"),
-        ("PROTOBUF_NATIVE", "[]", "definition"),
     ],
 )
 def test_schemas_that_are_not_read(schema, definition, why) -> None:
