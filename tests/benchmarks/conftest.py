@@ -1,7 +1,7 @@
 """How benchmarks report: a table at the end of each, also when output is captured.
 
-`--write-performance` writes the tables into docs/measurements.md, too. A ratio below its floor ends
-the run with 1.
+`--write-performance` writes the tables into README.md beside this file. A ratio below its floor
+ends the run with 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pulsar_retry.standalone import Standalone
 from pulsar_retry.testing.broker import RunningBroker, running_broker
 from support.benchmarks.figures import Figures, unplaced, written
 
-PAGE = Path(__file__).parents[2] / "docs" / "measurements.md"
+PAGE = Path(__file__).parent / "README.md"
 MEASURED = pytest.StashKey[dict[str, Figures]]()
 
 
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-performance",
         action="store_true",
-        help="write the tables of docs/measurements.md",
+        help="write the tables of tests/benchmarks/README.md",
     )
 
 

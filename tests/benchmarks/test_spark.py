@@ -1,6 +1,6 @@
 """What failed rows cost a Spark job, on one broker in one run: `tox run -e bench`.
 
-Nothing here asserts a speed. The figures are printed and go into docs/measurements.md.
+Nothing here asserts a speed. The figures are printed and go into tests/benchmarks/README.md.
 PULSAR_RETRY_BENCH_ROWS is how many rows the largest write of the memory test has.
 """
 

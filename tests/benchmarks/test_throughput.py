@@ -1,6 +1,6 @@
 """Throughput against the bare client, interleaved in one run: `tox run -e bench`.
 
-No time is asserted, but ratios have floors. What is measured goes into docs/measurements.md.
+No time is asserted, but ratios have floors. What is measured goes into tests/benchmarks/README.md.
 """
 
 from __future__ import annotations

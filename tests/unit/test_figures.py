@@ -1,4 +1,4 @@
-"""The tables of docs/measurements.md."""
+"""The tables of tests/benchmarks/README.md."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ PAGES = [
     *ROOT.glob("*.md"),
     *(ROOT / "examples").glob("*.md"),
     *(ROOT / "docker").glob("*.md"),
+    ROOT / "tests" / "benchmarks" / "README.md",
     *(ROOT / "docs").rglob("*.md"),
 ]
 

@@ -1,4 +1,4 @@
-"""The results of benchmarks as tables, and their places in docs/measurements.md.
+"""The results of benchmarks as tables, and their places in tests/benchmarks/README.md.
 
 A place begins with ``<!-- figures: NAME -->`` and ends with ``<!-- end -->``. The text between them
 is written by ``tox run -e bench -- --write-performance``. NAME is pytest's name of a benchmark,
