@@ -47,6 +47,14 @@ class Namespaces:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
+    def all(self) -> list[str]:
+        """Return the names of all namespaces, sorted. Only superusers may list the tenants."""
+        ask = self._transport.json
+        tenants = ask("GET", "tenants")
+        return sorted(
+            each for tenant in tenants for each in ask("GET", f"namespaces/{quoted(tenant)}")
+        )
+
     def topics(self, namespace: str) -> list[str]:
         """Return the full names of the topics, sorted; a partitioned topic is one name.
 

@@ -8,24 +8,36 @@ import shlex
 import time
 from typing import Any
 
+import attrs
 import click
 
+from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.export import Export
 from pulsar_retry.cli._common.filter import filter_options
-from pulsar_retry.cli._common.letters import full, line, show_groups
+from pulsar_retry.cli._common.letters import (
+    full,
+    line,
+    payload_line,
+    show_groups,
+)
 from pulsar_retry.cli._common.options import limit_option
 from pulsar_retry.cli._common.output import clean, progress, show_json, table, words_of_age
 from pulsar_retry.cli._common.redriving import dead_letter_topics, patience
-from pulsar_retry.ops.browse import look_into
-from pulsar_retry.ops.overview import letter_topics
+from pulsar_retry.errors import AdminForbiddenError, AdminNotFoundError
+from pulsar_retry.ops.browse import Sample, look_into
+from pulsar_retry.ops.formatting import short
+from pulsar_retry.ops.overview import LetterTopic, letter_topics
 from pulsar_retry.ops.showing import fits
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import CANNOT_BE_READ, tail_letters
+from pulsar_retry.replay.redriving.report import SAMPLES
 from pulsar_retry.wire.names import TopicName
 
 __all__ = ["command"]
+
+_DEFAULT = "public/default"
 
 _through = click.option(
     "--dlq-subscription",
@@ -62,28 +74,36 @@ Examples:
   pulsar-retry dlq ls
   pulsar-retry dlq ls shop/orders --all --json"""
 )
-@click.argument("namespace", default="public/default")
+@click.argument("namespace", required=False)
 @click.option("--all", "everything", is_flag=True, help="Show topics without letters too.")
 @json_option
 @cluster_options
-def ls(*, cluster: Cluster, namespace: str, everything: bool, as_json: bool) -> None:
-    """List the retry and dead-letter topics of NAMESPACE [public/default].
+def ls(*, cluster: Cluster, namespace: str | None, everything: bool, as_json: bool) -> None:
+    """List the retry and dead-letter topics of NAMESPACE, or of all that the role may see.
 
     For each topic it shows how many letters wait, the age of the oldest, how many arrive per
     second, and the subscription that it belongs to. JSON has all topics.
     """
+    found: list[LetterTopic] = []
     with cluster.admin() as admin, progress("asking for topics") as show:
-        found = letter_topics(admin, namespace, progress=show)
+        if namespace is not None:
+            found += letter_topics(admin, namespace, progress=show)
+        for each in () if namespace is not None else _namespaces(admin):
+            with contextlib.suppress(AdminForbiddenError, AdminNotFoundError):
+                found += letter_topics(admin, each, progress=show)
+    found.sort(key=lambda each: -each.backlog)
     if as_json:
         show_json([each.facts() for each in found])
         return
     shown = [each for each in found if everything or each.backlog]
     if not shown:
-        click.echo(f"no letters in {namespace} ({len(found)} retry and dead-letter topics)")
+        where = namespace or "all namespaces"
+        click.echo(f"no letters in {where} ({len(found)} retry and dead-letter topics)")
         return
+    is_default = namespace is not None or all(map(_is_default, shown))
     rows = [
         (
-            TopicName.parse(each.topic).local,
+            TopicName.parse(each.topic).local if is_default else each.topic.partition("://")[2],
             each.kind.replace("_", " "),
             each.subscription,
             each.backlog if each.subscriptions else f"{each.backlog}, no subscription",
@@ -93,6 +113,19 @@ def ls(*, cluster: Cluster, namespace: str, everything: bool, as_json: bool) -> 
         for each in shown
     ]
     table(["topic", "kind", "subscription", "#backlog", "#oldest", "#in/s"], rows)
+
+
+def _namespaces(admin: AdminClient) -> list[str]:
+    """Return all namespaces, or the default one for a role that may not list them."""
+    try:
+        return admin.namespaces.all()
+    except AdminForbiddenError:
+        click.echo(f"{_DEFAULT} only: this role may not list the tenants; name others", err=True)
+        return [_DEFAULT]
+
+
+def _is_default(topic: LetterTopic) -> bool:
+    return topic.topic.startswith(f"persistent://{_DEFAULT}/")
 
 
 @command.command(
@@ -109,7 +142,13 @@ Examples:
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The maximum number of letters to read.",
+    help="The maximum number of letters that match.",
+)
+@click.option(
+    "--payloads",
+    type=click.IntRange(1, SAMPLES),
+    metavar="N",
+    help=f"Also show the payloads of N letters of each group, {SAMPLES} at most.",
 )
 @click.option(
     "--within",
@@ -127,11 +166,12 @@ def show(
     dlq: str,
     message_id: str | None,
     limit: int | None,
+    payloads: int | None,
     within: str | None,
     dlq_subscription: str | None,
     as_json: bool,
-) -> int:
-    """Show the letters of DLQ by reason and place, with counts and some ids.
+) -> None:
+    """Show the letters of DLQ by reason and place, with counts and an id.
 
     A name of the form tenant/namespace stands for all its dead-letter topics with letters.
 
@@ -141,12 +181,12 @@ def show(
         with look_into(cluster, dlq, dlq_subscription) as found:
             facts = found.facts(found.letter(message_id))
         show_json(facts) if as_json else click.echo(full(facts))
-        return 0
+        return
     patience(within, as_json=as_json)  # checks it
     topics = dead_letter_topics(cluster, [dlq])
     seconds = patience(within, as_json=as_json)
     give_up = math.inf if seconds is None else time.monotonic() + seconds
-    shown: list[dict[str, Any]] = []
+    read: list[_Read] = []
     for number, topic in enumerate(topics):
         with (
             look_into(cluster, topic, dlq_subscription) as found,
@@ -154,31 +194,63 @@ def show(
         ):
             left = (give_up - time.monotonic()) / (len(topics) - number)
             seen = found.grouped(where, limit=limit, within=left, tell=tell)
-        if not seen.is_whole and limit is None:
-            of = "" if seen.of is None else f" of about {seen.of}"
-            sample = f"only the first {seen.read}{of} letters of {topic} were read"
-            click.echo(f"{sample}: --within 10m reads for longer", err=True)
-        if seen.unreadable:
-            said = f"{seen.unreadable} entries of {topic} cannot be read: {CANNOT_BE_READ}"
-            click.echo(said, err=True)
-        if as_json:
-            more = {} if dlq in topics or len(topics) == 1 else {"topic": topic}
-            shown += [{**each.facts(), **more} for each in seen.groups]
-        elif seen.groups:
-            if len(topics) > 1:
-                click.echo(f"{topic}:")
-            show_groups(seen.groups)
-            shown.append({"of": topic, "id": seen.groups[0].samples[0]})
+            ids = [each.samples[: payloads or 0] for each in seen.groups]
+            facts_of = [[found.facts(found.letter(each)) for each in some] for some in ids]
+        read.append(_Read(topic, seen, facts_of))
+        _tell_what_is_missing(topic, seen, is_limited=limit is not None)
     if as_json:
-        show_json(shown)
-    elif not shown:
-        click.echo("no letters")
+        show_json([facts for each in read for facts in each.facts(several=len(topics) > 1)])
     else:
-        name = dlq if len(topics) == 1 and "/" not in dlq else shown[0]["of"]
-        click.echo(
-            f"To see one in full: pulsar-retry dlq show {shlex.quote(name)} {shown[0]['id']}"
-        )
-    return 0
+        _show(read, dlq)
+
+
+@attrs.frozen
+class _Read:
+    """What was read of a topic; *letters* has those of each group whose payloads are shown."""
+
+    topic: str
+    sample: Sample
+    letters: list[list[dict[str, Any]]]
+
+    def facts(self, *, several: bool) -> list[dict[str, Any]]:
+        """Return the groups as JSON-compatible values, with the topic if there are *several*."""
+        topic = {"topic": self.topic} if several else {}
+        return [
+            {**group.facts(), **topic, **({"payloads": letters} if letters else {})}
+            for group, letters in zip(self.sample.groups, self.letters, strict=True)
+        ]
+
+
+def _tell_what_is_missing(topic: str, seen: Sample, *, is_limited: bool) -> None:
+    if not seen.is_whole and not is_limited:
+        of = "" if seen.of is None else f" of about {seen.of}"
+        sample = f"only the first {seen.read}{of} letters of {topic} were read"
+        click.echo(f"{sample}: --within 10m reads for longer", err=True)
+    if seen.unreadable:
+        said = f"{seen.unreadable} entries of {topic} cannot be read: {CANNOT_BE_READ}"
+        click.echo(said, err=True)
+
+
+def _show(read: list[_Read], dlq: str) -> None:
+    """Print groups; without any, what the filter left out."""
+    shown = [each for each in read if each.sample.groups]
+    for each in shown:
+        if len(read) > 1:
+            click.echo(f"{each.topic}:")
+        show_groups(each.sample.groups)
+        for group, letters in zip(each.sample.groups, each.letters, strict=True):
+            if letters:
+                click.echo(f"{short(group.error or group.reason or 'no error')}:")
+                click.echo("\n".join(map(payload_line, letters)))
+    if shown:
+        name = dlq if len(read) == 1 and "/" not in dlq else shown[0].topic
+        sample = shown[0].sample.groups[0].samples[0]
+        click.echo(f"To see one in full: pulsar-retry dlq show {shlex.quote(name)} {sample}")
+    elif others := [group for each in read for group in each.sample.others]:
+        click.echo("No letter matches. There are:")
+        show_groups(others)
+    else:
+        click.echo("no letters")
 
 
 @command.command(

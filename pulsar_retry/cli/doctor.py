@@ -8,7 +8,7 @@ import click
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.options import naming_option
 from pulsar_retry.cli._common.output import clean, show_json
-from pulsar_retry.ops.doctor import check_up
+from pulsar_retry.ops.doctor import check_up, owner_of_letters
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming
@@ -30,10 +30,10 @@ _MARKS = {
 \b
 Examples:
   pulsar-retry doctor orders billing
-  pulsar-retry doctor shop/orders/orders billing --naming tdmq-2.7.2 --json""",
+  pulsar-retry doctor orders-billing-DLQ --json""",
 )
 @click.argument("topic")
-@click.argument("subscription")
+@click.argument("subscription", required=False)
 @naming_option("retry and dead-letter topics")
 @click.option(
     "--retry-letter-topic", metavar="TOPIC", help="The retry topic.  [default: by --naming]"
@@ -47,7 +47,7 @@ def command(
     *,
     cluster: Cluster,
     topic: str,
-    subscription: str,
+    subscription: str | None,
     naming: str,
     retry_letter_topic: str | None,
     dead_letter_topic: str | None,
@@ -55,18 +55,23 @@ def command(
 ) -> int:
     """Check SUBSCRIPTION of TOPIC and its letter topics. Changes nothing.
 
-    It checks the subscription's type, delayed delivery, what the broker may delete, the letter
-    topics and their subscriptions, names of other dialects, permissions, and how far back a seek
-    reaches. The exit code is 1 if there is an error among the results.
+    Without SUBSCRIPTION, TOPIC is a DLQ, and its name says whose letters it has.
+
+    It checks delayed delivery, what the broker deletes, refuses and does not create, the letter
+    topics, whose letters they have, and permissions. The exit code is 1 if there is an error among
+    the results.
     """
-    it = Subscription(
-        cluster,
-        topic,
-        subscription,
-        naming=Naming(naming),
-        retry_letter_topic=retry_letter_topic,
-        dead_letter_topic=dead_letter_topic,
-    )
+    if subscription is None:
+        it = owner_of_letters(cluster, topic, Naming(naming))
+    else:
+        it = Subscription(
+            cluster,
+            topic,
+            subscription,
+            naming=Naming(naming),
+            retry_letter_topic=retry_letter_topic,
+            dead_letter_topic=dead_letter_topic,
+        )
     findings = []
     for each in check_up(it):
         findings.append(each)

@@ -6,7 +6,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 
 import attrs
@@ -43,6 +42,7 @@ class Sample:
 
     Attributes:
         groups: The letters by reason and fingerprint, the largest group first.
+        others: Likewise, those that the filter left out.
         read: How many letters were read, with those that the filter left out.
         is_whole: Whether these are all letters.
         of: About how many letters there are; None if no subscription counts them.
@@ -50,6 +50,7 @@ class Sample:
     """
 
     groups: tuple[Group, ...]
+    others: tuple[Group, ...]
     read: int
     is_whole: bool
     of: int | None
@@ -104,23 +105,28 @@ class LetterReader:
 
         Args:
             where: Which letters.
-            limit: How many letters are read at most.
+            limit: How many letters that match are read at most.
             within: For how many seconds letters are read at most.
             tell: Called with the number of letters that were read, and of all.
         """
-        groups, read, give_up = Groups(), 0, time.monotonic() + within
+        groups, others, give_up = Groups(), Groups(), time.monotonic() + within
+        read, meant = 0, 0
         total = self.count()
         missed: list[object] = []
         reading = self.letters(lambda *place: missed.append(place))
-        for read, each in enumerate(islice(reading, limit), 1):
-            if fits(where, each):
-                groups.add(failure_of(each), str(each.position))
+        for read, each in enumerate(reading, 1):
+            is_meant = fits(where, each)
+            published = each.raw.publish_timestamp()
+            (groups if is_meant else others).add(failure_of(each), str(each.position), published)
+            meant += is_meant
+            if meant == limit:
+                break
             if read % _OFTEN == 0:
                 tell(read, total)
                 if time.monotonic() > give_up:
                     break
         is_whole = next(reading, None) is None
-        return Sample(groups.all(), read, is_whole, total, len(missed))
+        return Sample(groups.all(), others.all(), read, is_whole, total, len(missed))
 
     def letter(self, message_id: str) -> LetterInPlace:
         """Return one letter.

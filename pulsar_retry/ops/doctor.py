@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import pulsar
@@ -17,20 +18,31 @@ from pulsar_retry.errors import (
     AdminError,
     AdminForbiddenError,
     AdminNotFoundError,
+    ConfigError,
     UnreachableError,
 )
 from pulsar_retry.native.loading import native
 from pulsar_retry.ops import settings
 from pulsar_retry.ops.check_result import CheckResult
-from pulsar_retry.replay.redriving.source import SUBSCRIPTION, all_stats, durable_subscriptions
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.reading import read_letters
+from pulsar_retry.replay.redriving.source import (
+    SUBSCRIPTION,
+    all_stats,
+    durable_subscriptions,
+    usual_subscription,
+)
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName
+from pulsar_retry.wire.owner import Owner, owner_by_name
 
 #: The broker's default for the number of letters that it examines for a common delay. It is used
 #: for roles that may not read the setting.
 _LOOKAHEAD = 50_000
 #: How many of these letters are read, to find out whether they have the same delay.
 _MOST_READ = 8
+#: How many dead letters are read, to find out whose they are.
+_MOST_OWNERS = 200
 #: Like the broker, ignore differences of due times that are smaller than this (a tick).
 _TICK = timedelta(seconds=1)
 
@@ -73,8 +85,32 @@ def check_up(subscription: Subscription) -> Iterator[CheckResult]:
                     yield CheckResult(
                         check.__name__.strip("_").replace("_", " "), "error", str(error)
                     )
-    why = native().why
-    yield CheckResult("hand-off", "ok", f"in Python: {why}" if why else "in C++")
+    if why := native().why:
+        yield CheckResult("hand-off", "ok", f"in Python: {why}")
+
+
+def owner_of_letters(cluster: Cluster, letter_topic: str, naming: Naming) -> Subscription:
+    """Return the subscription whose letters are in a topic, as its name and what exists say.
+
+    Raises:
+        ConfigError: they do not say it for certain.
+    """
+    name = str(TopicName.parse(letter_topic, "DLQ"))
+    with cluster.admin() as admin:
+
+        def exists(topic: str, subscription: str) -> bool:
+            there = admin.topics.exists(topic)
+            return there and subscription in durable_subscriptions(admin, topic)
+
+        owner = owner_by_name(name, exists)
+    if owner is None or owner.topic is None or owner.subscription is None:
+        raise ConfigError(
+            f"the name {name} does not say for certain whose letters it has: give the topic and "
+            "the subscription"
+        )
+    names = naming.topics(owner.topic, owner.subscription)
+    given = {} if name in {names.retry, names.dead_letter} else {"dead_letter_topic": name}
+    return Subscription(cluster, owner.topic, owner.subscription, naming=naming, **given)
 
 
 def _url(admin: AdminClient) -> str:
@@ -131,7 +167,63 @@ def _broker(target: Subscription, admin: AdminClient, _: Client) -> Iterator[Che
         minutes = minutes if own_value is None else int(own_value)
     yield from settings.of_expiry(namespace, minutes)
     yield from settings.of_broker(found, admin.broker_version())
-    yield from settings.of_read_batch(found)
+
+
+def _publishing(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+    """Check what the namespace demands of producers, and what it creates by itself."""
+    namespace = "/".join(_namespace(target.topic))
+    policy = admin.namespaces.policy
+    found: dict[str, str] = {}
+    with contextlib.suppress(AdminForbiddenError):
+        found = admin.broker_configuration()
+    yield from settings.of_publishing(
+        namespace,
+        must_encrypt=bool(policy(namespace, "encryptionRequired"))
+        or found.get("encryptionRequireOnProducer") == "true",
+        must_have_schema=bool(policy(namespace, "schemaValidationEnforced"))
+        or found.get("isSchemaValidationEnforced") == "true",
+    )
+    off, missing = [], []
+    for path, setting in (
+        ("autoTopicCreation", "allowAutoTopicCreation"),
+        ("autoSubscriptionCreation", "allowAutoSubscriptionCreation"),
+    ):
+        own = policy(namespace, path) or {}
+        if str(own.get(setting, found.get(setting, "true"))).lower() == "false":
+            off.append(setting)
+    wanted = {target.retry_letter_topic: target.name, target.dead_letter_topic: SUBSCRIPTION}
+    for topic, name in wanted.items():
+        if not admin.topics.exists(topic):
+            missing += [topic] if "allowAutoTopicCreation" in off else []
+        elif "allowAutoSubscriptionCreation" in off and not durable_subscriptions(admin, topic):
+            missing.append(f"the subscription {name} of {topic}")
+    yield from settings.of_creation(off, missing)
+
+
+def _owners(target: Subscription, admin: AdminClient, client: Client) -> Iterator[CheckResult]:
+    """Look whether the dead-letter topic has letters of other subscriptions."""
+    topic = target.dead_letter_topic
+    if not admin.topics.exists(topic):
+        return
+    through = usual_subscription(durable_subscriptions(admin, topic))
+    reading = read_letters(client, admin, admin.topics.partition_names(topic), through)
+    own = Owner(target.topic, target.name)
+    read, others = 0, Counter[str]()
+    with contextlib.closing(reading):
+        for each in islice(reading, _MOST_OWNERS):
+            read += 1
+            named = Owner()
+            with contextlib.suppress(UnicodeDecodeError):  # pulsar-client cannot read them at all
+                named = Owner.named_by(each.raw.properties())
+            if None not in {named.topic, named.subscription} and not named.fits(own):
+                others[f"{named.subscription} of {named.topic}"] += 1
+    if others:
+        said = ", ".join(f"{count} of the subscription {name}" for name, count in others.items())
+        text = f"of the first {read} letters of {topic}, {said}: a redrive leaves them"
+        yield CheckResult("owners", "warning", text)
+    elif read:
+        text = f"the first {read} letters of {topic} are of this subscription, or do not say"
+        yield CheckResult("owners", "ok", text)
 
 
 def _topics(target: Subscription) -> tuple[str, ...]:
@@ -294,7 +386,7 @@ def _retention(target: Subscription, admin: AdminClient, _: Client) -> Iterator[
     kept = admin.topics.retention(target.topic)
     if kept.keeps_nothing:
         text = "none: a seek cannot replay messages that every subscription has acknowledged"
-        yield CheckResult("retention", "warning", text)
+        yield CheckResult("retention", "ok", text)
     else:
         age = "without a time limit" if kept.minutes < 0 else f"for {kept.minutes} min"
         size = "" if kept.megabytes < 0 else f", {kept.megabytes} MB at most"
@@ -312,9 +404,11 @@ _CHECKS: tuple[Callable[[Subscription, AdminClient, Any], Iterator[CheckResult]]
     _quota,
     _inactivity,
     _broker,
+    _publishing,
     _waiting_letters,
     _retry_topic,
     _dead_letter_topic,
+    _owners,
     _expiry,
     _dialect,
     _permissions,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pulsar_retry.ops.check_result import CheckResult
@@ -13,7 +13,7 @@ from pulsar_retry.policy.checks import text_of
 _BUCKETS = "BucketDelayedDeliveryTrackerFactory"
 #: The first releases in which this tracker loses no letters, one for each release line.
 _FIXED_IN = ((4, 0, 13), (4, 2, 4))
-_RANGES, _BATCH = "managedLedgerMaxUnackedRangesToPersist", "dispatcherMaxReadBatchSize"
+_RANGES = "managedLedgerMaxUnackedRangesToPersist"
 _WHEN_IDLE = "delete_when_no_subscriptions"
 _LEVELS = Levels().delays
 
@@ -106,7 +106,6 @@ def of_broker(settings: Mapping[str, str] | None, version: str) -> Iterator[Chec
     """Check the broker's own *settings*; they are None if this role may not read them."""
     if settings is None:
         yield _hidden("batches", "acknowledgmentAtBatchIndexLevelEnabled")
-        yield _hidden("delay tracker", "delayedDeliveryTrackerFactoryClassName")
         return
     if settings.get("acknowledgmentAtBatchIndexLevelEnabled") == "false":
         text = (
@@ -120,8 +119,6 @@ def of_broker(settings: Mapping[str, str] | None, version: str) -> Iterator[Chec
     if tracker == _BUCKETS and not _is_fixed(version):
         text = f"{tracker} of Pulsar {version} can lose letters: update to 4.0.13, 4.2.4 or newer"
         yield CheckResult("delay tracker", "error", text)
-    else:
-        yield CheckResult("delay tracker", "ok", tracker or "the default one")
 
 
 def of_stored_acks(settings: Mapping[str, str] | None, waiting: int) -> Iterator[CheckResult]:
@@ -147,11 +144,39 @@ def of_stored_acks(settings: Mapping[str, str] | None, waiting: int) -> Iterator
         yield CheckResult(name, "ok", f"{most:,} acknowledged ranges are stored")
 
 
-def of_read_batch(settings: Mapping[str, str] | None) -> Iterator[CheckResult]:
-    """Tell how many messages the broker reads at a time: 100 before Pulsar 5.0, and 500 since."""
-    if settings is not None and (most := settings.get(_BATCH)):
-        text = f"the broker reads up to {int(most):,} entries at a time ({_BATCH})"
-        yield CheckResult("read batch", "ok", text)
+def of_creation(off: Sequence[str], missing: Sequence[str]) -> Iterator[CheckResult]:
+    """Check whether what is missing is created when it is needed.
+
+    Args:
+        off: The settings that forbid the automatic creation of topics or subscriptions.
+        missing: The topics and subscriptions that are missing and would not be created, in words.
+    """
+    name, settings = "creation", " and ".join(off)
+    if missing:
+        text = f"{', '.join(missing)} is missing, and is not created automatically ({settings})"
+        yield CheckResult(name, "error", f"{text}: create it")
+    elif off:
+        yield CheckResult(name, "ok", f"not automatic ({settings}), and nothing is missing")
+    else:
+        yield CheckResult(name, "ok", "automatic")
+
+
+def of_publishing(
+    namespace: str, *, must_encrypt: bool, must_have_schema: bool
+) -> Iterator[CheckResult]:
+    """Check what producers of a namespace need."""
+    if must_encrypt:
+        text = (
+            f"producers in {namespace} must encrypt (encryptionRequired): consumers need an "
+            "encryption key for letters, and commands, which have none, cannot redrive"
+        )
+        yield CheckResult("encryption", "warning", text)
+    if must_have_schema:
+        text = (
+            f"producers in {namespace} must have the schema of a topic that has one "
+            "(schemaValidationEnforced): letters of messages without a schema are refused there"
+        )
+        yield CheckResult("schemas", "warning", text)
 
 
 def _is_fixed(version: str) -> bool:

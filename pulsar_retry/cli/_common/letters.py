@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterable
 from typing import Any
 
-from pulsar_retry.cli._common.output import table
-from pulsar_retry.ops.formatting import clean, one_line, short
+from pulsar_retry.cli._common.output import aligned
+from pulsar_retry.ops.formatting import clean, one_line, short, words_of_age
 from pulsar_retry.ops.showing import record_of
 from pulsar_retry.replay.redriving.report import Group
 from pulsar_retry.wire.payloads import as_hex, as_json
 
-__all__ = ["full", "line", "show_groups"]
+__all__ = ["full", "line", "payload_line", "show_groups"]
+
+#: The longest text of an error, and of a payload on one line, in characters.
+_MESSAGE, _LINE = 70, 200
 
 
 def show_groups(groups: Iterable[Group]) -> None:
-    """Print groups of letters as a table."""
-    names = ["#letters", "reason", "error", "fingerprint", "sample ids", "sample message"]
+    """Print groups of letters: a row for each, and below it the text of one error."""
+    names = ["letters", "oldest", "newest", "reason", "error", "fingerprint", "sample"]
+    found, now = list(groups), time.time()
     rows = [
         (
             each.count,
+            *(words_of_age(max(0.0, now - at)) for at in (each.oldest, each.newest)),
             *(short(text) for text in (each.reason, each.error, each.fingerprint)),
-            " ".join(each.samples),
-            short(each.message),
+            next(iter(each.samples), ""),
         )
-        for each in groups
+        for each in found
     ]
-    table(names, rows)
+    aligned(names, rows, [short(each.message, _MESSAGE) for each in found])
+
+
+def payload_line(facts: dict[str, Any]) -> str:
+    """Return a letter's id and its payload, on one line."""
+    return one_line(f"  {facts['message_id']}  {short(_in_short(facts), _LINE)}")
 
 
 def line(facts: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import click
@@ -30,6 +31,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.formatting import clean, one_line, words_of_age
 
 __all__ = [
+    "aligned",
     "ask",
     "busy",
     "check_can_ask",
@@ -54,11 +56,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
     Columns whose name begins with ``#`` contain numbers.
     """
-    texts = [["" if cell is None else one_line(str(cell)) for cell in row] for row in rows]
     names = [name.lstrip("#") for name in columns]
     if not sys.stdout.isatty():
-        _plain(names, texts)
+        aligned(names, rows)
         return
+    texts = _texts(rows)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name, column in zip(names, columns, strict=True):
         shown.add_column(name, justify="right" if column[0] == "#" else "left", overflow="fold")
@@ -67,11 +69,26 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     Console(highlight=False).print(shown)
 
 
-def _plain(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    lines = [names, *rows]
+def aligned(
+    names: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()
+) -> None:
+    """Print rows below the names of their columns, aligned with spaces.
+
+    Args:
+        names: The names of the columns.
+        rows: The rows.
+        notes: A text below each row; an empty one is left out.
+    """
+    lines = [list(names), *_texts(rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
+    for line, note in zip_longest(lines, ["", *notes], fillvalue=""):
         click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
+        if note:
+            click.echo(f"{'':<{widths[0]}}  {one_line(note)}")
+
+
+def _texts(rows: Sequence[Sequence[object]]) -> list[list[str]]:
+    return [["" if cell is None else one_line(str(cell)) for cell in row] for row in rows]
 
 
 class _Rate(ProgressColumn):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -64,7 +65,7 @@ STOPPED = {
 }
 
 #: How many ids of letters are shown for a group.
-_SAMPLES = 3
+SAMPLES = 3
 
 
 @attrs.frozen
@@ -77,6 +78,8 @@ class Group:
         fingerprint: The place in the code where it was raised.
         message: The text of one error.
         count: How many there are.
+        oldest: When the first of them died, in seconds since 1970.
+        newest: When the last of them died.
         samples: The ids of the first ones.
     """
 
@@ -85,11 +88,18 @@ class Group:
     fingerprint: str | None
     message: str | None
     count: int
+    oldest: float
+    newest: float
     samples: tuple[str, ...]
 
     def facts(self) -> dict[str, Any]:
         """Return the group as JSON-compatible values."""
-        return {**attrs.asdict(self), "samples": list(self.samples)}
+        times = {"oldest": _moment(self.oldest), "newest": _moment(self.newest)}
+        return {**attrs.asdict(self), **times, "samples": list(self.samples)}
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
 class Groups:
@@ -98,21 +108,32 @@ class Groups:
     def __init__(self) -> None:
         self._counts: Counter[tuple[str | None, str | None, str | None]] = Counter()
         self._first: dict[Any, str | None] = {}
+        self._times: dict[Any, tuple[float, float]] = {}
         self._samples: dict[Any, list[str]] = {}
 
-    def add(self, failure: Envelope, position: str) -> None:
-        """Count the letter at *position*."""
+    def add(self, failure: Envelope, position: str, published: int) -> None:
+        """Count the letter at *position*.
+
+        Args:
+            failure: What it says about its failure.
+            position: Its message id.
+            published: When it was published, in milliseconds since 1970; it died then, if it does
+                not say when.
+        """
         key = (failure.reason, failure.error, failure.fingerprint)
         self._counts[key] += 1
         self._first.setdefault(key, failure.message)
+        at = published / 1000 if failure.when is None else failure.when.timestamp()
+        oldest, newest = self._times.get(key, (at, at))
+        self._times[key] = min(oldest, at), max(newest, at)
         samples = self._samples.setdefault(key, [])
-        if len(samples) < _SAMPLES:
+        if len(samples) < SAMPLES:
             samples.append(position)
 
     def all(self) -> tuple[Group, ...]:
         """Return the groups, the largest first."""
         return tuple(
-            Group(*key, self._first[key], count, tuple(self._samples[key]))
+            Group(*key, self._first[key], count, *self._times[key], tuple(self._samples[key]))
             for key, count in self._counts.most_common()
         )
 

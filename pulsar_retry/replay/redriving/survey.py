@@ -71,10 +71,11 @@ def survey_redrive(
 
     for each in read_letters(client, admin, partitions, subscription, unreadable):
         verdict = judge.judge(each.raw, str(each.position))
+        published = each.raw.publish_timestamp()
         if isinstance(verdict, str):
             left[verdict] += 1
             if verdict == FILTERED and not meant:
-                others.add(read_envelope(each.raw.properties()), str(each.position))
+                others.add(read_envelope(each.raw.properties()), str(each.position), published)
         elif meant >= limit:
             stopped = LIMIT
             break
@@ -83,7 +84,7 @@ def survey_redrive(
             if verdict.letter is not None:
                 targets[verdict.letter.topic] += 1
                 owners[verdict.owner] += 1
-            groups.add(read_envelope(each.raw.properties()), str(each.position))
+            groups.add(read_envelope(each.raw.properties()), str(each.position), published)
         now = time.monotonic()
         if cancelled.is_set() or now > began + within:
             stopped = CANCELLED if cancelled.is_set() else SAMPLE

@@ -6,6 +6,7 @@ import base64
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -119,6 +120,15 @@ def test_every_letter_topic_of_a_namespace(dead, run, run_json, namespace, clien
     assert "-RETRY" not in output
 
 
+def test_the_letters_of_all_namespaces(dead, run, run_json, namespace) -> None:
+    """Without a name; those of other namespaces have their full names."""
+    dead.create("keep")
+    dead.fill(2)
+    assert dead.dlq in {each["topic"] for each in run_json("dlq", "ls")}
+    _, output, _ = run("dlq", "ls")
+    assert f"{namespace}/{dead.dlq.rpartition('/')[2]}  dead letter" in output
+
+
 def test_a_namespace_that_is_not_there(run) -> None:
     """One line, and exit code 1."""
     code, _, errors = run("dlq", "ls", "public/none-such")
@@ -151,6 +161,17 @@ def test_what_is_in_a_dead_letter_topic(dead, run, run_json) -> None:
     assert "payload" not in run_json("dlq", "show", dead.dlq, where["null"])
     (only,) = run_json("dlq", "show", dead.dlq, "--property", "number=3", "--limit", "4")
     assert ("odd", 1) == (only["reason"], only["count"])
+    (odd,) = run_json("dlq", "show", dead.dlq, "--reason", "odd", "--limit", "2", "--payloads", "3")
+    assert (2, ["1", "3"]) == (odd["count"], [each["payload"] for each in odd["payloads"]])
+    assert odd["oldest"] <= odd["newest"]
+    _, output, _ = run("dlq", "show", dead.dlq, "--reason", "odd", "--payloads", "1")
+    assert output.splitlines()[0].split() == [
+        *("letters", "oldest", "newest", "reason", "error", "fingerprint", "sample")
+    ]
+    assert f"  {odd['samples'][0]}  1" in output.splitlines()
+    _, output, _ = run("dlq", "show", dead.dlq, "--reason", "ood")
+    assert "No letter matches. There are:" in output
+    assert ["3", "2", "1", "1", "1"] == re.findall("^[0-9]", output, re.MULTILINE)
     assert 8 == dead.backlog()
     assert {"keep"} == set(dead.admin.stats(dead.dlq)["subscriptions"])
 
@@ -319,14 +340,13 @@ def test_doctor(dead, run, run_json, admin, namespace) -> None:
         "backlog quota",
         "subscription expiry",
         "batches",
-        "delay tracker",
         "stored acks",
-        "read batch",
         "names",
         "permissions",
         "retention",
-        "hand-off",
-    } == set(verdicts)
+        "creation",
+        "owners",
+    } == set(verdicts) - {"hand-off"}  # said only where it is in Python
     assert "unknown" not in verdicts.values()
     rest = dead.cluster.admin()
     rest.subscriptions.create(dead.dlq, "pulsar-retry", at="earliest")
@@ -347,6 +367,44 @@ def test_doctor(dead, run, run_json, admin, namespace) -> None:
     assert "no subscription and no retention: the broker deletes dead letters" in output
     assert f"has no subscription {SUBSCRIPTION}: nobody reads its letters" in output
     assert "check which names the consumers use" in output
+
+
+def test_doctor_of_a_dead_letter_topic(dead, run, run_json, client, namespace) -> None:
+    """Its name says whose it is; letters of other subscriptions are named."""
+    dead.subscribe()
+    dead.fill(2)
+    dead.send(b"strange", dead.properties(1, REAL_SUBSCRIPTION="shipping"))
+    findings = {each["check"]: each for each in run_json("doctor", dead.dlq)}
+    assert "ok" == findings["subscription"]["verdict"]
+    assert "warning" == findings["owners"]["verdict"]
+    strange = (
+        f"of the first 3 letters of {dead.dlq}, 1 of the subscription shipping of {dead.topic}"
+    )
+    assert strange in findings["owners"]["text"]
+    other = f"persistent://{namespace}/strange-DLQ"
+    client.create_producer(other).send(b"letter")
+    code, _, errors = run("doctor", other)
+    assert (2, True) == (code, "does not say for certain whose letters it has" in errors)
+
+
+def test_doctor_sees_what_is_not_created_by_itself(dead, run, namespace) -> None:
+    """And what producers need."""
+    dead.create("keep")
+    rest = Transport(dead.cluster)
+    off = {"allowAutoTopicCreation": False}
+    rest.json("POST", f"namespaces/{namespace}/autoTopicCreation", off)
+    for policy in ("encryptionRequired", "schemaValidationEnforced"):
+        rest.json("POST", f"namespaces/{namespace}/{policy}", body=True)
+
+    def findings() -> dict[str, dict[str, str]]:
+        _, output, _ = run("doctor", dead.topic, SUBSCRIPTION, "--json")
+        return {each["check"]: each for each in json.loads(output)}
+
+    eventually(lambda: "schemas" in findings())
+    found = findings()
+    assert "error" == found["creation"]["verdict"]
+    assert f"{dead.retry} is missing, and is not created" in found["creation"]["text"]
+    assert "must encrypt" in found["encryption"]["text"]
 
 
 def test_doctor_takes_no_dead_letter_topic_for_a_good_one(dead, run_json) -> None:

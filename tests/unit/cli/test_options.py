@@ -132,7 +132,7 @@ def test_a_broker_that_refuses(capsys, monkeypatch) -> None:
         raise pulsar.AuthorizationError("no right to consume")
 
     monkeypatch.setattr("pulsar_retry.cli.dlq.letter_topics", refuse)
-    assert 1 == cli.main(["dlq", "ls"])
+    assert 1 == cli.main(["dlq", "ls", "public/default"])
     errors = capsys.readouterr().err
     assert (
         "error: the broker was not reached, or refused the request: no right to consume\n" == errors
@@ -198,6 +198,6 @@ def test_each_kind_of_error_has_a_code(error, code, capsys, monkeypatch) -> None
 
     monkeypatch.setattr("pulsar_retry.ops.overview.letter_topics", fail)
     monkeypatch.setattr("pulsar_retry.cli.dlq.letter_topics", fail)
-    assert 1 == cli.main(["dlq", "ls", "--json"])
+    assert 1 == cli.main(["dlq", "ls", "public/default", "--json"])
     (line,) = capsys.readouterr().err.splitlines()
     assert code == json.loads(line)["code"]

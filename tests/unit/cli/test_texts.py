@@ -31,9 +31,10 @@ def test_a_letter_cannot_add_lines_of_its_own() -> None:
 
 def test_a_row_is_one_line_and_not_endless(capsys) -> None:
     """Also if a reason has several lines, or thousands of characters."""
-    groups = [Group(FORGED, "E" * 5000, "f" * 5000, FORGED, 2, ("1:1",))]
+    groups = [Group(FORGED, "E" * 5000, "f" * 5000, FORGED, 2, 0.0, 1.0, ("1:1",))]
     show_groups(groups)
     table(["any"], [(FORGED,)])
-    _, row, _, other = capsys.readouterr().out.splitlines()
+    _, row, message, _, other = capsys.readouterr().out.splitlines()
     assert len(row) < 300
+    assert "late" == message.strip()
     assert "\x1b" not in other

@@ -337,6 +337,7 @@ def test_other_namespaces_are_not_read(browser, local, name) -> None:
         {"rate": "x"},
         {"rate": "nan"},
         {"since": "yore"},
+        {"since": "1h", "until": "2h"},
         {"attempt": "x"},
         {"verb": "x"},
         {"verb": "discard", "filter": ""},

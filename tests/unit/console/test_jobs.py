@@ -182,7 +182,7 @@ def test_a_job_shows_how_far_it_is(stage, monkeypatch) -> None:
 def test_what_is_known_of_jobs_is_limited(stage, monkeypatch) -> None:
     """The oldest that has ended goes; of a result, the largest groups stay."""
     monkeypatch.setattr("pulsar_retry.console.jobs._MOST", 3)
-    groups = tuple(Group("r", "E", f"f{each}", "m", 1, ()) for each in range(1000))
+    groups = tuple(Group("r", "E", f"f{each}", "m", 1, 0.0, 0.0, ()) for each in range(1000))
     stage.outcome = redriven(2, groups=groups)
     running = stage.look()
     first = stage.look()

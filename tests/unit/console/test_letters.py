@@ -31,16 +31,16 @@ NOW = 1_800_000_000
 WORDS = st.sampled_from(["a", "b"])
 PLACES = st.builds(Position, st.just(7), st.integers(0, 3), st.integers(-1, 1), st.integers(-1, 1))
 TIMES = st.integers(0, 86_400).map(lambda each: datetime.fromtimestamp(1_800_000_000 + each, UTC))
+SPANS = st.lists(TIMES, min_size=2, max_size=2, unique=True).map(sorted)
 FILTERS = st.builds(
-    Filter,
+    lambda span, **facts: Filter(since=span[0], until=span[1], **facts),
+    st.tuples(st.none() | TIMES, st.none()) | st.tuples(st.none(), TIMES) | SPANS,
     reason=st.lists(WORDS, max_size=1),
     error=st.lists(WORDS, max_size=2),
     fingerprint=st.lists(WORDS, max_size=1),
     key=st.lists(WORDS, max_size=1),
     attempt=st.lists(st.integers(1, 2), max_size=1),
     ids=st.lists(PLACES.map(str), max_size=2),
-    since=st.none() | TIMES,
-    until=st.none() | TIMES,
 )
 
 
