@@ -202,6 +202,7 @@ def test_async_handlers(start, publish, dead_letters):
     for number in range(20):
         publish(b"%d" % number)
     dead_letters(1)
+    notes.wait_for(23)
     report = subscriber.stop()
     assert (20, 2, 1) == (report.acknowledged, report.retried, report.dead_lettered)
     assert (4, {"pulsar-retry-loop"}) == (most, threads)
