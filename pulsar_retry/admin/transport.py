@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import urllib3
-from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, ReadTimeoutError
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    LocationValueError,
+    NameResolutionError,
+    ReadTimeoutError,
+)
 
 from pulsar_retry.errors import (
     AdminConflictError,
@@ -47,29 +52,42 @@ class Endpoint(Protocol):
 
 
 class _Retry(urllib3.Retry):
-    """Does not retry after a time-out or a failed name look-up, because these take long already."""
+    """When a request is sent again, or to another broker: the one that owns its topic.
 
-    def increment(self, *args: Any, **kwargs: Any) -> Any:
-        error = kwargs.get("error")
+    It is not sent again after a time-out or a failed name look-up, because these take long already.
+    The owner gets the token too, as from the Java client, but never without TLS if the first
+    request used TLS.
+    """
+
+    def increment(self, method: Any = None, url: Any = None, *args: Any, **kwargs: Any) -> Any:
+        error, response = kwargs.get("error"), kwargs.get("response")
         if isinstance(error, ConnectTimeoutError | NameResolutionError | ReadTimeoutError):
             raise error
-        return super().increment(*args, **kwargs)
+        target = response and response.get_redirect_location()
+        if (
+            target
+            and urllib.parse.urljoin(url, target).startswith("http:")
+            and url.startswith("https:")
+        ):
+            raise LocationValueError("refused a redirect from https to http")
+        return super().increment(method, url, *args, **kwargs)
 
 
 #: Seconds to wait for a connection and for an answer. The broker may first have to load partitions.
 _TIMEOUT = urllib3.Timeout(connect=4, read=30)
 #: Requests that change nothing are sent again while a broker restarts or transfers a topic.
 _RETRIES = _Retry(
-    total=4,
-    redirect=False,
+    total=None,
+    connect=4,
+    read=4,
+    status=4,
+    redirect=5,
+    remove_headers_on_redirect=(),
     backoff_factor=0.2,
     status_forcelist=(429, 502, 503, 504),
     allowed_methods={"GET", "HEAD"},
     raise_on_status=False,
 )
-#: The maximum number of redirects that one request follows.
-_MAX_REDIRECTS = 5
-_REDIRECTS = frozenset({301, 302, 307, 308})
 _OK, _BAD = 200, 400
 _DOTS = frozenset({".", ".."})
 #: The maximum number of characters that are shown of a broker's reason.
@@ -134,13 +152,7 @@ class Transport:
         if given := {name: _text(each) for name, each in query.items() if each is not None}:
             url += "?" + urllib.parse.urlencode(given)
         content = None if body is None else json.dumps(body).encode()
-        for _ in range(_MAX_REDIRECTS):
-            response = self._request(method, url, path, content)
-            target = response.headers.get("location")
-            if response.status not in _REDIRECTS or target is None:
-                return self._checked(response, path)
-            url = self._followed(url, target, path)
-        raise AdminError(None, path, f"more than {_MAX_REDIRECTS} redirects")
+        return self._checked(self._request(method, url, path, content), path)
 
     def _check_once(self, path: str) -> None:
         """Check once that Pulsar answers: other answers would pass for empty lists.
@@ -177,7 +189,6 @@ class Transport:
                 headers=headers,
                 timeout=_TIMEOUT,
                 retries=_RETRIES,
-                redirect=False,
             )
         except urllib3.exceptions.HTTPError as error:
             raise AdminError(None, path, f"{self._root} was not reached: {_cause(error)}") from None
@@ -191,18 +202,6 @@ class Transport:
         is_owned = not reason.startswith(_NO_OWNER)
         kind = _ERRORS.get(response.status, AdminError) if is_owned else AdminError
         raise kind(response.status, path, reason[:_MAX_REASON])
-
-    @staticmethod
-    def _followed(url: str, target: str, path: str) -> str:
-        """Return the URL of a redirect: the broker that owns the topic.
-
-        The token is sent there too, as the Java client does. But it is never sent without TLS if
-        the first request used TLS.
-        """
-        target = urllib.parse.urljoin(url, target)
-        if url.startswith("https:") and not target.startswith("https:"):
-            raise AdminError(None, path, "refused a redirect from https to http")
-        return target
 
     def close(self) -> None:
         """Close all connections."""
