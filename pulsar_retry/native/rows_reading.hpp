@@ -111,8 +111,10 @@ constexpr std::size_t MOST_PROPERTY_BYTES = 256 << 20;
 struct Piece {
     std::string number;  // of the partition
     bool has_after = false, has_first = false, has_position = false, is_busy = false;
+    bool from_start = false;  // of the partition
     Position after, first, end, position;
-    std::int64_t until = -1;
+    std::int64_t since = -1, until = -1;
+    std::vector<Position> gaps;  // ledger, last entry, and how many entries
     std::int64_t most_rows = 0, most_bytes = 0;  // of a block
     std::vector<std::string> wanted;             // sorted
     std::vector<std::size_t> order;   // of the wanted properties, as they were given
@@ -134,11 +136,27 @@ struct Piece {
         has_first = false;
         // After a reconnection, a reader starts again at the beginning of its current batch.
         if (!has_after || position > after) {
+            note_gap(id);
             after = position;
             has_after = true;
-            add(message, id);
+            if (std::int64_t(library.publish_time(&message)) >= since) add(message, id);
         }
         return position == end ? AT_END : is_full() ? FULL : WAITING;
+    }
+
+    // Notes entries between the last message and this one, which are no chunks of it.
+    void note_gap(const MessageId& id) {
+        if (!has_after && !from_start) return;
+        auto [ledger, first, batch] = position;
+        std::int64_t before = has_after && std::get<0>(after) == ledger ? std::get<1>(after) : -1;
+        if (first - 1 > before && batch < 0) {
+            std::string text = id_text(library.print_id, id);
+            if (text.find(';') != std::string::npos) {  // the first chunk's id comes first
+                char* rest;
+                first = std::strtoll(text.c_str(), &rest, 10) == ledger ? std::strtoll(rest + 1, nullptr, 10) : 0;
+            }
+        }
+        if (first - 1 > before) gaps.push_back({ledger, first - 1, first - 1 - before});
     }
 
     void add(const Message& message, const MessageId& id) {
@@ -216,16 +234,20 @@ bool read_position(PyObject* object, bool& given, Position& position) {
     return true;
 }
 
-// Reading(number, after, first, end, until, wanted, rows, bytes); the last two limit a block
+// Reading(number, after, first, end, from_start, since, until, wanted, rows, bytes); the last two
+// limit a block
 PyObject* reading_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
-    long long number, until, rows, bytes;
+    long long number, since, until, rows, bytes;
+    int from_start;
     PyObject *after, *first, *end, *wanted;
-    if (!PyArg_ParseTuple(arguments, "LOOOLO!LL", &number, &after, &first, &end, &until,
-                          &PyTuple_Type, &wanted, &rows, &bytes))
+    if (!PyArg_ParseTuple(arguments, "LOOOpLLO!LL", &number, &after, &first, &end,
+                          &from_start, &since, &until, &PyTuple_Type, &wanted, &rows, &bytes))
         return nullptr;
     return guarded([=]() -> PyObject* {
         auto piece = std::make_unique<Piece>();
         piece->number = std::to_string(number);
+        piece->from_start = from_start != 0;
+        piece->since = since;
         piece->until = until;
         piece->most_rows = rows;
         piece->most_bytes = bytes;
@@ -325,6 +347,26 @@ PyObject* reading_take(PyObject* object, PyObject*) {
         piece->clear();
         return result;
     });
+}
+
+// gaps() -> [(ledger, last entry, entries)]: what did not come between messages since the last call
+PyObject* reading_gaps(PyObject* object, PyObject*) {
+    auto* piece = reinterpret_cast<Reading*>(object)->inner;
+    PyObject* list = PyList_New(0);
+    for (auto& [ledger, entry, count] : piece->gaps) {
+        PyObject* item = list == nullptr ? nullptr
+                                         : Py_BuildValue("(LLL)", static_cast<long long>(ledger),
+                                                         static_cast<long long>(entry),
+                                                         static_cast<long long>(count));
+        if (item == nullptr || PyList_Append(list, item) != 0) {
+            Py_XDECREF(item);
+            Py_XDECREF(list);
+            return nullptr;
+        }
+        Py_DECREF(item);
+    }
+    piece->gaps.clear();
+    return list;
 }
 
 // rows() -> how many rows `take` would return

@@ -45,12 +45,14 @@ class CachedClient:
 
     Attributes:
         client: The client.
+        keys: Reads the keys of encrypted messages.
         leases: The number of its users; only this module changes it.
         timer: Closes the client when it was not used for a while.
         proven: By topic, the longest delay in seconds that the topic has accepted.
     """
 
     client: pulsar.Client
+    keys: pulsar.CryptoKeyReader | None = None
     _producers: dict[Any, Any] = attrs.field(factory=dict, init=False)
     _letter_topics: dict[Plan, LetterTopics] = attrs.field(factory=dict, init=False)
     _wire_schemas: dict[TopicSchema, WireSchema] = attrs.field(factory=dict, init=False)
@@ -109,6 +111,21 @@ class CachedClient:
         if schema not in self._wire_schemas:
             self._wire_schemas[schema] = WireSchema(schema.info)
         return self._wire_schemas[schema]
+
+    def reader(self, topic: str, start: Any, queue: int = 1, **arguments: Any) -> pulsar.Reader:
+        """Return a reader of a partition that begins with the message *start*.
+
+        It leaves out messages that it can't decrypt. With pulsar-client's own default, such
+        messages would fill its queue.
+
+        Raises:
+            pulsar.PulsarException: the broker refuses.
+        """
+        discard = pulsar.ConsumerCryptoFailureAction.DISCARD
+        given = {"crypto_key_reader": self.keys, "crypto_failure_action": discard} | arguments
+        return self.client.create_reader(
+            topic, start, receiver_queue_size=queue, start_message_id_inclusive=True, **given
+        )
 
     def producer(self, topic: str, **arguments: Any) -> Any:
         """Return the raw producer of *topic*, a partition or an unpartitioned topic.
@@ -173,7 +190,7 @@ def _acquire(connection: ClusterConnection) -> CachedClient:
     with _lock:
         client = _cached.get(connection)
         if client is None:
-            client = _cached[connection] = CachedClient(connection.open())
+            client = _cached[connection] = CachedClient(connection.open(), connection.key_reader())
         client.leases += 1
         if client.timer is not None:
             client.timer.cancel()

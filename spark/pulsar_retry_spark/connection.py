@@ -76,6 +76,9 @@ class ClusterConnection:
         log_level: The lowest level that pulsar-client writes to the worker's standard output. With
             OAuth2, debug is info.
         arguments: More arguments of `pulsar.Client`.
+        admin_url: The root of the REST API, which lists topics; "" if it is not known.
+        private_key_file: The key on the worker that decrypts messages.
+        public_key_file: The key on the worker that encrypts messages.
     """
 
     service_url: str
@@ -90,6 +93,9 @@ class ClusterConnection:
     validate_hostname: bool = False
     log_level: str = "warn"
     arguments: tuple[tuple[str, _Argument], ...] = ()
+    admin_url: str = ""
+    private_key_file: str | None = None
+    public_key_file: str | None = None
 
     @classmethod
     def parse(cls, options: OptionReader) -> ClusterConnection:
@@ -131,12 +137,15 @@ class ClusterConnection:
             validate_hostname=options.flag("tls.validate_hostname", default=False),
             log_level=options.choice("log.level", "warn", (*_LOG_LEVELS, "none")),
             arguments=_arguments(options.with_prefix("client.", _kinds())),
+            admin_url=options.text("admin.url") or "",
+            private_key_file=options.text("crypto.private_key_file"),
+            public_key_file=options.text("crypto.public_key_file"),
         )
 
-    @property
-    def admin_url(self) -> str:
-        """No URL: it is only here to make this class an `Endpoint` for `check_broker`."""
-        return ""
+    def key_reader(self) -> pulsar.CryptoKeyReader | None:
+        """Return what reads the keys of encrypted messages; None without a key."""
+        files = (self.public_key_file, self.private_key_file)
+        return None if files == (None, None) else pulsar.CryptoKeyReader(*[f or "" for f in files])
 
     def read_token(self) -> str | None:
         """Return the token from the place that the options name; None if they name none.

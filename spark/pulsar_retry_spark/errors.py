@@ -45,6 +45,7 @@ class PulsarSourceError(PulsarFailuresError):
 
     - ``DATA_LOSS``: the broker has deleted messages that were to be read.
     - ``SUBSCRIPTION_BUSY``: another query reads with the same subscription.
+    - ``UNREADABLE``: there are encrypted messages, and no key for them.
     - ``TIMEOUT``: the broker does not answer, or has messages but delivers none.
     - others: pulsar-client's names for its errors, such as ``AUTHORIZATION_ERROR``.
     """

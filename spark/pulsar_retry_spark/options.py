@@ -114,6 +114,7 @@ class SinkOptions:
             topic.
         by_topic_schema: Whether rows are published with the latest schema of the topic.
         schema: That schema, when the driver has looked it up.
+        encryption_key: The name of the key that encrypts rows; None to write them plain.
     """
 
     connection: ClusterConnection
@@ -128,6 +129,7 @@ class SinkOptions:
     initial_subscription_name: str | None = KEEPING_SUBSCRIPTION
     by_topic_schema: bool = False
     schema: TopicSchema | None = None
+    encryption_key: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -162,6 +164,7 @@ class SinkOptions:
             initial_subscription_name=reader.text_or_none(
                 "initial_subscription_name", KEEPING_SUBSCRIPTION
             ),
+            encryption_key=_encryption_key(reader, connection),
             by_topic_schema=reader.choice("value.schema", "none", ("none", "topic")) == "topic",
         )
         reader.finish()
@@ -181,8 +184,22 @@ def _or(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
+def _encryption_key(reader: OptionReader, connection: ClusterConnection) -> str | None:
+    key = "crypto.key_name"
+    if (name := reader.text(key)) is None and connection.private_key_file is not None:
+        accepted = "the name of the key that encrypts rows, or none to write decrypted rows plain"
+        raise ConfigError.bad(key, name, accepted)
+    if name is None or name.lower() == "none":
+        return None
+    if connection.public_key_file is None:
+        raise ConfigError.bad("crypto.public_key_file", None, f"a file, because {key} is set")
+    return name
+
+
 def _topic(reader: OptionReader, key: str) -> str | None:
     name = reader.text(key)
+    if name is not None and "," in name:
+        raise ConfigError.bad(key, name, "one topic: column target_topic names others")
     return None if name is None else str(TopicName.parse(name, key))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from pulsar_retry.errors import ConfigError
 
@@ -38,31 +38,28 @@ def option_texts(options: Mapping[str, Option]) -> dict[str, str]:
 class OptionReader:
     """Reads options one by one, and knows at the end which ones nobody has read.
 
-    In the names of options, case, dots and underscores make no difference: Spark gives them in
-    lower case, and `maxFailedRows`, `max.failed.rows` and `max_failed_rows` are the same option.
+    The case of their names makes no difference: Spark gives them in lower case.
 
     Every method raises `ConfigError` for an invalid value.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._left: dict[str, tuple[str, str]] = {}
+        self._left: dict[str, str] = {}
         self._known: list[str] = []
         for key, value in options.items():
             if not isinstance(value, str):
                 raise ConfigError.bad(key, value, "text, like every option of Spark")
-            same = self._left.setdefault(_plain(key), (key.lower(), value))
-            if same != (key.lower(), value):
-                raise ConfigError(f"{key}: expected it only once, but {same[0]} is the same option")
+            if self._left.setdefault(key.lower(), value) != value:
+                raise ConfigError(f"{key}: expected it only once, in any case")
 
     def text(self, key: str) -> str | None:
         """Return a text; None if it is absent or blank."""
         self._known.append(key)
-        _, value = self._left.pop(_plain(key), (key, ""))
-        return value.strip() or None
+        return self._left.pop(key.lower(), "").strip() or None
 
     def text_or_none(self, key: str, default: str) -> str | None:
         """Return a text; *default* if it is absent, None if it is blank or ``none``."""
-        given = _plain(key) in self._left
+        given = key.lower() in self._left
         value = self.text(key)
         if value is None:
             return None if given else default
@@ -92,40 +89,28 @@ class OptionReader:
         value = self.text(key)
         return None if value is None else as_integer(key, value, minimum, maximum)
 
-    def with_prefix(self, prefix: str, names: Iterable[str]) -> dict[str, str]:
+    def with_prefix(self, prefix: str, names: Collection[str]) -> dict[str, str]:
         """Return the options whose keys start with *prefix*, by their *names* after it.
 
         Raises:
             ConfigError: an option has the prefix, but none of the names.
         """
         self._known.append(f"{prefix}<name>")
-        known = {_plain(name): name for name in names}
         found = {}
-        start = _plain(prefix)
-        for plain in [each for each in self._left if each.startswith(start)]:
-            name = known.get(plain.removeprefix(start))
-            key, value = self._left.pop(plain)
-            if name is None:
-                accepted = [f"{prefix}{each}" for each in known.values()]
-                raise ConfigError(unknown_name("option", key, accepted))
-            found[name] = value.strip()
+        for key in [each for each in self._left if each.startswith(prefix)]:
+            name = key.removeprefix(prefix)
+            if name not in names:
+                raise ConfigError(unknown_name("option", key, [prefix + each for each in names]))
+            found[name] = self._left.pop(key).strip()
         return found
 
     def finish(self) -> None:
         """Refuse options that nobody has read; show no values, as one may be a misspelt secret."""
         if path := self._left.get("path"):  # of `save`, `start` and `load`
             accepted = "no path: use the options topic and subscription"
-            raise ConfigError.bad("path", path[1], accepted)
-        unknown = sorted(
-            key for plain, (key, _) in self._left.items() if plain not in SPARK_OPTIONS
-        )
-        if unknown:
-            raise ConfigError(unknown_name("option", unknown[0], self._known))
-
-
-def _plain(key: str) -> str:
-    """Return what is the same for all ways to write the name of an option."""
-    return key.lower().replace(".", "").replace("_", "")
+            raise ConfigError.bad("path", path, accepted)
+        for unknown in sorted(self._left.keys() - SPARK_OPTIONS):
+            raise ConfigError(unknown_name("option", unknown, self._known))
 
 
 def unknown_name(what: str, name: str, accepted: Iterable[str]) -> str:

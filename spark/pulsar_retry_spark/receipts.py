@@ -35,15 +35,6 @@ class Receipts:
         self.pending = 0
         self.acked = 0
 
-    @property
-    def of_row(self) -> Any:
-        """The callback for pulsar-client with the result of one row, for any topic.
-
-        It is a method written in C, so no Python code runs in pulsar-client's thread. It can't
-        raise either; an exception would stop that thread.
-        """
-        return self._queue.put
-
     def of_batch(self, topic: str, rows: int) -> Callable[[Any, Any], None]:
         """Return the callback for the last row of a batch of *rows* rows."""
         put = self._queue.put
@@ -60,16 +51,16 @@ class Receipts:
     def send(self, raw: Any, messages: Any, topic: str, *, each: bool = False) -> None:
         """Send *messages* with a raw producer.
 
-        They are one batch with one receipt; with the extension module, *each* may have its own.
+        They are one batch with one receipt, or *each* has its own.
         """
         if self.module is not None:
             messages.send(raw, self.native, topic, each)
             return
-        receipt, send = self.of_batch(topic, len(messages)), raw.send_async
-        last = messages.pop()
-        for message in messages:
-            send(message, None)
-        send(last, receipt)
+        *others, last = messages
+        receipt = self.of_batch(topic, 1 if each else len(messages))
+        for message in others:
+            raw.send_async(message, receipt if each else None)
+        raw.send_async(last, receipt)
 
     def count(self, rows: int) -> None:
         """Count rows whose receipt came another way."""
@@ -105,12 +96,7 @@ class Receipts:
         if rows < wanted:
             raise self._timed_out()
 
-    def _take(self, receipt: Any) -> None:
-        if receipt == _OK:
-            self.count(1)
-            return
-        if not isinstance(receipt, tuple):
-            raise refused(receipt.name, "a row")
+    def _take(self, receipt: tuple[str, int, Any, Any]) -> None:
         topic, rows, result, message_id = receipt
         # Only the last row of a batch asks for a receipt, which has to cover the whole batch.
         if result != _OK or max(message_id.batch_index(), 0) != rows - 1:  # -1 without a batch
@@ -127,8 +113,20 @@ def _failure(topic: str, rows: int, result: Any) -> PulsarFailuresError:
     )
 
 
+#: What to do about pulsar-client's results whose names do not say it.
+_ADVICE = {
+    "IncompatibleSchema": (
+        "the topic has a schema that it compares with that of the rows, and rows are published as "
+        "bytes without one: encode payloads as the schema says, such as with to_avro, and set "
+        "value.schema=topic"
+    ),
+    "MessageTooBig": "the broker's maxMessageSize is less than max_message_bytes",
+}
+
+
 def refused(result: str, what: str) -> PulsarFailuresError:
     """Return the error for the name of one of pulsar-client's results."""
+    advice = f": {_ADVICE[result]}" if result in _ADVICE else ""
     return PulsarFailuresError(
-        slug_of(result), f"{what} could not be written: pulsar-client says {result}"
+        slug_of(result), f"{what} could not be written: pulsar-client says {result}{advice}"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -15,10 +15,8 @@ from pulsar_retry.wire.properties import (
     FAILURE_REASON,
     FAILURE_RULE,
     FAILURE_STAGE,
-    REAL_TOPIC,
-    origin_message_id,
 )
-from pulsar_retry_spark.frames import decoding
+from pulsar_retry_spark.frames import encoding
 from pulsar_retry_spark.frames.columns import Columns
 
 #: action, retryable, attempt and topic: these decide where a row goes.
@@ -91,7 +89,7 @@ def read_frame(batch: pa.RecordBatch, columns: Columns) -> Frame:
         return None if at is None else batch.column(at)
 
     def decoded(
-        name: str, decode: Callable[[pa.Array], pa.Array] = decoding.strings
+        name: str, decode: Callable[[pa.Array], pa.Array] = encoding.strings
     ) -> pa.Array | None:
         """Return a column of texts or bytes; its bytes are counted."""
         nonlocal sizes
@@ -99,11 +97,11 @@ def read_frame(batch: pa.RecordBatch, columns: Columns) -> Frame:
         if found is None:
             return None
         found = decode(found)
-        sizes = pc.add(sizes, decoding.lengths(found))
+        sizes = pc.add(sizes, encoding.lengths(found))
         return found
 
-    texts = {name: decoded(ours, decoding.texts) for ours, name in TEXTS.items()}
-    payload = decoded("payload", decoding.binaries)
+    texts = {name: decoded(ours, encoding.texts) for ours, name in TEXTS.items()}
+    payload = decoded("payload", encoding.binaries)
     event_time = column("event_time")
     deciding = [
         decoded("action"),
@@ -116,18 +114,18 @@ def read_frame(batch: pa.RecordBatch, columns: Columns) -> Frame:
         properties={name: each for name, each in texts.items() if each is not None},
         decisions=_decisions(deciding, batch.num_rows),
         payload=payload,
-        key=decoded("key", decoding.keys),
-        ordering_key=decoded("ordering_key", decoding.binaries),
+        key=decoded("key", encoding.keys),
+        ordering_key=decoded("ordering_key", encoding.binaries),
         origin=(
             decoded("origin_topic"),
-            decoded("origin_message_id", decoding.message_ids),
-            decoded("source", decoding.json_texts),
+            decoded("origin_message_id", encoding.message_ids),
+            decoded("source", encoding.json_texts),
         ),
         dedupe_id=decoded("dedupe_id"),
         event_time=None
         if event_time is None
-        else pa.array(decoding.millis(event_time), pa.int64()),
-        payload_sizes=decoding.lengths(payload).to_pylist(),
+        else pa.array(encoding.millis(event_time), pa.int64()),
+        payload_sizes=encoding.lengths(payload).to_pylist(),
         sizes=sizes.to_pylist(),
     )
 
@@ -155,41 +153,24 @@ class Odd:
     letters: Sequence[str | None]
 
 
-def is_usual(batch: pa.RecordBatch, columns: Columns) -> bool:
-    """Return whether all that `read_odd` returns would be null."""
+def read_odd(batch: pa.RecordBatch, columns: Columns) -> Odd | None:
+    """Return what makes rows of *batch* unusual; None if all of it would be null."""
     known = columns.known
-    if columns.read_back or not known.keys().isdisjoint({"delay_ms", "not_before"}):
-        return False
-    return "headers" not in known or batch.column(known["headers"]).null_count == batch.num_rows
-
-
-def read_odd(batch: pa.RecordBatch, columns: Columns) -> Odd:
-    """Decode the columns of *batch* that make rows unusual."""
+    if not columns.read_back and known.keys().isdisjoint({"delay_ms", "not_before"}):
+        at = known.get("headers")
+        if at is None or batch.column(at).null_count == batch.num_rows:
+            return None
 
     def values(
         name: str, decode: Callable[[pa.Array], list[Any]] = pa.Array.to_pylist
     ) -> list[Any]:
-        at = columns.known.get(name)
+        at = known.get(name)
         return [None] * batch.num_rows if at is None else decode(batch.column(at))
 
-    waits = zip(values("delay_ms"), values("not_before", decoding.millis), strict=True)
+    waits = zip(values("delay_ms"), values("not_before", encoding.millis), strict=True)
     letters = map(_letter, values("topic"), values("message_id"))
-    return Odd(values("headers", decoding.headers), list(waits), list(letters))
+    return Odd(values("headers", encoding.headers), list(waits), list(letters))
 
 
 def _letter(topic: str | None, message_id: str | None) -> str | None:
     return f"{topic} {message_id}" if topic and message_id else None
-
-
-def own_origin(origin: Origin, headers: Mapping[str, str], of_source: Container[str]) -> Origin:
-    """Return the origin of a row, without what its headers know better.
-
-    A row's *headers* win over the columns that a source has added (*of_source*): if the row was a
-    letter, its headers know the message that the letter was made from.
-    """
-    topic, message_id, source = origin
-    if "origin_topic" in of_source and REAL_TOPIC in headers:
-        topic = None
-    if "origin_message_id" in of_source and origin_message_id(headers) is not None:
-        message_id = None
-    return topic, message_id, source

@@ -184,10 +184,20 @@ def _check_type(field: Any, accepted: tuple[str, ...]) -> None:
     kind = field.dataType.simpleString()
     # A collation makes no difference here; an untyped null is allowed everywhere.
     word = _COLLATION.sub("", kind)
-    if word not in {*accepted, "void"} and not (
-        "struct" in accepted and word.startswith("struct<")
-    ):
-        raise ConfigError(f"column {field.name!r} is {kind}: expected {' or '.join(accepted)}")
+    if word in {*accepted, "void"} or ("struct" in accepted and _is_plain(field.dataType)):
+        return
+    if word.startswith("struct<") and "struct" in accepted:
+        accepted = ("a struct of texts, whole numbers and booleans", "its to_json")
+    raise ConfigError(f"column {field.name!r} is {kind}: expected {' or '.join(accepted)}")
+
+
+def _is_plain(kind: Any) -> bool:
+    """Return whether *kind* is a struct of which Spark and Python make the same JSON."""
+    fields = getattr(kind, "fields", None)
+    plain = {*_TEXT, *_WHOLE, "boolean", "void"}
+    return fields is not None and all(
+        _COLLATION.sub("", each.dataType.simpleString()) in plain for each in fields
+    )
 
 
 def _check_targets(columns: Columns, options: SinkOptions) -> None:

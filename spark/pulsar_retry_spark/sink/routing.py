@@ -1,18 +1,20 @@
-"""Where each row goes, when, and with which properties. Pure.
+"""Where each row goes, when, and with which properties: a batch at a time. Pure.
 
 The rules are those of the consumer's letters: the same decision about retrying, and the same
-property names. The row's own headers win over the properties in `Route.defaults`.
+property names. A row's own columns win over all else, then come the properties that each message
+has (`Route.fixed`), then the row's headers, then `Route.defaults`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from itertools import repeat
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import MAX_DELAY
@@ -26,16 +28,16 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.batch import (
     Decision,
     Frame,
+    Odd,
     Origin,
     Wait,
-    is_usual,
-    own_origin,
     read_frame,
     read_odd,
 )
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions, SinkTargets
 from pulsar_retry_spark.schemas import TopicSchema
+from pulsar_retry_spark.sink.messages import BATCHED, CHUNKED, SINGLE, Group, Messages
 from pulsar_retry_spark.sink.values import RowSchemas, Versions
 
 RETRY = "retry"
@@ -45,19 +47,8 @@ DEAD_LETTER = "dead_letter"
 _MAX_REASONS = 1000
 OTHER_REASONS = "(other)"
 
-#: topic, payload (None for a tombstone), key, properties, event time (ms, or None), delivery time
-#: (ms since 1970, or 0 for at once), the most bytes on the wire, ordering key, schema.
-Row = tuple[
-    str,
-    bytes | None,
-    str | None,
-    dict[str, str],
-    int | None,
-    int,
-    int,
-    bytes | None,
-    TopicSchema | None,
-]
+#: The most routes, and the most names of headers, in one batch: each costs time for all its rows.
+_MAX_COLUMNS = 32
 
 #: The most bytes that a message and each of its properties take on the wire beside their contents.
 _MESSAGE_ROOM, _PROPERTY_ROOM = 64, 16
@@ -73,7 +64,6 @@ _MAX_DELAY_MS = round(MAX_DELAY * 1000)
 _MAX_ATTEMPT = 2**31 - 1  # Java reads an int
 
 _NO_WAIT: Wait = (None, None)
-_NOWHERE: Origin = (None, None, None)
 
 #: Properties that a row may add to those of its route, beside texts and headers.
 _OWN_PROPERTIES = (
@@ -85,7 +75,7 @@ _OWN_PROPERTIES = (
 )
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Route:
     """What rows of one action, attempt and topic have in common.
 
@@ -97,8 +87,6 @@ class Route:
         defaults: Properties for a row whose headers do not have them.
         fixed: Properties that every row has.
         rows: The number of rows that have taken this route.
-        delayed: Whether rows that name no delay themselves are delayed.
-        properties: `defaults` and `fixed` together.
     """
 
     topic: str
@@ -108,12 +96,44 @@ class Route:
     defaults: dict[str, str]
     fixed: dict[str, str]
     rows: int = 0
-    delayed: bool = attrs.field(init=False)
-    properties: dict[str, str] = attrs.field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self.delayed = self.action == RETRY and self.delay > 0
-        self.properties = self.defaults | self.fixed
+
+@attrs.define
+class Taken:
+    """The routes of a batch's rows, and what rows have that are not usual; else that is empty.
+
+    Attributes:
+        routes: The routes.
+        codes: The number of each row's route; empty if all take the first one.
+        heads: The headers of each row.
+        turns: The number of each row's redrive; 0 if it is none.
+        delays: The delay in milliseconds that each row names itself.
+        dues: When each row is due, in milliseconds since 1970; 0 for at once.
+        over: How many rows were brought back too often.
+    """
+
+    routes: list[Route] = attrs.Factory(list)
+    codes: list[int] = attrs.Factory(list)
+    heads: list[dict[str, str]] = attrs.Factory(list)
+    turns: list[int] = attrs.Factory(list)
+    delays: list[str | None] = attrs.Factory(list)
+    dues: list[int] = attrs.Factory(list)
+    over: int = 0
+    _numbers: dict[Route, int] = attrs.Factory(dict)
+
+    def take(self, route: Route) -> int:
+        """Return the number of *route*."""
+        number = self._numbers.get(route)
+        if number is None:
+            number = self._numbers[route] = len(self.routes)
+            self.routes.append(route)
+        return number
+
+    def by_route(self, values: Sequence[Any]) -> Any:
+        """Return the value that all routes have, or a column with those of the rows' routes."""
+        if len(set(values)) == 1:
+            return values[0]
+        return pa.array(values, pa.large_string()).take(pa.array(self.codes, pa.int32()))
 
 
 class Router:
@@ -161,127 +181,261 @@ class Router:
         self.over_redriven = 0
         self.payload_bytes = 0
 
-    @property
-    def most_bytes(self) -> int:
-        """The most bytes that a row may take on the wire."""
-        return self._options.max_message_bytes
+    def messages(self, batch: pa.RecordBatch) -> Iterator[Messages]:
+        """Yield the messages for the rows of *batch*, which are counted; usually all at once.
 
-    def usual(self, batch: pa.RecordBatch) -> Frame | None:
-        """Return the columns of *batch*; None if its rows have to be turned one by one."""
-        if self._schemas.are_used or not is_usual(batch, self._columns):
+        Raises:
+            PulsarFailuresError: a row's action, attempt or delay is invalid, it has no target
+                topic, it is too big, or it was brought back too often and there is no dead-letter
+                topic. The error names the row.
+        """
+        frame, now = read_frame(batch, self._columns), int(self._clock() * 1000)
+        odd = read_odd(batch, self._columns)
+        taken = self._usual(frame) if odd is None else self._odd(frame, odd, now)
+        names = {name for head in taken.heads for name in head}
+        if frame.count > 1 and max(len(taken.routes), len(names)) > _MAX_COLUMNS:
+            half = frame.count // 2
+            yield from self.messages(batch.slice(0, half))
+            yield from self.messages(batch.slice(half))
+            return
+        made = self._made(frame, taken, names, now)
+        schemas = self._schemas.of(batch) if self._schemas.are_used else None
+        made.groups = self._grouped(frame, taken, made, schemas)
+        self._count(frame, taken)
+        yield made
+
+    def _usual(self, frame: Frame) -> Taken:
+        """Return the routes of rows of which nothing but the decision differs."""
+        taken = Taken()
+        if len(frame.decisions) == 1:
+            taken.take(self._route(frame.decisions[0], frame, 0))
+            return taken
+        for row, decision in enumerate(frame.decisions):
+            taken.codes.append(
+                taken.take(self.routes.get(decision) or self._route(decision, frame, row))
+            )
+        return taken
+
+    def _odd(self, frame: Frame, odd: Odd, now: int) -> Taken:
+        """Return the routes of rows that have headers or waits, or were read back."""
+        taken = Taken()
+        known = frame.origin[0] if "origin_topic" in self._columns.of_source else None
+        same = frame.count if len(frame.decisions) == 1 else 1
+        facts = (frame.decisions * same, odd.headers, odd.letters, frame.listed(known), odd.waits)
+        for row, (*of_letter, wait) in enumerate(zip(*facts, strict=True)):
+            try:
+                route, head, turn, is_over = self._of_letter(*of_letter)
+                delay, due = self._own_wait(wait, now) if wait != _NO_WAIT else (None, 0)
+            except PulsarFailuresError as error:
+                raise _of_row(error, frame, row) from None
+            if route.action != RETRY:
+                due = 0  # dead letters are never delayed
+            elif delay is None:
+                due = now + route.delay if route.delay else 0
+            taken.codes.append(taken.take(route))
+            taken.heads.append(head)
+            taken.turns.append(turn)
+            taken.delays.append(None if delay is None else str(delay))
+            taken.dues.append(due)
+            taken.over += is_over
+        return taken
+
+    def _of_letter(
+        self,
+        decision: Decision,
+        headers: dict[str, str] | None,
+        letter: str | None,
+        topic: str | None,
+    ) -> tuple[Route, dict[str, str], int, bool]:
+        """Return the route of a row that may have been a letter before.
+
+        Args:
+            decision: What its columns say.
+            headers: Its own properties.
+            letter: The topic and the id of the letter that it was; None if it was not read back.
+            topic: The topic that its source read it from.
+
+        Returns:
+            Its route, the headers that still apply, the number of its redrive (0 if it is none),
+            and whether it was brought back too often.
+        """
+        head = headers or {}
+        if head and self._recipient is not None:
+            head = dict(self._recipient.own(head, topic or str(self.targets.topic)))
+        if head and decision[2] is None:
+            asked, retryable, _, target = decision
+            decision = (asked, retryable, wire.reconsume_times(head) + 1, target)
+        route = self.routes.get(decision) or self._decide(decision)
+        if route.action != RETRY or not (self._columns.read_back or wire.REDRIVE_COUNT in head):
+            return route, head, 0, False
+        taken, head, turn = self._redrive(decision, route, head, letter)
+        return taken, head, turn, taken is not route
+
+    def _made(self, frame: Frame, taken: Taken, names: Collection[str], now: int) -> Messages:
+        """Return the messages, not grouped yet."""
+        own = self._own_properties(frame, taken)
+        fixed = {name for each in taken.routes for name in each.fixed}
+        defaults = {name for each in taken.routes for name in each.defaults}
+        properties: dict[str, str | pa.Array] = {}
+        for name in {*fixed, *defaults, *own, *names}:
+            layers = [own.get(name)]
+            if name in fixed:
+                layers.append(taken.by_route([each.fixed.get(name) for each in taken.routes]))
+            else:
+                if name in names:
+                    texts = [head.get(name) for head in taken.heads]
+                    layers.append(pa.array(texts, pa.large_string()))
+                layers.append(taken.by_route([each.defaults.get(name) for each in taken.routes]))
+            if (value := _first_of(layers)) is not None:
+                properties[name] = value
+        room = _size_of(dict.fromkeys((*frame.properties, *_OWN_PROPERTIES), ""))
+        more = [room + route.size for route in taken.routes]
+        if taken.codes:
+            sizes = [size + more[code] for size, code in zip(frame.sizes, taken.codes, strict=True)]
+        else:
+            sizes = [size + more[0] for size in frame.sizes]
+        if taken.heads:
+            sizes = [s + _size_of(h) if h else s for s, h in zip(sizes, taken.heads, strict=True)]
+        return Messages(
+            groups=(),
+            parts=(frame.payload, frame.key, frame.ordering_key, frame.event_time),
+            properties=properties,
+            now=now,
+            dues=self._dues(frame, taken, now),
+            sizes=sizes,
+            payload_sizes=frame.payload_sizes,
+        )
+
+    def _own_properties(self, frame: Frame, taken: Taken) -> dict[str, pa.Array]:
+        """Return the properties that the rows' columns give: they win over all others."""
+        own = dict(frame.properties)
+        topic, message_id, source = frame.origin
+        # The headers of a letter know the message that it was made from, which its source does not.
+        of_source = self._columns.of_source if taken.heads else ()
+        if topic is not None:
+            if "origin_topic" in of_source:
+                topic = _without(topic, [wire.REAL_TOPIC in head for head in taken.heads])
+            own[wire.REAL_TOPIC] = _mapped(topic, logical)
+        if message_id is not None:
+            if "origin_message_id" in of_source:
+                said = [wire.origin_message_id(head) is not None for head in taken.heads]
+                message_id = _without(message_id, said)
+            own |= dict.fromkeys(wire.origin_id(""), message_id)
+        if source is not None:
+            own[wire.FAILURE_SOURCE] = source
+        if any(each is not None for each in taken.delays):
+            own[wire.DELAY_TIME] = pa.array(taken.delays, pa.large_string())
+            facts = zip(taken.delays, taken.codes, taken.heads, strict=True)
+            levels = [
+                "-1"
+                if delay is not None and wire.DELAY in taken.routes[code].fixed | head
+                else None
+                for delay, code, head in facts
+            ]
+            if any(levels):
+                own[wire.DELAY] = pa.array(levels, pa.large_string())
+        own[wire.DEDUPE_ID] = self._dedupe_ids(frame, taken)
+        return own
+
+    def _dedupe_ids(self, frame: Frame, taken: Taken) -> pa.Array:
+        """Return the ids that show duplicates; they are computed where rows have none."""
+        ids = frame.dedupe_id
+        if ids is None or ids.null_count or pc.any(pc.equal(ids, "")).as_py():
+            failure = (wire.FAILURE_REASON, wire.FAILURE_STAGE)
+            columns = (
+                ids,
+                frame.payload,
+                frame.key,
+                *frame.origin,
+                *map(frame.properties.get, failure),
+            )
+            rows = zip(*map(frame.listed, columns), strict=True)
+            texts = []
+            for row, (known, payload, key, topic, message_id, source, *said) in enumerate(rows):
+                head = taken.heads[row] if taken.heads else {}
+                causes = [
+                    head.get(name) if text is None else text
+                    for name, text in zip(failure, said, strict=True)
+                ]
+                texts.append(known or identity(payload, key, (topic, message_id, source), causes))
+            ids = pa.array(texts, pa.large_string())
+        if any(taken.turns):  # a letter of this redrive is not a duplicate of an earlier letter
+            turned = zip(ids.to_pylist(), taken.turns, strict=True)
+            texts = [redriven_id({wire.DEDUPE_ID: t}, "", n) if n else t for t, n in turned]
+            ids = pa.array(texts, pa.large_string())
+        return ids
+
+    def _dues(self, frame: Frame, taken: Taken, now: int) -> Sequence[int] | None:
+        if taken.dues:
+            return taken.dues if any(taken.dues) else None
+        of = [
+            now + each.delay if each.action == RETRY and each.delay else 0 for each in taken.routes
+        ]
+        if not any(of):
             return None
-        return read_frame(batch, self._columns)
+        return [of[code] for code in taken.codes] if taken.codes else of * frame.count
 
-    def count(self, frame: Frame) -> None:
-        """Count the rows for each reason, and the bytes of all payloads.
+    def _grouped(
+        self,
+        frame: Frame,
+        taken: Taken,
+        made: Messages,
+        schemas: Sequence[TopicSchema | None] | None,
+    ) -> list[Group]:
+        """Return the rows by the producers that send them."""
+        limit, dues = self._options.max_message_bytes, made.dues
+        big = max(made.sizes) > limit
+        if not taken.codes and not big and schemas is None:
+            how = BATCHED if dues is None else SINGLE
+            return [Group(taken.routes[0].topic, how, None, dues is not None, range(frame.count))]
+        rows: dict[tuple[str, str, TopicSchema | None, bool], list[int]] = defaultdict(list)
+        codes = taken.codes or [0] * frame.count
+        for row, code in enumerate(codes):
+            late = dues is not None and dues[row] != 0
+            how = SINGLE if late else BATCHED
+            if big and made.sizes[row] > limit:
+                how = CHUNKED
+                if self._options.oversize == "fail":
+                    raise _of_row(self._too_big(made, row), frame, row)
+                self.oversize += 1
+            schema = None if schemas is None else schemas[row]
+            rows[taken.routes[code].topic, how, schema, late].append(row)
+        return [Group(*key, each) for key, each in rows.items()]
+
+    def _too_big(self, made: Messages, row: int) -> PulsarFailuresError:
+        return PulsarFailuresError(
+            "OVERSIZE",
+            f"a row takes {made.sizes[row]} bytes, {made.payload_sizes[row]} of them payload, but "
+            f"max_message_bytes={self._options.max_message_bytes}: oversize=chunk sends several "
+            "parts",
+        )
+
+    def _count(self, frame: Frame, taken: Taken) -> None:
+        """Count the rows for each route and reason, and the bytes of all payloads.
 
         The number of reasons has a bound, in case each row has a different one.
         """
+        self.over_redriven += taken.over
         self.payload_bytes += sum(frame.payload_sizes)
+        if not taken.codes:
+            taken.routes[0].rows += frame.count
+        for code, rows in Counter(taken.codes).items():
+            taken.routes[code].rows += rows
         for given, rows in frame.reasons().items():
             reason = given or ""
             known = reason in self.reasons or len(self.reasons) < _MAX_REASONS
             self.reasons[reason if known else OTHER_REASONS] += rows
 
-    def room(self, names: Iterable[str]) -> int:
-        """Return the most bytes that the names of a row's own properties take."""
-        return _size_of(dict.fromkeys((*names, *_OWN_PROPERTIES), ""))
-
-    def route(self, decision: Decision) -> Route:
-        """Return the route for a decision.
+    def _route(self, decision: Decision, frame: Frame, row: int) -> Route:
+        """Return the route for the decision of a row.
 
         Raises:
             PulsarFailuresError: the row's action or attempt is invalid, or it has no target topic.
         """
-        return self.routes.get(decision) or self._decide(decision)
-
-    def now(self) -> int:
-        """Return the time in milliseconds since 1970."""
-        return int(self._clock() * 1000)
-
-    def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:  # noqa: C901 - calls cost time here
-        """Yield a message for each row, in the order of the rows.
-
-        Raises:
-            PulsarFailuresError: a row's action, attempt or delay is invalid, it has no target
-                topic, it is too big, or it was brought back too often and there is no dead-letter
-                topic.
-        """
-        frame, odd = read_frame(batch, self._columns), read_odd(batch, self._columns)
-        self.count(frame)
-        names, texts = tuple(frame.properties), map(frame.listed, frame.properties.values())
-        same = frame.count if len(frame.decisions) == 1 else 1
-        routes, limit = self.routes, self._options.max_message_bytes
-        read_back, of_source = self._columns.read_back, self._columns.of_source
-        room, recipient = self.room(names), self._recipient
-        for (
-            decision,
-            payload,
-            key,
-            own,
-            head,
-            origin,
-            dedupe_id,
-            wait,
-            event_time,
-            size,
-            ordering_key,
-            letter,
-            schema,
-        ) in zip(
-            frame.decisions * same,
-            frame.listed(frame.payload),
-            frame.listed(frame.key),
-            zip(*texts, strict=True) if names else repeat((), frame.count),
-            odd.headers,
-            zip(*map(frame.listed, frame.origin), strict=True),
-            frame.listed(frame.dedupe_id),
-            odd.waits,
-            frame.listed(frame.event_time),
-            frame.sizes,
-            frame.listed(frame.ordering_key),
-            odd.letters,
-            self._schemas.of(batch),
-            strict=True,
-        ):
-            if head is not None and recipient is not None:
-                known = origin[0] if "origin_topic" in of_source else None
-                came_from = known or str(self.targets.topic)
-                head = dict(recipient.own(head, came_from))  # noqa: PLW2901 - of the same row
-            if head is not None and decision[2] is None:
-                decision = _counted(decision, head)  # noqa: PLW2901 - of the same row
-            route, turn = routes.get(decision) or self._decide(decision), 0
-            if route.action == RETRY and (read_back or (head and wire.REDRIVE_COUNT in head)):
-                route, head, turn = self._redrive(decision, route, head or {}, letter)  # noqa: PLW2901
-            route.rows += 1
-            size += room + route.size  # noqa: PLW2901 - likewise
-            if head:
-                properties = {**route.defaults, **head, **route.fixed}
-                size += _size_of(head)  # noqa: PLW2901 - likewise
-            else:
-                properties = route.properties.copy()
-            for name, text in zip(names, own, strict=True):
-                if text is not None:
-                    properties[name] = text
-            if origin != _NOWHERE:
-                _put_origin(properties, origin, of_source if head else (), head or {})
-            properties[wire.DEDUPE_ID] = dedupe_id or identity(payload, key, origin, properties)
-            if turn:  # a letter of this redrive is not a duplicate of an earlier letter
-                properties[wire.DEDUPE_ID] = redriven_id(properties, "", turn)
-            due = self._due(route, wait, properties) if route.delayed or wait != _NO_WAIT else 0
-            if size > limit:
-                self._too_big(payload, size)
-            yield (
-                route.topic,
-                payload,
-                key,
-                properties,
-                event_time if event_time and event_time > 0 else None,
-                due,
-                size,
-                ordering_key,
-                schema,
-            )
+        try:
+            return self.routes.get(decision) or self._decide(decision)
+        except PulsarFailuresError as error:
+            raise _of_row(error, frame, row) from None
 
     def _decide(self, decision: Decision) -> Route:
         """Return a new route: what a consumer would do with a message of that attempt."""
@@ -345,31 +499,19 @@ class Router:
             return None
         return delays.clamp(attempt)
 
-    def _due(self, route: Route, wait: Wait, properties: dict[str, str]) -> int:
-        """Return when a row is to be delivered, in milliseconds since 1970; 0 for at once."""
-        delay, due = route.delay, 0
-        if wait != _NO_WAIT:
-            delay, due = self._own_wait(wait)
-            properties[wire.DELAY_TIME] = str(delay)
-            if wire.DELAY in properties:
-                properties[wire.DELAY] = "-1"
-        if route.action != RETRY:
-            return 0  # dead letters are never delayed
-        return due or (self.now() + delay if delay else 0)
-
-    def _own_wait(self, wait: Wait) -> tuple[int, int]:
-        """Return the row's own delay in milliseconds, and its delivery time; 0 if it names no time.
-
-        A time in the past is returned as well: the row is due at once.
-        """
+    def _own_wait(self, wait: Wait, now: int) -> tuple[int, int]:
+        """Return a row's own delay in milliseconds, and when it is due, also if that is over."""
         delay, not_before = wait
         if not_before is not None:
-            delay = max(0, not_before - self.now())
+            delay = max(0, not_before - now)
         assert delay is not None  # noqa: S101 - one of the two is there
         if not 0 <= delay <= _MAX_DELAY_MS:
-            column = "delay_ms" if not_before is None else "not_before"
-            raise _bad_row(column, wait[not_before is not None], f"0 to {MAX_DELAY:g} s")
-        return delay, 0 if not_before is None else max(1, not_before)
+            if not_before is None:
+                raise _bad_row("delay_ms", delay, f"0 to {_MAX_DELAY_MS}, in milliseconds")
+            raise _bad_row("not_before", _shown(not_before), f"at most {MAX_DELAY:g} s from now")
+        if not_before is not None:
+            return delay, max(1, not_before)
+        return delay, now + delay if delay else 0
 
     def _redrive(
         self, decision: Decision, route: Route, headers: dict[str, str], letter: str | None
@@ -401,58 +543,45 @@ class Router:
                 f"max_redrives={self._options.max_redrives}, but there is no dead_letter.topic "
                 "for it",
             )
-        self.over_redriven += 1
         dead: Decision = (DEAD_LETTER, retryable, attempt, None)
         return self.routes.get(dead) or self._decide(dead), headers, 0
 
-    def _too_big(self, payload: bytes | None, size: int) -> None:
-        """Count a row that is sent in chunks, or raise an error."""
-        if self._options.oversize == "fail":
-            raise PulsarFailuresError(
-                "OVERSIZE",
-                f"a row takes {size} bytes, {len(payload or b'')} of them payload, but "
-                f"max_message_bytes={self._options.max_message_bytes}: oversize=chunk sends "
-                "several parts",
-            )
-        self.oversize += 1
-
 
 def identity(
-    payload: bytes | None, key: str | None, origin: Origin, properties: Mapping[str, str]
+    payload: bytes | None, key: str | None, origin: Origin, failure: Iterable[str | None]
 ) -> str:
     """Return an id for a row that has none: the same for the same row in each run of any job.
 
     It is made from the row's origin, its payload (unless the message id is known), key, reason and
-    stage.
+    stage, which are *failure*. `frames.rows` makes the same in SQL.
     """
     topic, message_id, source = origin
     content = None if message_id or payload is None else hashlib.sha256(payload).hexdigest()
-    failure = map(properties.get, (wire.FAILURE_REASON, wire.FAILURE_STAGE))
     parts = (topic, message_id, source, content, key, *failure)
     text = "\n".join([part or "" for part in parts])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _counted(decision: Decision, headers: Mapping[str, str]) -> Decision:
-    """Return the decision with the attempt that the row's own headers count."""
-    asked, retryable, _, topic = decision
-    return (asked, retryable, wire.reconsume_times(headers) + 1, topic)
+def _first_of(layers: Iterable[str | pa.Array | None]) -> str | pa.Array | None:
+    """Return for each row the first text of *layers*: texts of all rows, or columns."""
+    there = [each for each in layers if each is not None]
+    if len(there) < 2 or isinstance(there[0], str):  # noqa: PLR2004 - nothing to choose from
+        return there[0] if there else None
+    return pc.coalesce(
+        *[each if isinstance(each, str) else each.cast(pa.large_string()) for each in there]
+    )
 
 
-def _put_origin(
-    properties: dict[str, str],
-    origin: Origin,
-    of_source: Container[str],
-    headers: Mapping[str, str],
-) -> None:
-    """Add the origin of a row to its properties; the message id has two names there, as in Java."""
-    topic, message_id, source = own_origin(origin, headers, of_source)
-    if topic is not None:
-        properties[wire.REAL_TOPIC] = logical(topic)
-    if message_id is not None:
-        properties.update(wire.origin_id(message_id))
-    if source is not None:
-        properties[wire.FAILURE_SOURCE] = source
+def _mapped(texts: pa.Array, change: Callable[[str | None], str | None]) -> pa.Array:
+    """Change each distinct text."""
+    coded = texts.dictionary_encode()
+    values = [change(each) for each in coded.dictionary.to_pylist()]
+    return pa.array(values, pa.large_string()).take(coded.indices)
+
+
+def _without(texts: pa.Array, left_out: Sequence[bool]) -> pa.Array:
+    """Return *texts* with nulls where they are left out."""
+    return pc.if_else(pa.array(left_out), pa.scalar(None, texts.type), texts)
 
 
 def _size_of(properties: Mapping[str, str]) -> int:
@@ -461,5 +590,29 @@ def _size_of(properties: Mapping[str, str]) -> int:
     return _PROPERTY_ROOM * len(properties) + len("".join(texts).encode())
 
 
+def _shown(milliseconds: int) -> str:
+    return str(pa.scalar(milliseconds, pa.timestamp("ms", "UTC")))
+
+
 def _bad_row(column: str, value: object, accepted: str) -> PulsarFailuresError:
     return PulsarFailuresError("BAD_ROW", f"a row has {column}={value!r:.60}: expected {accepted}")
+
+
+def _of_row(error: PulsarFailuresError, frame: Frame, row: int) -> PulsarFailuresError:
+    """Return *error* with what tells the row: its key, where it came from, and its id."""
+    topic, message_id, source = frame.origin
+    facts = {
+        "key": frame.key,
+        "origin_topic": topic,
+        "origin_message_id": message_id,
+        "source": source,
+        "dedupe_id": frame.dedupe_id,
+    }
+    said = [
+        f"{name}={text!r:.200}"
+        for name, column in facts.items()
+        if column is not None and (text := column[row].as_py())
+    ]
+    if not said:
+        return error
+    return PulsarFailuresError(error.slug, f"{error.text}; the row has {', '.join(said)}")

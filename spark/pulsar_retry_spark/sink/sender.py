@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import pulsar
-from _pulsar import MessageBuilder
 
 from pulsar_retry.consumer.handoff.alone import RefusedError, publish_alone
 from pulsar_retry.native.loading import native_rows
-from pulsar_retry.wire.properties import DEDUPE_ID
 from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarFailuresError, slug_of
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts, refused
 from pulsar_retry_spark.schemas import TopicSchema
-from pulsar_retry_spark.sink.columnar import RowGroup
-from pulsar_retry_spark.sink.lanes import (
-    BATCHED,
-    CHUNKED,
-    SINGLE,
-    BatchLane,
-    Lane,
-    PartitionedLane,
-    SingleLane,
+from pulsar_retry_spark.sink.messages import BATCHED, Group, Messages
+from pulsar_retry_spark.sink.producers import (
+    BatchProducer,
+    PartitionedProducer,
+    Producer,
+    SingleProducer,
     partition_of,
 )
-from pulsar_retry_spark.sink.routing import Row
 
 #: The most bytes of a task without a receipt, and the most bytes that wait for full batches in all
 #: topics together.
@@ -50,7 +44,7 @@ _REFUSED = (
 #: share of `_MAX_PENDING_BYTES`.
 _AT_ONCE, _AT_ONCE_ALONE, _SHARE = 1000, 250, 8
 
-#: How many lanes are sealed at the same time.
+#: How many batches are sealed at the same time.
 _MAX_SEALING = 8
 
 
@@ -60,9 +54,6 @@ class Sender:
     At most `pending.max` rows and 64 MiB wait for receipts at a time, so memory use is bounded, and
     a slow broker slows the task down. At most 64 MiB more wait for full batches, in all topics
     together.
-
-    Attributes:
-        module: The extension module; None if rows are sent in Python.
     """
 
     def __init__(
@@ -81,11 +72,10 @@ class Sender:
         self._client = client
         self._keepers = keepers or {}
         self._options = options
-        self.module = native_rows().module
-        self._receipts = Receipts(options.batching.timeout, self.module)
-        self._lanes: dict[tuple[str, str, TopicSchema | None], Lane] = {}
+        self._receipts = Receipts(options.batching.timeout, native_rows().module)
+        self._producers: dict[tuple[str, str, TopicSchema | None], Producer] = {}
         self._written: dict[str, set[str]] = {}  # the partitions that may have got rows, by topic
-        self._batches: list[BatchLane] = []
+        self._batches: list[BatchProducer] = []
         self._unconfirmed_bytes = 0
         self._batched_bytes = 0
 
@@ -94,48 +84,25 @@ class Sender:
         """The number of rows with a receipt."""
         return self._receipts.acked
 
-    def send(self, rows: Iterable[Row]) -> None:
-        """Send *rows*. Some of them wait for a full batch, at the latest until `finish`.
+    def send(self, messages: Messages) -> None:
+        """Send the rows of a batch. Some wait for a full batch, at the latest until `finish`.
 
         Raises:
             PulsarFailuresError: a row was refused, or receipts do not come.
         """
-        lanes, limit = self._lanes, self._options.max_message_bytes
-        for row in rows:
-            topic, payload, key, properties, _, due, size, _, schema = row
-            message = message_of(row)
-            how = CHUNKED if size > limit else SINGLE if due else BATCHED
-            lane = lanes.get((topic, how, schema)) or self._open(topic, how, schema)
-            self._batched_bytes += size
-            routed = key or properties[DEDUPE_ID]
-            if due and self._sent_alone(row, routed):
-                continue
-            lane.add(message, size, len(payload or b""), routed)
-            if self._batched_bytes > _MAX_PENDING_BYTES:
-                self._flush()
-
-    def has_proved(self, group: RowGroup) -> bool:
-        """Return whether the topic of *group* is known to accept its delay: see `_sent_alone`."""
-        return not group.delay or group.delay <= self._client.proven.get(group.topic, 0.0)
-
-    def send_groups(self, groups: Sequence[RowGroup]) -> None:
-        """Send the rows of one frame, as `send` does, with the extension module.
-
-        They have no schema. Each group has to be one that `has_proved` accepts.
-
-        Raises:
-            PulsarFailuresError: a row was refused, or receipts do not come.
-        """
-        for group in groups:
-            how, most = (SINGLE, _AT_ONCE_ALONE) if group.delay else (BATCHED, _AT_ONCE)
-            lane = self._lanes.get((group.topic, how, None)) or self._open(group.topic, how, None)
-            fitting = _MAX_PENDING_BYTES // _SHARE // group.largest
+        for group in messages.groups:
+            key = (group.topic, group.how, group.schema)
+            producer = self._producers.get(key) or self._open(*key)
+            most = _AT_ONCE if group.how == BATCHED else _AT_ONCE_ALONE
+            fitting = (
+                _MAX_PENDING_BYTES // _SHARE // max([messages.sizes[row] for row in group.rows])
+            )
             step = max(1, min(most, self._options.batching.pending, fitting))
-            for begin in range(0, len(group.rows), step):
-                rows = group.rows[begin : begin + step]
-                self._batched_bytes += sum([group.sizes[row] for row in rows])
-                group.begin()
-                lane.add_rows(group, rows)
+            left = self._proved(messages, group) if group.delayed else group.rows
+            for begin in range(0, len(left), step):
+                rows = left[begin : begin + step]
+                self._batched_bytes += sum([messages.sizes[row] for row in rows])
+                producer.send(messages, rows)
                 if self._batched_bytes > _MAX_PENDING_BYTES:
                     self._flush()
 
@@ -152,36 +119,29 @@ class Sender:
         for topic, partitions in self._written.items():
             self._keep(topic, partitions)
 
-    def _sent_alone(self, row: Row, key: str) -> bool:
-        """Send a row alone if its delay is longer than any that *topic* has accepted so far.
+    def _proved(self, messages: Messages, group: Group) -> Sequence[int]:
+        """Return the rows of a group whose delays are known to be accepted by its topic.
 
-        A broker refuses a delay that is too long by closing the connection, and pulsar-client then
-        tries again without end.
-
-        Returns:
-            True if the row was sent; False if the topic is known to accept its delay.
+        If the longest of them is not, its row is sent alone before: a broker refuses a delay that
+        is too long by closing the connection, and pulsar-client then tries again without end.
 
         Raises:
             PulsarFailuresError: the row was refused.
         """
-        topic, _, _, _, _, due, size, _, schema = row
-        client, delay = self._client, due / 1000 - time.time()
+        topic, client, batching = group.topic, self._client, self._options.batching
+        last = max(group.rows, key=messages.due)
+        delay = messages.due(last) / 1000 - time.time()
         if delay <= client.proven.get(topic, 0.0):
-            return False
-        self._reserve(1, size)
-        batching = self._options.batching
+            return group.rows
+        self._batched_bytes += messages.sizes[last]
+        self._reserve(1, messages.sizes[last])
         deadline = time.monotonic() + batching.timeout
+        arguments = self._arguments(group.schema) | {"chunking_enabled": True}
         try:
-            arguments = {
-                "chunking_enabled": True,
-                "compression_type": batching.compression_type,
-                "send_timeout_millis": round(batching.timeout * 1000),
-                **self._of_schema(schema),
-            }
-            partition = partition_of(key, client.partitions(topic))
+            partition = partition_of(messages.routed(last), client.partitions(topic))
             result, raw = publish_alone(
                 partial(client.new_producer, partition, **arguments),
-                partial(message_of, row),
+                partial(messages.message, last),
                 lambda: time.monotonic() >= deadline,
             )
         except RefusedError:
@@ -194,7 +154,7 @@ class Sender:
             raise refused(result.name, f"rows for {topic}")
         self._receipts.count(1)
         client.proven[topic] = delay + _DELAY_TOLERANCE
-        return True
+        return [row for row in group.rows if row != last]
 
     def _reserve(self, rows: int, size: int) -> None:
         """Wait until *rows* more rows, of *size* bytes together, may be sent."""
@@ -210,38 +170,47 @@ class Sender:
 
     def _flush(self) -> None:
         """Send the rows that wait for a full batch."""
-        for lane in self._batches:
-            lane.flush()
+        for each in self._batches:
+            each.flush()
         self._seal()
 
     def _seal(self) -> None:
-        """Seal every lane, several at a time because each waits for the broker."""
-        lanes = [lane for lane in self._batches if not lane.sealed]
-        if len(lanes) == 1:
-            lanes[0].seal()
-        elif lanes:
-            with ThreadPoolExecutor(min(len(lanes), _MAX_SEALING)) as sealers:
-                list(sealers.map(lambda lane: lane.seal(), lanes))
+        """Seal every batch, several at a time because each waits for the broker."""
+        left = [each for each in self._batches if not each.sealed]
+        if len(left) == 1:
+            left[0].seal()
+        elif left:
+            with ThreadPoolExecutor(min(len(left), _MAX_SEALING)) as sealers:
+                list(sealers.map(lambda each: each.seal(), left))
 
-    def _of_schema(self, schema: TopicSchema | None) -> dict[str, Any]:
-        """Return the argument of a producer for rows of *schema*."""
-        return {} if schema is None else {"schema": self._client.wire_schema(schema)}
+    def _arguments(self, schema: TopicSchema | None) -> dict[str, Any]:
+        """Return the arguments of every producer for rows of *schema*."""
+        batching, key = self._options.batching, self._options.encryption_key
+        arguments: dict[str, Any] = {
+            "compression_type": batching.compression_type,
+            "send_timeout_millis": round(batching.timeout * 1000),
+        }
+        if schema is not None:
+            arguments["schema"] = self._client.wire_schema(schema)
+        if key is not None:
+            arguments |= {"encryption_key": key, "crypto_key_reader": self._client.keys}
+        return arguments
 
-    def _open(self, topic: str, how: str, schema: TopicSchema | None) -> Lane:
-        """Open the lane to a topic, on its first row with *schema*."""
+    def _open(self, topic: str, how: str, schema: TopicSchema | None) -> Producer:
+        """Open the producer of a topic, on its first row with *schema*."""
         self._keep(topic)
         try:
             names = self._client.partitions(topic)
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {topic}") from None
         self._written.setdefault(topic, set()).update(names)
-        lane: Lane
+        producer: Producer
         if names == [topic]:
-            lane = self._lane(topic, how, schema)
+            producer = self._single(topic, how, schema)
         else:
-            lane = PartitionedLane(names, lambda partition: self._lane(partition, how, schema))
-        self._lanes[topic, how, schema] = lane
-        return lane
+            producer = PartitionedProducer(names, lambda each: self._single(each, how, schema))
+        self._producers[topic, how, schema] = producer
+        return producer
 
     def _keep(self, topic: str, written: Collection[str] = ()) -> None:
         """Make the subscription that keeps the rows of *topic* until somebody reads them."""
@@ -259,42 +228,22 @@ class Sender:
                 "if the topic already has a subscription",
             ) from None
 
-    def _lane(self, topic: str, how: str, schema: TopicSchema | None) -> Lane:
-        """Open the lane to an unpartitioned topic, or to one partition."""
+    def _single(self, topic: str, how: str, schema: TopicSchema | None) -> Producer:
+        """Open the producer of an unpartitioned topic, or of one partition."""
         batching = self._options.batching
-        arguments: dict[str, Any] = {
-            "compression_type": batching.compression_type,
-            "max_pending_messages": 0,  # `_reserve` bounds them
-            "send_timeout_millis": round(batching.timeout * 1000),
-            **self._of_schema(schema),
-            **(BatchLane.arguments(batching) if how == BATCHED else SingleLane.arguments(how)),
-        }
+        alone = SingleProducer.arguments(how)
+        more = BatchProducer.arguments(batching) if how == BATCHED else alone
         try:
-            raw = self._client.producer(topic, **arguments)
+            raw = self._client.producer(
+                topic,
+                max_pending_messages=0,  # `_reserve` bounds them
+                **self._arguments(schema),
+                **more,
+            )
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {topic}") from None
         if how == BATCHED:
-            lane = BatchLane(topic, raw, self._options, self._receipts, self._reserve)
-            self._batches.append(lane)
-            return lane
-        return SingleLane(topic, raw, self._receipts, self._reserve)
-
-
-def message_of(row: Row) -> Any:
-    """Return the message of a row as pulsar-client's builder makes it."""
-    _, payload, key, properties, event_time, due, _, ordering_key, _ = row
-    builder = MessageBuilder()
-    if payload is None:
-        builder.set_null_value()
-    else:
-        builder.content(payload)
-    builder.properties(properties)
-    if key:
-        builder.partition_key(key)
-    if ordering_key:
-        builder.ordering_key(ordering_key)
-    if event_time:
-        builder.event_timestamp(event_time)
-    if due:
-        builder.deliver_at(due)
-    return builder.build()
+            producer = BatchProducer(topic, raw, self._options, self._receipts, self._reserve)
+            self._batches.append(producer)
+            return producer
+        return SingleProducer(topic, raw, self._receipts, self._reserve)

@@ -23,7 +23,6 @@ from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import refused
 from pulsar_retry_spark.schemas import TopicSchema, version_of
-from pulsar_retry_spark.sink.columnar import count, grouped
 from pulsar_retry_spark.sink.report import Report
 from pulsar_retry_spark.sink.routing import Route, Router
 from pulsar_retry_spark.sink.sender import Sender
@@ -31,9 +30,6 @@ from pulsar_retry_spark.sink.task import Task
 
 #: The schema of the rows that `arrow_sender`'s function yields: one row for each task.
 REPORT_SCHEMA = "report string"
-
-#: How many rows are sent one by one at first where one of them has a delay longer than any before.
-_FEW = 100
 
 _log = logging.getLogger("pulsar_retry.spark")
 
@@ -70,7 +66,8 @@ def send_batches(
                 router = _router(client, options, batch.schema.names, task)
                 keepers = router.targets.keepers(options.initial_subscription_name)
                 sender = Sender(client, options, keepers)
-            _send(router, sender, batch)
+            for messages in router.messages(batch):
+                sender.send(messages)
         if router is None or sender is None:
             return Report(partitions=1, attempts=task.attempt + 1)
         sender.finish()
@@ -89,26 +86,6 @@ def send_batches(
         attempts=task.attempt + 1,
         seconds=time.monotonic() - started,
     )
-
-
-def _send(router: Router, sender: Sender, batch: pa.RecordBatch) -> None:
-    """Send the rows of *batch*, with the extension module if that is possible."""
-    few = _FEW
-    while sender.module is not None:
-        groups = grouped(router, sender.module, batch)
-        if groups is None:
-            break
-        if all(map(sender.has_proved, groups)):
-            count(router, groups)
-            sender.send_groups(groups)
-            return
-        # The first row with such a delay is sent alone. It may be far from here, and each pass
-        # groups all rows: so there must be few passes.
-        sender.send(router.rows(batch.slice(0, few)))
-        batch, few = batch.slice(few), 2 * few
-        if not batch.num_rows:
-            return
-    sender.send(router.rows(batch))
 
 
 def arrow_sender(

@@ -8,7 +8,7 @@ import attrs
 
 from pulsar_retry import __version__
 from pulsar_retry.wire.properties import FAILURE_TASK, FAILURE_TIME
-from pulsar_retry_spark.frames.decoding import to_json
+from pulsar_retry_spark.frames.encoding import to_json
 
 
 @attrs.frozen

@@ -44,10 +44,10 @@ def pieces(options: SourceOptions) -> list[Piece]:
     reach(options.connection, PulsarSourceError)
     connection = quiet(options.connection)
     with refusals_of("the topics could not be looked up"), lease(connection) as cached:
-        found = existing(cached.client, options.topics)
-        warn_if_none(found, options.topics)
+        found = existing(cached.client, options)
+        warn_if_none(found, options)
         partitions = {each.name: each for each in found}
-        extents = held(cached.client, partitions)
+        extents = held(cached, found, strict=options.fail_on_data_loss)
 
     def piece(partition: Partition, extent: Extent) -> Piece:
         certain = extent.last != END  # else only the time bounds the query
@@ -55,10 +55,11 @@ def pieces(options: SourceOptions) -> list[Piece]:
             partition,
             None,
             extent.last,
-            first=extent.first,
+            first=extent.first if options.since is None else None,
+            since=options.since,
             until=None if certain else round(time.time() * 1000) + CLOCK_DIFFERENCE_MS,
             certain=certain,
-            whole=options.fail_on_data_loss and certain,
+            strict=options.fail_on_data_loss,
         )
 
     return [piece(partitions[name], each) for name, each in extents.items()]

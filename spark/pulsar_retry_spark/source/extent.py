@@ -13,9 +13,10 @@ import attrs
 import pulsar
 
 from pulsar_retry.runtime.upstream import has_message
+from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.positions import END, MessagePosition
-from pulsar_retry_spark.source.reading import Piece, messages
+from pulsar_retry_spark.source.reading import Piece, Unread, messages
 from pulsar_retry_spark.source.topics import AT_ONCE, Partition
 
 #: Milliseconds to wait for the last message; it may not come, as the last entry may be a chunk.
@@ -44,26 +45,34 @@ class Extent:
     last: MessagePosition
 
 
-def held(client: pulsar.Client, names: Iterable[str]) -> dict[str, Extent]:
+def held(
+    client: CachedClient, partitions: Iterable[Partition], *, strict: bool
+) -> dict[str, Extent]:
     """Return the extent of each partition; partitions without a message are left out.
 
+    Args:
+        client: Reads the messages.
+        partitions: The partitions.
+        strict: Whether it is an error if the last message is encrypted.
+
     Raises:
-        PulsarSourceError: there are messages, but none comes.
+        PulsarSourceError: there are messages, but none comes, or they are encrypted.
         pulsar.PulsarException: the broker was not reached, or refuses.
     """
-    names = list(names)
+    wanted = [Piece(each, None, END, strict=strict) for each in partitions]
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        found = threads.map(lambda name: _extent(client, name), names)
-        return {name: each for name, each in zip(names, found, strict=True) if each is not None}
+        found = zip(wanted, threads.map(lambda each: _extent(client, each), wanted), strict=True)
+        return {piece.partition.name: each for piece, each in found if each is not None}
 
 
 def last_messages(
-    client: pulsar.Client, partitions: Iterable[Partition]
+    client: CachedClient, partitions: Iterable[Partition], *, strict: bool
 ) -> dict[str, MessagePosition]:
     """Return the last complete message of each partition that has one.
 
     Raises:
-        PulsarSourceError: there are messages, but none comes.
+        PulsarSourceError: there are messages, but none comes, or they are encrypted and *strict* is
+            set.
         pulsar.PulsarException: the broker was not reached, or refuses.
     """
 
@@ -73,7 +82,8 @@ def last_messages(
             return found
         # The last entry is a chunk: look for the last complete message that there is now.
         until = round(time.time() * 1000) + CLOCK_DIFFERENCE_MS
-        whole = messages(client, Piece(partition, None, END, until=until, certain=False), _QUEUE)
+        piece = Piece(partition, None, END, until=until, certain=False, strict=strict)
+        whole = messages(client, piece, _QUEUE)
         last = next(iter(deque((position for position, _ in whole), maxlen=1)), None)
         if last is None:
             raise PulsarSourceError("TIMEOUT", f"{partition.name} has messages, but none comes")
@@ -85,12 +95,18 @@ def last_messages(
         return {partition.name: each for partition, each in found if each is not None}
 
 
-def _extent(client: pulsar.Client, name: str) -> Extent | None:
+def _extent(client: CachedClient, piece: Piece) -> Extent | None:
+    name, unread = piece.partition.name, Unread(client, piece)
     last = _message(client, name, pulsar.MessageId.latest, _LAST_TIMEOUT_MS)
     if last is None:
         return None
-    first = _message(client, name, pulsar.MessageId.earliest, _FIRST_TIMEOUT_MS)
+    encrypted = last == END and unread.is_encrypted(pulsar.MessageId.latest)
+    patience = _LAST_TIMEOUT_MS if encrypted else _FIRST_TIMEOUT_MS
+    first = _message(client, name, pulsar.MessageId.earliest, patience)
     if last == first == END:
+        if encrypted:
+            unread.warn()
+            return None
         # A partition that holds only an incomplete chunked message looks like this, too.
         raise PulsarSourceError(
             "TIMEOUT",
@@ -100,11 +116,10 @@ def _extent(client: pulsar.Client, name: str) -> Extent | None:
 
 
 def _message(
-    client: pulsar.Client, name: str, at: _pulsar.MessageId, patience: int
+    client: CachedClient, name: str, at: _pulsar.MessageId, patience: int
 ) -> MessagePosition | None:
     """Return the message at one of the ends; None if there is none; `END` if it does not come."""
-    reader = client.create_reader(name, at, start_message_id_inclusive=True, receiver_queue_size=1)
-    with closing(reader):
+    with closing(client.reader(name, at)) as reader:
         # This call also moves a reader to the last message.
         if not has_message(reader):
             return None

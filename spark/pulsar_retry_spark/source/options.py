@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 
 import attrs
 
@@ -10,7 +11,7 @@ from pulsar_retry.consumer.arguments import check_nameable
 from pulsar_retry.consumer.old_names import old_names
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, logical
+from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, kind_of, logical
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.options import refuse_half
 from pulsar_retry_spark.parsing import OptionReader
@@ -61,7 +62,7 @@ class SourceOptions:
 
     Attributes:
         connection: The cluster.
-        topics: The topics to read.
+        topics: The topics to read, unless *pattern* says which.
         subscription: For a stream: the durable subscription that keeps the broker from deleting
             unread messages. Only one query at a time can use it.
         starting: Where a new stream starts: ``earliest`` or ``latest``.
@@ -70,6 +71,9 @@ class SourceOptions:
             read.
         discovery: Seconds between two checks of a stream for new topics and partitions.
         queue: How many messages a reader may fetch ahead.
+        pattern: The topics to read: tenant, namespace, and a regular expression for the rest.
+        kinds: The kinds of topics to read.
+        since: The publish time in milliseconds before which messages are left out; None for none.
     """
 
     connection: ClusterConnection
@@ -80,6 +84,9 @@ class SourceOptions:
     starting: str = "earliest"
     max_rows: int | None = None
     discovery: int = 30
+    pattern: str | None = None
+    kinds: tuple[str, ...] = (RETRY, DEAD_LETTER)
+    since: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -90,21 +97,29 @@ class SourceOptions:
                 streams.
         """
         reader = OptionReader(options)
-        connection, topics = ClusterConnection.parse(reader), _topics(reader)
+        connection = ClusterConnection.parse(reader)
+        kind = reader.choice("kind", "both", ("both", *_OPTION))
+        kinds = tuple(each for each in _OPTION if kind in ("both", each))
+        pattern = _pattern(reader, connection)
         if not streaming:
             _refuse_those_of_streams(reader)
         discovery = reader.integer("discovery.seconds", minimum=0)
         parsed = cls(
             connection=connection,
-            topics=topics,
+            topics=_topics(reader, kinds) if pattern is None else (),
             fail_on_data_loss=reader.flag("fail_on_data_loss", default=True),
             queue=reader.integer("receive.queue", minimum=1, maximum=100_000) or 1000,
             subscription=reader.text("subscription.reader") or DEFAULT_SUBSCRIPTION,
             starting=reader.choice("starting", "earliest", ("earliest", "latest")),
             max_rows=reader.integer("max_rows_per_batch", minimum=1),
             discovery=30 if discovery is None else discovery,
+            pattern=pattern,
+            kinds=kinds,
+            since=reader.integer("startingTime", minimum=1, maximum=2**63 - 1),
         )
         reader.finish()
+        if parsed.since is not None and parsed.starting == "latest":
+            raise ConfigError.bad("startingTime", parsed.since, "none, because starting is latest")
         return parsed
 
     def topic_of(self, partition: str) -> SourceTopic:
@@ -117,10 +132,21 @@ class SourceOptions:
         for topic in self.topics:
             if topic.has_partition(partition):
                 return topic
-        names = " and ".join(each.name for each in self.topics)
+        if (matched := self.matched(logical(partition))) is not None:
+            return matched
+        names = " and ".join(each.name for each in self.topics) or self.pattern
         raise ConfigError(
             f"checkpointLocation: it belongs to a query on {partition}, not on {names}"
         )
+
+    def matched(self, name: str) -> SourceTopic | None:
+        """Return the topic *name* if it is a letter topic that matches the pattern."""
+        kind = kind_of(name)
+        if self.pattern is None or kind not in self.kinds:
+            return None
+        topic = TopicName.parse(name)
+        whole = f"{topic.tenant}/{topic.namespace}/{topic.local}"
+        return SourceTopic(kind, name) if re.fullmatch(self.pattern, whole) else None
 
 
 def _refuse_those_of_streams(reader: OptionReader) -> None:
@@ -130,12 +156,36 @@ def _refuse_those_of_streams(reader: OptionReader) -> None:
             raise ConfigError.bad(name, value, accepted)
 
 
-def _topics(reader: OptionReader) -> tuple[SourceTopic, ...]:
+def _pattern(reader: OptionReader, connection: ClusterConnection) -> str | None:
+    """Return the pattern of topics' names, without the domain, and with a namespace."""
+    text = reader.text("topicsPattern")
+    if text is None:
+        return None
+    for name in ("topics", "topic", "subscription", *_OPTION.values()):
+        if reader.text(name) is not None:
+            raise ConfigError.bad("topicsPattern", text, f"no {name} beside it")
+    if not connection.admin_url:
+        raise ConfigError.bad("admin.url", None, "the URL of the REST API, which lists topics")
+    parts = text.removeprefix("persistent://").split("/", 2)
+    pattern = "/".join(parts if len(parts) > 1 else ["public", "default", *parts])
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError.bad("topicsPattern", text, f"a regular expression: {error}") from None
+    return pattern
+
+
+def _topics(reader: OptionReader, wanted: Collection[str]) -> tuple[SourceTopic, ...]:
+    listed = reader.text("topics")
     topic, subscription = _name(reader, "topic"), reader.text("subscription")
     naming = Naming.of(reader.text("naming") or Naming.PULSAR)
     given = {kind: _name(reader, option) for kind, option in _OPTION.items()}
-    kind = reader.choice("kind", "both", ("both", *given))
-    wanted = [each for each in given if kind in ("both", each)]
+    if listed is not None:
+        if topic or subscription or any(given.values()):
+            raise ConfigError.bad(
+                "topics", listed, "no topic, subscription or letter topic beside it"
+            )
+        return _listed(listed, wanted)
     if topic is None or subscription is None:
         refuse_half(topic, subscription, all(given[each] for each in wanted))
         named = [SourceTopic(each, name) for each in wanted if (name := given[each])]
@@ -145,7 +195,7 @@ def _topics(reader: OptionReader) -> tuple[SourceTopic, ...]:
         accepted = (
             "topic and subscription, from which both names follow, or the names of the topics"
         )
-        raise ConfigError.bad(_OPTION[wanted[0]], None, accepted)
+        raise ConfigError.bad(_OPTION[next(iter(wanted))], None, accepted)
     if len({each.name for each in named}) < len(named):
         raise ConfigError.bad(
             "retry.topic", given[RETRY], "a topic other than the dead-letter topic"
@@ -153,10 +203,24 @@ def _topics(reader: OptionReader) -> tuple[SourceTopic, ...]:
     return tuple(named)
 
 
+def _listed(text: str, wanted: Collection[str]) -> tuple[SourceTopic, ...]:
+    """Return the topics of a list; their names say their kind: dead letters if nothing else."""
+    names = [_stored(each.strip(), "topics") for each in text.split(",")]
+    if len(set(names)) < len(names):
+        raise ConfigError.bad("topics", text, "different topics")
+    topics = (SourceTopic(kind_of(name) or DEAD_LETTER, name) for name in names)
+    return tuple(topic for topic in topics if topic.kind in wanted)
+
+
 def _name(reader: OptionReader, key: str) -> str | None:
     text = reader.text(key)
-    if text is None:
-        return None
+    if text is not None and "," in text:
+        raise ConfigError.bad(key, text, "one topic: topics takes several")
+    return None if text is None else _stored(text, key)
+
+
+def _stored(text: str, key: str) -> str:
+    """Return the full name of a topic that stores messages."""
     name = TopicName.parse(text, key)
     if name.domain != "persistent":
         raise ConfigError.bad(

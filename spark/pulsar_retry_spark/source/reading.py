@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from typing import Any
 
 import _pulsar
@@ -14,7 +17,7 @@ import pyarrow as pa
 from pulsar_retry.native.loading import native_rows
 from pulsar_retry.runtime.upstream import has_message
 from pulsar_retry.wire.properties import message_id_text
-from pulsar_retry_spark.clients import lease
+from pulsar_retry_spark.clients import CachedClient, lease
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.patience import (
@@ -45,9 +48,24 @@ LOOK_BACK = 16
 #: Milliseconds between two checks while an existing message does not come.
 _READ_TIMEOUT_MS = 1_000
 
-#: If `Piece.certain` is false: after so many checks in a row that find a message but do not get it,
-#: the message counts as an incomplete chunked message, and reading ends.
+#: After so many checks in a row that find a message but do not get it, it is looked at: it may be
+#: encrypted. If `Piece.certain` is false, it else counts as an incomplete chunked message, and
+#: reading ends.
 _UNCERTAIN_LOOKS = 10
+
+#: Milliseconds to wait for an entry that is looked at: before other entries, and at the end, where
+#: nothing comes if it is a chunk.
+_PATIENCE_MS, _LAST_PATIENCE_MS = 30_000, 5_000
+
+#: How often entries that do not come are looked at: brokers' own entries in a topic are such, too.
+_MOST_LOOKS = 100
+
+_ENCRYPTED = (
+    "{} has encrypted letters: set crypto.private_key_file to the key that decrypts them, or "
+    "fail_on_data_loss=false to leave them out"
+)
+
+_log = logging.getLogger("pulsar_retry")
 
 
 @attrs.frozen
@@ -59,18 +77,30 @@ class Piece:
         after: The last message before the piece; None to start at the beginning.
         end: The last message to read.
         first: Without *after*: the first message, which must exist if *whole*; None if not known.
+        since: The publish time in milliseconds before which messages are left out.
         until: The publish time in milliseconds after which reading stops.
         certain: Whether *end* is known to be a message.
-        whole: Whether it is an error if *first* or *end* no longer exists.
+        strict: Whether it is an error if a message is lost, or can't be decrypted.
     """
 
     partition: Partition
     after: MessagePosition | None
     end: MessagePosition
     first: MessagePosition | None = None
+    since: int | None = None
     until: int | None = None
     certain: bool = True
-    whole: bool = False
+    strict: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is an error if *first* or *end* no longer exists."""
+        return self.strict and self.certain
+
+    @property
+    def from_start(self) -> bool:
+        """Whether the piece begins with the first message of its partition."""
+        return self.after is None and self.since is None
 
 
 def read_batches(
@@ -86,14 +116,14 @@ def read_batches(
     with refusals_of(f"{piece.partition.name} could not be read"), lease(connection) as cached:
         if module is None:
             rows = RowBuffer(constants)
-            yield from _one_by_one(cached.client, piece, queue, rows)
+            yield from _one_by_one(cached, piece, queue, rows)
             return
-        for taken in _many(module, cached.client, piece, queue):
+        for taken in _many(module, cached, piece, queue):
             yield Block(taken, constants).take()
 
 
 def _one_by_one(
-    client: pulsar.Client, piece: Piece, queue: int, rows: RowBuffer
+    client: CachedClient, piece: Piece, queue: int, rows: RowBuffer
 ) -> Iterator[pa.RecordBatch]:
     """Read *piece* in Python."""
     number = piece.partition.number
@@ -109,14 +139,16 @@ def _one_by_one(
         yield rows.take()
 
 
-def _many(module: Any, client: pulsar.Client, piece: Piece, queue: int) -> Iterator[Any]:
+def _many(module: Any, client: CachedClient, piece: Piece, queue: int) -> Iterator[Any]:
     """Read *piece* with the extension module, as `_between` does; yield what `Block` needs."""
-    first, until = piece.first if piece.whole else None, piece.until
+    first, unread = piece.first if piece.whole else None, Unread(client, piece)
     after, number = piece.after and tuple(piece.after), piece.partition.number
-    until = -1 if until is None else until
+    times = [-1 if each is None else each for each in (piece.since, piece.until)]
     end = tuple(min(each, _LAST_NUMBER) for each in piece.end)  # `END` is greater
     limits = (_BATCH_ROWS, _BATCH_BYTES)
-    reading = module.Reading(number, after, first, end, until, PROPERTIES, *limits)
+    reading = module.Reading(
+        number, after, first, end, piece.from_start, *times, PROPERTIES, *limits
+    )
     reader = patiently(lambda: _open(client, piece, queue))
     raw = reader._reader  # noqa: SLF001 - as in `messages`
     try:
@@ -124,12 +156,14 @@ def _many(module: Any, client: pulsar.Client, piece: Piece, queue: int) -> Itera
         while status == _WAITING:
             status, result = reading.read(raw, _READ_TIMEOUT_MS)
             if result == _TIMEOUT:
-                message = _awaited(client, raw, piece)
+                message = _awaited(client, raw, piece, unread)
                 if message is None:
                     break
                 status = reading.add(message)
             elif result != _OK:
                 raise getattr(_pulsar, _pulsar.Result(result).name, pulsar.PulsarException)
+            for gap in reading.gaps():
+                unread.skipped(*gap)
             if status == _FULL:
                 yield reading.take()
                 status = _WAITING
@@ -141,6 +175,7 @@ def _many(module: Any, client: pulsar.Client, piece: Piece, queue: int) -> Itera
         _check_end(piece, reading.position())
     if reading.rows():
         yield reading.take()
+    unread.warn()
 
 
 def _id_text(position: tuple[int, int, int], number: int, raw: Any) -> str:
@@ -152,7 +187,7 @@ def _id_text(position: tuple[int, int, int], number: int, raw: Any) -> str:
 
 
 def messages(
-    client: pulsar.Client, piece: Piece, queue: int
+    client: CachedClient, piece: Piece, queue: int
 ) -> Generator[tuple[tuple[int, int, int], Any], None, None]:
     """Yield the raw messages of *piece* with their positions, which are plain tuples.
 
@@ -167,31 +202,29 @@ def messages(
         reader.close()
 
 
-def _open(client: pulsar.Client, piece: Piece, queue: int) -> pulsar.Reader:
+def _open(client: CachedClient, piece: Piece, queue: int) -> pulsar.Reader:
     start: pulsar.MessageId | _pulsar.MessageId = pulsar.MessageId.earliest
     if piece.after is not None:
         back = piece.after.back(LOOK_BACK)
         start = pulsar.MessageId(-1, back.ledger, back.entry, -1)
-    return client.create_reader(
-        piece.partition.name,
-        start,
-        receiver_queue_size=queue,
-        start_message_id_inclusive=True,
-    )
+    reader = client.reader(piece.partition.name, start, queue)
+    if piece.after is None and piece.since is not None:
+        reader.seek(piece.since)
+    return reader
 
 
 def _between(
-    client: pulsar.Client, reader: Any, piece: Piece
+    client: CachedClient, reader: Any, piece: Piece
 ) -> Iterator[tuple[tuple[int, int, int], Any]]:
     after: tuple[int, int, int] | None = piece.after
     first, end, until = piece.first if piece.whole else None, piece.end, piece.until
-    read = reader.read_next
+    read, unread, since = reader.read_next, Unread(client, piece), piece.since or 0
     position = None
     while position != end:
         try:
             raw = read(_READ_TIMEOUT_MS)
         except pulsar.Timeout:
-            raw = _awaited(client, reader, piece)
+            raw = _awaited(client, reader, piece, unread)
         if raw is None:
             break
         message_id = raw.message_id()
@@ -205,13 +238,105 @@ def _between(
         first = None
         # After a reconnection, a reader starts again at the beginning of its current batch.
         if after is None or position > after:
+            unread.look(after, position, raw)
             after = position
-            yield position, raw
+            if raw.publish_timestamp() >= since:
+                yield position, raw
+    unread.warn()
     _check_end(piece, position)
+
+
+@attrs.define
+class Unread:
+    """Entries of a piece that the broker has and pulsar-client does not deliver.
+
+    They are encrypted, chunks of a message that is not complete, or markers of the broker's own:
+    there is no other way to tell them apart than to look at them.
+    """
+
+    _client: CachedClient
+    _piece: Piece
+    _entries: int = attrs.field(default=0, init=False)
+    _gaps: int = attrs.field(default=0, init=False)
+    _encrypted: bool = attrs.field(default=False, init=False)
+
+    def look(
+        self, after: tuple[int, int, int] | None, position: tuple[int, int, int], raw: Any
+    ) -> None:
+        """Look for entries between two messages that come one after the other."""
+        ledger, first, batch = position
+        if after is None and not self._piece.from_start:
+            return
+        before = after[1] if after is not None and after[0] == ledger else -1
+        if first - 1 > before and batch < 0:  # the message may be chunked
+            chunk = re.match(r"\((\d+),(\d+),[^;]*;", str(raw.message_id()))
+            if chunk is not None:
+                first = int(chunk[2]) if int(chunk[1]) == ledger else 0
+        if first - 1 > before:
+            self.skipped(ledger, first - 1, first - 1 - before)
+
+    def skipped(self, ledger: int, entry: int, entries: int) -> None:
+        """Count *entries* entries of which *entry* is the last.
+
+        Raises:
+            PulsarSourceError: they are encrypted, and this is an error.
+        """
+        self._entries += entries
+        self._gaps += 1
+        if not self._encrypted and self._gaps <= _MOST_LOOKS:
+            self.is_encrypted(pulsar.MessageId(-1, ledger, entry, -1), _PATIENCE_MS)
+
+    def is_encrypted(
+        self, at: pulsar.MessageId | _pulsar.MessageId, patience: int = _LAST_PATIENCE_MS
+    ) -> bool:
+        """Return whether an entry is encrypted, and remember it; wait *patience* ms for it.
+
+        Raises:
+            PulsarSourceError: it is, and this is an error.
+        """
+        name = self._piece.partition.name
+        if patiently(lambda: _is_encrypted(self._client, name, at, patience)):
+            self._encrypted = True
+            if self._piece.strict:
+                raise PulsarSourceError("UNREADABLE", _ENCRYPTED.format(name))
+        return self._encrypted
+
+    def warn(self) -> None:
+        """Log a warning if entries were left out."""
+        if self._entries or self._encrypted:
+            what = "encrypted" if self._encrypted else "incomplete, or encrypted in chunks"
+            name = self._piece.partition.name
+            count = self._entries or "some"
+            _log.warning("%s: %s entries were left out: they are %s", name, count, what)
+
+
+def _is_encrypted(
+    client: CachedClient, name: str, at: pulsar.MessageId | _pulsar.MessageId, patience: int
+) -> bool:
+    """Return whether an entry of a partition is a message that can't be decrypted.
+
+    The entry has to be the last one of several: pulsar-client 3.13 writes beyond its memory if it
+    gets all chunks of an encrypted message as they are. Without the first chunk, it drops them.
+    """
+    action = pulsar.ConsumerCryptoFailureAction.CONSUME
+    with closing(client.reader(name, at, crypto_failure_action=action)) as reader:
+        if not has_message(reader):  # this call also moves a reader to the last message
+            return False
+        try:
+            context = reader.read_next(patience)._message.encryption_context()  # noqa: SLF001 - of older releases
+        except pulsar.Timeout:
+            return False
+        return context is not None and bool(context.is_decryption_failed())
 
 
 def _check_end(piece: Piece, position: tuple[int, int, int] | None) -> None:
     """Check that reading ended at the end of *piece*, if it has to; *position* is the last one."""
+    if (
+        piece.after is None
+        and piece.since is not None
+        and (position is None or position > piece.end)
+    ):
+        return  # all of it was published before
     if piece.whole and position != piece.end:
         raise _deleted(piece, piece.end)
 
@@ -224,7 +349,7 @@ def _deleted(piece: Piece, position: MessagePosition) -> PulsarSourceError:
     )
 
 
-def _awaited(client: pulsar.Client, reader: Any, piece: Piece) -> Any:
+def _awaited(client: CachedClient, reader: Any, piece: Piece, unread: Unread) -> Any:
     """Wait for the next raw message while one exists, and return it; None if there is none."""
     give_up_at = time.monotonic() + PATIENCE
     looks = 0
@@ -235,8 +360,10 @@ def _awaited(client: pulsar.Client, reader: Any, piece: Piece) -> Any:
         try:
             return reader.read_next(_READ_TIMEOUT_MS)
         except pulsar.Timeout:
-            if looks >= _UNCERTAIN_LOOKS and not piece.certain:
-                return None
+            if looks >= _UNCERTAIN_LOOKS:
+                looks = 0
+                if unread.is_encrypted(pulsar.MessageId.latest) or not piece.certain:
+                    return None
             if time.monotonic() > give_up_at:
                 break
     else:
@@ -247,13 +374,13 @@ def _awaited(client: pulsar.Client, reader: Any, piece: Piece) -> Any:
     )
 
 
-def _answers(client: pulsar.Client, piece: Piece) -> bool:
+def _answers(client: CachedClient, piece: Piece) -> bool:
     """Tell whether the broker answers on the connection on which messages come.
 
     Its answer comes after the messages that it had sent before, also in a slow network.
     """
     try:
-        client.create_reader(piece.partition.name, pulsar.MessageId.latest).close()
+        client.client.create_reader(piece.partition.name, pulsar.MessageId.latest).close()
     except BROKER_IS_AWAY:
         return False
     return True

@@ -33,7 +33,7 @@ from pulsar_retry.wire.properties import (
     delay_ms_of,
     origin_message_id,
 )
-from pulsar_retry_spark.frames.decoding import keys, split_rules, valid_time, valid_times
+from pulsar_retry_spark.frames.encoding import keys, split_rules, valid_time, valid_times
 
 _TIME = pa.timestamp("us", tz="UTC")
 

@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing
 from itertools import islice
 from typing import Any
 
+import pulsar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -30,6 +31,11 @@ from pulsar_retry_spark.source.topics import Partition, existing, quiet, warn_if
 
 #: Seconds between two checks for new messages while there are none: Spark asks 80 times a second.
 _POLL = 0.2
+
+_NO_ANSWER = (
+    "the broker does not answer to subscription {!r} of the topics: if it does not create "
+    "subscriptions (allowAutoSubscriptionCreation), create it on each of them"
+)
 
 NOT_PLANNED = "no micro-batch was planned"
 
@@ -139,7 +145,13 @@ class FailureStreamReader(DataSourceStreamReader):
 
     def _piece(self, name: str, after: MessagePosition | None, end: MessagePosition) -> Piece:
         partition = Partition.of(self._options.topic_of(name), name)
-        return Piece(partition, after, end, whole=self._options.fail_on_data_loss)
+        return Piece(
+            partition,
+            after,
+            end,
+            since=self._options.since,
+            strict=self._options.fail_on_data_loss,
+        )
 
     def _planner_from(self, start: dict[str, str]) -> Planner:
         """Return the planner. At the first call, the checkpoint says that *start* was processed."""
@@ -151,7 +163,12 @@ class FailureStreamReader(DataSourceStreamReader):
             with ExitStack() as on_failure:
                 planner = Planner(self._options)
                 on_failure.callback(planner.close)
-                planner.discover(positions, latest=not start and self._options.starting == "latest")
+                latest = not start and self._options.starting == "latest"
+                try:
+                    planner.discover(positions, latest=latest)
+                except pulsar.Timeout:
+                    name = self._options.subscription
+                    raise PulsarSourceError("TIMEOUT", _NO_ANSWER.format(name)) from None
                 if self.acknowledges_start:
                     planner.acknowledge(positions)
                 if self._available_now:
@@ -177,7 +194,7 @@ class Planner:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._opened = ExitStack()
-        self._client = self._opened.enter_context(lease(quiet(options.connection))).client
+        self._client = self._opened.enter_context(lease(quiet(options.connection)))
         self._subscription = ReadingSubscription(
             self._client, options.subscription, options.fail_on_data_loss
         )
@@ -192,9 +209,9 @@ class Planner:
         if time.monotonic() < self._next_discovery:
             return
         known = {each.topic for each in self._partitions.values()}
-        found = existing(self._client, self._options.topics, known)
+        found = existing(self._client.client, self._options, known)
         if self._next_discovery == 0:
-            warn_if_none(found, self._options.topics)
+            warn_if_none(found, self._options)
         for partition in found:
             if partition.name not in self._partitions:
                 after = positions.get(partition.name)
@@ -230,7 +247,13 @@ class Planner:
         reached = dict(positions)
         for index, name in enumerate(behind[shift:] + behind[:shift]):
             share = -(-rows // (len(behind) - index))
-            piece = Piece(self._partitions[name], positions.get(name), ends[name])
+            piece = Piece(
+                self._partitions[name],
+                positions.get(name),
+                ends[name],
+                since=self._options.since,
+                strict=self._options.fail_on_data_loss,
+            )
             with closing(messages(self._client, piece, min(share, self._options.queue))) as found:
                 passed = [position for position, _ in islice(found, share)]
             if passed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import attrs
@@ -16,6 +16,7 @@ import pulsar
 
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.runtime.upstream import has_message
+from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.patience import last_message_id
 from pulsar_retry_spark.source.positions import MessagePosition
@@ -40,7 +41,7 @@ class ReadingSubscription:
         strict: Whether lost data is an error.
     """
 
-    client: pulsar.Client
+    client: CachedClient
     name: str
     strict: bool
     _consumers: dict[str, Any] = attrs.field(factory=dict, init=False)
@@ -117,7 +118,7 @@ class ReadingSubscription:
         Only the last few entries are read, or all after *after* if they hold no complete message.
         """
         for start in (last.back(LOOK_BACK), after):
-            piece = Piece(partition, start, last, certain=False)
+            piece = Piece(partition, start, last, certain=False, strict=self.strict)
             found = [position for position, _ in messages(self.client, piece, LOOK_BACK)]
             if found:
                 return MessagePosition(*found[-1])
@@ -150,8 +151,12 @@ class ReadingSubscription:
         tries = 0
         while True:
             try:
-                return self.client.subscribe(
-                    name, self.name, initial_position=start, receiver_queue_size=1
+                return self.client.client.subscribe(
+                    name,
+                    self.name,
+                    initial_position=start,
+                    receiver_queue_size=1,
+                    crypto_key_reader=self.client.keys,
                 )
             except pulsar.ConsumerBusy:
                 if time.monotonic() > give_up_at:
@@ -166,15 +171,10 @@ class ReadingSubscription:
     def _first_from(self, name: str, position: MessagePosition) -> MessagePosition | None:
         """Return the first message at or after *position* that still exists; None without one."""
         start = pulsar.MessageId(-1, position.ledger, position.entry, -1)
-        reader = self.client.create_reader(
-            name, start, receiver_queue_size=1, start_message_id_inclusive=True
-        )
-        try:
+        with closing(self.client.reader(name, start)) as reader:
             if not has_message(reader):
                 return None
             return MessagePosition.of(reader.read_next(_TIMEOUT_MS).message_id())
-        finally:
-            reader.close()
 
     def _starts_at(self, consumer: Any, name: str, position: MessagePosition) -> bool:
         """Return whether the first message that is not acknowledged is the one at *position*."""

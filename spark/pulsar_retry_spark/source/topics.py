@@ -6,16 +6,19 @@ Looking for them creates nothing and leaves nothing behind.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pulsar
 
+from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.consumer.old_names import MAY_NOT_LOOK, exists
+from pulsar_retry.errors import AdminError
 from pulsar_retry.wire.names import logical
 from pulsar_retry_spark.connection import ClusterConnection
-from pulsar_retry_spark.source.options import SourceTopic
+from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.source.options import SourceOptions, SourceTopic
 
 #: How many topics or partitions are looked up in parallel: each takes a few round trips.
 AT_ONCE = 16
@@ -55,24 +58,39 @@ def quiet(connection: ClusterConnection) -> ClusterConnection:
 
 
 def existing(
-    client: pulsar.Client, topics: Iterable[SourceTopic], known: Container[str] = ()
+    client: pulsar.Client, options: SourceOptions, known: Container[str] = ()
 ) -> list[Partition]:
-    """Return the partitions of the *topics* that exist; topics in *known* are not looked for.
+    """Return the partitions of the topics that exist; topics in *known* are not looked for.
 
     If a role may read a topic, but not list its namespace, the topic is taken as existing. If it
     does not exist, and the broker creates topics automatically, reading creates it.
 
     Raises:
+        PulsarSourceError: the topics could not be listed.
         pulsar.PulsarException: the broker was not reached, or refuses.
     """
 
     def partitions(topic: SourceTopic) -> list[Partition]:
-        name = _existing_name(client, topic, known)
+        name = topic.name if listed else _existing_name(client, topic, known)
         names = [] if name is None else client.get_topic_partitions(name)
         return [Partition.of(topic, each) for each in names]
 
+    listed = options.pattern is not None
+    topics = _matching(options) if listed else options.topics
     with ThreadPoolExecutor(AT_ONCE) as threads:
         return [each for found in threads.map(partitions, topics) for each in found]
+
+
+def _matching(options: SourceOptions) -> list[SourceTopic]:
+    """Return the topics that match the pattern, from the REST API: pulsar-client lists none."""
+    assert options.pattern is not None  # noqa: S101 - the caller knows
+    namespace = "/".join(options.pattern.split("/")[:2])
+    try:
+        with AdminClient(options.connection, check=True) as admin:
+            names = admin.namespaces.topics(namespace)
+    except AdminError as error:
+        raise PulsarSourceError("ADMIN_ERROR", f"the topics could not be listed: {error}") from None
+    return [topic for name in names if (topic := options.matched(name)) is not None]
 
 
 def _existing_name(client: pulsar.Client, topic: SourceTopic, known: Container[str]) -> str | None:
@@ -84,11 +102,12 @@ def _existing_name(client: pulsar.Client, topic: SourceTopic, known: Container[s
         return topic.name
 
 
-def warn_if_none(found: Collection[Partition], topics: Iterable[SourceTopic]) -> None:
+def warn_if_none(found: Collection[Partition], options: SourceOptions) -> None:
     """Log a warning if there is no topic to read at all, because a name may be misspelt.
 
     It is not an error: a subscription has no such topics until something fails.
     """
     if not found:
-        names = " and no ".join(each.name for each in topics)
+        wanted = [each.name for each in options.topics] or [f"topic {options.pattern}"]
+        names = " and no ".join(wanted)
         _log.warning("there is no %s: nothing has failed yet, or a name is misspelt", names)

@@ -76,8 +76,11 @@ class UnlimitedStreamReader(FailureStreamReader):
         if time.monotonic() >= self._seen[1]:
             reach(options.connection, PulsarSourceError)
             with refusals_of(NOT_PLANNED), lease(quiet(options.connection)) as cached:
-                client = cached.client
-                found = patiently(lambda: last_messages(client, existing(client, options.topics)))
+                found = patiently(
+                    lambda: last_messages(
+                        cached, existing(cached.client, options), strict=options.fail_on_data_loss
+                    )
+                )
             marks = LATEST if options.starting == "latest" else {}
             self._seen = (to_offset(found, marks), time.monotonic() + _POLL)
         return self._seen[0]

@@ -49,6 +49,14 @@ def test_each_row_is_there_with_its_reason(failed, options, client, dead):
     assert {"dead_letter": 30} == report.by_action
 
 
+def test_one_rule_makes_ids(failed, options, client, dead):
+    """Rows whose frame has none get those that `failures` would have made."""
+    write_failures(failed.drop("dedupe_id"), options, action="dead_letter")
+
+    ids = {each.properties()["DEDUPE_ID"] for each in read_all(client, dead, 30)}
+    assert ids == {row.dedupe_id for row in failed.collect()}
+
+
 def test_options_are_as_spark_takes_them(failed, options, dead):
     """Numbers and booleans are options, too; None is as good as left out."""
     values = {"max_attempts": 1, "tls.allow_insecure": False, "delay.levels": None}

@@ -179,6 +179,24 @@ def test_an_available_now_stream_ends_where_it_was_when_it_started(letters, micr
     assert [[b"2"]] == stream.run_all()
 
 
+def test_subscriptions_that_are_not_created_automatically(letters, micro, admin, namespace):
+    """A batch needs none; a stream needs its own, which somebody has to create, and says so."""
+    letters.send(b"a")
+    admin.create_topic(letters.retry)
+    allowed = {"allowAutoSubscriptionCreation": False}
+    admin.set_namespace_policy(namespace, "autoSubscriptionCreation", allowed)
+
+    assert [b"a"] == read_batch(letters)
+
+    impatient = {"client__operation_timeout_seconds": "3"}
+    with pytest.raises(PulsarSourceError, match=f"subscription {NAME!r} .*create it"):
+        micro(**impatient).run()
+    for each in (letters.dead, letters.retry):
+        path = f"{each.replace('://', '/')}/subscription/{NAME}"
+        admin.call("PUT", path, {"ledgerId": -1, "entryId": -1, "partitionIndex": -1})
+    assert [b"a"] == micro().run()
+
+
 # -- chunks -----------------------------------------------------------------------------------
 
 

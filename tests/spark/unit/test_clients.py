@@ -49,6 +49,9 @@ class Connection:
         self.opened.append(Client())
         return self.opened[-1]
 
+    def key_reader(self) -> None:
+        """Return no keys."""
+
 
 @pytest.fixture(autouse=True)
 def nothing_cached(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -18,7 +18,11 @@ BASE = {"service.url": "pulsar://localhost", "topic": "orders", "subscription": 
 def field(column: str) -> SimpleNamespace:
     """Return what is looked at of a `StructField`, given as its name and type."""
     name, kind = column.split(" ", 1)
-    return SimpleNamespace(name=name, dataType=SimpleNamespace(simpleString=lambda: kind))
+    data_type = SimpleNamespace(simpleString=lambda: kind)
+    if kind.startswith("struct<"):
+        inside = kind.removeprefix("struct<").removesuffix(">").split(",")
+        data_type.fields = [field(each.replace(":", " ", 1)) for each in inside]
+    return SimpleNamespace(name=name, dataType=data_type)
 
 
 def schema(columns: str) -> SimpleNamespace:
@@ -97,6 +101,14 @@ def test_pulsar_sparks_columns_are_the_origin():
         ("payload string, kind string, message_id string", "unknown column 'kind': kind, message"),
         ("payload string, schema_version bigint", "unknown column 'schema_version': kind, mess"),
         ("payload string, source int", "column 'source' is int: expected struct or string"),
+        *(
+            (
+                f"payload string, source struct<file:string,at:{kind}>",
+                f"column 'source' is struct<file:string,at:{kind}>: expected a struct of texts, wh",
+            )
+            for kind in ("double", "decimal(9)", "timestamp", "interval year to month", "binary")
+        ),
+        ("payload string, not_before timestamp_ntz", "column 'not_before' is timestamp_ntz: expec"),
         ("payload string, headers map<string,int>", "column 'headers' is map<string,int>"),
         ("payload string, rule array<int>", "column 'rule' is array<int>: expected string or"),
     ],

@@ -21,8 +21,9 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.schemas import TopicSchema
-from pulsar_retry_spark.sink.routing import OTHER_REASONS, Router, Row
+from pulsar_retry_spark.sink.routing import OTHER_REASONS, Router
 from pulsar_retry_spark.sink.task import Task
+from support.spark.messages import Row, rows_of
 
 BASE = {"service.url": "pulsar://localhost", "topic": "orders", "subscription": "billing"}
 MAIN = "persistent://public/default/orders"
@@ -60,7 +61,7 @@ def router(names: list[str], **options: str) -> Router:
 def route(columns: dict[str, Any], **options: str) -> list[Row]:
     """Return the messages for rows given column by column."""
     batch = pa.record_batch(columns)
-    return list(router(batch.schema.names, **options).rows(batch))
+    return rows_of(router(batch.schema.names, **options), batch)
 
 
 def one(options: dict[str, str] | None = None, **row: Any) -> Row:
@@ -165,8 +166,12 @@ def test_what_a_letter_of_another_subscription_says_is_not_believed():
     [
         ({"action": "discard"}, "BAD_ROW] a row has action='discard': expected retry, dead_letter"),
         ({"attempt": -1}, "BAD_ROW] a row has attempt=-1: expected 0, or the number"),
-        ({"delay_ms": -1}, "BAD_ROW] a row has delay_ms=-1: expected 0 to 864000 s"),
+        ({"delay_ms": -1}, "BAD_ROW] a row has delay_ms=-1: expected 0 to 864000000, in milli"),
         ({"delay_ms": 864_000_001}, "BAD_ROW] a row has delay_ms=864000001"),
+        (
+            {"not_before": pa.array([4_000_000_000], pa.timestamp("s", "UTC"))},
+            "BAD_ROW] a row has not_before='2096-10-02 07:06:40+00:00': expected at most 864000 s",
+        ),
         ({"target_topic": "a/b"}, "BAD_ROW] a row has target_topic='a/b': expected a topic's name"),
     ],
 )
@@ -175,6 +180,35 @@ def test_rows_that_make_no_sense(row, message):
     with pytest.raises(PulsarFailuresError) as caught:
         one(**row)
     assert str(caught.value).startswith(f"[PULSAR_SINK_{message}")
+
+
+@pytest.mark.parametrize("row", [{"attempt": -1}, {"delay_ms": -1}, {"payload": b"x" * 9000}])
+def test_an_error_names_its_row(row):
+    """By its key, its origin and its id, so that somebody finds it; never by its payload."""
+    told = {"key": "k7", "dedupe_id": "d7", "source": '{"file":"a.csv"}'}
+    with pytest.raises(PulsarFailuresError) as caught:
+        one({"max_message_bytes": "5000"}, **(told | row))
+    assert "the row has key='k7', source='{\"file\":\"a.csv\"}', dedupe_id='d7'" in str(
+        caught.value
+    )
+    assert "xxx" not in str(caught.value)
+
+
+def test_rows_of_many_kinds():
+    """However many topics and names of headers there are, each row has its own."""
+    count = 300
+    heads = [[(f"name-{n}", str(n))] for n in range(count)]
+    rows = route(
+        {
+            "payload": [b"%d" % n for n in range(count)],
+            "target_topic": [f"t{n}" for n in range(count)],
+            "headers": pa.array(heads, MAP),
+        }
+    )
+    assert [(f"persistent://public/default/t{n}", b"%d" % n, str(n)) for n in range(count)] == [
+        (row[0], row[1], row[3][f"name-{n}"]) for n, row in enumerate(rows)
+    ]
+    assert all(f"name-{n}" not in rows[n + 1][3] for n in range(count - 1))
 
 
 @pytest.mark.parametrize(
@@ -194,12 +228,13 @@ def test_topics_that_are_named_one_by_one(row, topic, message):
     )
     options = SinkOptions.parse({"service.url": "pulsar://x", topic: "t"})
     columns = Columns.of(batch.schema.names)
-    rows = Router(options, columns, options.targets, TASK, lambda: NOW).rows(batch)
+    under_test = Router(options, columns, options.targets, TASK, lambda: NOW)
     if message is None:
+        rows = rows_of(under_test, batch)
         assert ["s"] == [each[3]["REAL_SUBSCRIPTION"] for each in rows]
     else:
         with pytest.raises(PulsarFailuresError, match=message):
-            list(rows)
+            rows_of(under_test, batch)
 
 
 # --- When ----------------------------------------------------------------------------------------
@@ -444,7 +479,7 @@ def test_the_size_is_the_same_for_each_attempt():
         options = SinkOptions.parse(BASE)
         columns = Columns.of(["payload"])
         under_test = Router(options, columns, options.targets, task, lambda: NOW)
-        sizes |= {row[6] for row in under_test.rows(pa.record_batch({"payload": [b"x"]}))}
+        sizes |= {row[6] for row in rows_of(under_test, pa.record_batch({"payload": [b"x"]}))}
     assert 1 == len(sizes)
 
 
@@ -459,6 +494,24 @@ def test_too_big_fails():
 def test_long_texts_are_cut():
     """A traceback of a megabyte does not travel."""
     assert 4096 == len(properties(details="ä" * 100_000)["FAILURE_MESSAGE"])
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        [{"rule": "a", "expression": "x" * 10_000}],
+        [{"rule": f"rule-{n}", "expression": "x" * 100} for n in range(100)],
+        {str(n): [n] * 9 for n in range(1000)},
+    ],
+)
+def test_details_that_are_cut_are_still_json(details):
+    """What is left says what failed."""
+    text = properties(details=json.dumps(details))["FAILURE_MESSAGE"]
+    assert 1000 < len(text) <= 4096
+    left = json.loads(text)
+    assert type(details) is type(left)
+    if isinstance(details, list):
+        assert [each["rule"] for each in left] == [each["rule"] for each in details[: len(left)]]
 
 
 # --- Redrive -------------------------------------------------------------------------------------
@@ -507,7 +560,7 @@ def test_one_redrive_too_many_is_a_dead_letter():
         }
     )
     under_test = router(batch.schema.names)
-    over, last = under_test.rows(batch)
+    over, last = rows_of(under_test, batch)
     assert [(DEAD, "5", "bad", 0), (RETRY, "5", "bad", 0)] == [
         (row[0], row[3]["REDRIVE_COUNT"], row[3]["FAILURE_REASON"], row[5]) for row in (over, last)
     ]
@@ -548,7 +601,7 @@ def test_what_is_counted():
         {"payload": [b"ab", None, b"c"], "reason": ["x", None, "x"], "attempt": [1, 1, 99]}
     )
     under_test = router(batch.schema.names)
-    list(under_test.rows(batch))
+    rows_of(under_test, batch)
     assert {"x": 2, "": 1} == under_test.reasons
     assert 3 == under_test.payload_bytes
     assert [(RETRY, "retry", 2), (DEAD, "dead_letter", 1)] == [
@@ -560,7 +613,7 @@ def test_reasons_that_never_repeat_do_not_fill_the_memory():
     """A thousand are counted one by one, the others together."""
     batch = pa.record_batch({"payload": [b""] * 5000, "reason": [f"r{n}" for n in range(5000)]})
     under_test = router(batch.schema.names)
-    list(under_test.rows(batch))
+    rows_of(under_test, batch)
     assert 1001 == len(under_test.reasons)
     assert 4000 == under_test.reasons[OTHER_REASONS]
 
@@ -580,7 +633,7 @@ def schemas_of(columns: dict[str, Any]) -> list[Row]:
     lookup = Router(
         parsed, found, parsed.targets, TASK, lambda: NOW, versions=lambda *key: versions.get(key)
     )
-    return list(lookup.rows(batch))
+    return rows_of(lookup, batch)
 
 
 def read_back(payload: pa.Array, versions: list[int | None]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts
-from pulsar_retry_spark.sink.lanes import BatchLane
+from pulsar_retry_spark.sink.producers import BatchProducer
 
 MAX_PAYLOAD, MAX_SIZE = 1000, 2000
 
@@ -69,13 +70,31 @@ class Producer:
                 callback(self.result, Id(index))
 
 
+@attrs.frozen
+class Messages:
+    """Rows that are their payload sizes."""
+
+    payload_sizes: list[int]
+    sizes: list[int]
+
+    def build(self, _module: Any, letters: list[int], rows: Sequence[int]) -> None:
+        letters.extend(self.payload_sizes[row] for row in rows)
+
+
+def of(*rows: tuple[int, int]) -> Messages:
+    """Return messages of these payload sizes and sizes."""
+    return Messages([payload for payload, _ in rows], [size for _, size in rows])
+
+
 class Harness:
-    """A lane to a producer that is not there, and its receipts."""
+    """A sender's producer on one of pulsar-client that is not there, and its receipts."""
 
     def __init__(self, messages: int, kind: type[Producer] = Producer) -> None:
         self.producer = kind(messages)
         self.receipts = Receipts(timeout=0.01)
-        self.lane = BatchLane("t", self.producer, options(messages), self.receipts, self.reserve)
+        self.producing = BatchProducer(
+            "t", self.producer, options(messages), self.receipts, self.reserve
+        )
         self.reserved: list[tuple[int, int]] = []
 
     def reserve(self, rows: int, size: int) -> None:
@@ -85,9 +104,9 @@ class Harness:
 
     def finish(self) -> None:
         """Send and await all."""
-        self.lane.flush()
-        if not self.lane.sealed:
-            self.lane.seal()
+        self.producing.flush()
+        if not self.producing.sealed:
+            self.producing.seal()
         self.receipts.wait()
 
 
@@ -97,26 +116,28 @@ rows = st.lists(st.tuples(st.integers(0, 1200), st.integers(1, 900)), max_size=6
 @given(rows, st.integers(1, 8))
 def test_every_row_is_sent_and_vouched_for(rows, messages):
     """In order, in batches whose last row asks for a receipt, and none of them too big."""
-    under_test = Harness(messages)
-    for payload, rest in rows:
-        under_test.lane.add(payload, payload + rest, payload, "")
-    under_test.finish()
+    harness = Harness(messages)
+    half = len(rows) // 2
+    for some in (rows[:half], rows[half:]):
+        messages = of(*((payload, payload + rest) for payload, rest in some))
+        harness.producing.send(messages, range(len(some)))
+    harness.finish()
 
-    batches = under_test.producer.sent
+    batches = harness.producer.sent
     assert [payload for payload, _ in rows] == [size for batch in batches for size in batch]
-    assert len(rows) == under_test.receipts.acked
-    assert [len(batch) for batch in batches] == [count for count, _ in under_test.reserved]
-    for batch, (_, size) in zip(batches, under_test.reserved, strict=True):
+    assert len(rows) == harness.receipts.acked
+    assert [len(batch) for batch in batches] == [count for count, _ in harness.reserved]
+    for batch, (_, size) in zip(batches, harness.reserved, strict=True):
         assert len(batch) == 1 or (size <= MAX_SIZE and sum(batch) <= MAX_PAYLOAD)
 
 
 def test_a_full_batch_needs_no_sealing():
     """So nothing waits for the broker while rows come."""
-    under_test = Harness(2)
+    harness = Harness(2)
     for _ in range(4):
-        under_test.lane.add(1, 1, 1, "")
-        assert under_test.lane.sealed
-    assert [[1, 1], [1, 1]] == under_test.producer.sent
+        harness.producing.send(of((1, 1)), range(1))
+        assert harness.producing.sealed
+    assert [[1, 1], [1, 1]] == harness.producer.sent
 
 
 def test_a_batch_that_travelled_in_two():
@@ -127,20 +148,20 @@ def test_a_batch_that_travelled_in_two():
             super().send_async(payload, callback)
             self.flush()
 
-    under_test = Harness(4, Timer)
-    under_test.lane.add(1, 1, 1, "")
-    under_test.lane.add(1, 1, 1, "")
+    harness = Harness(4, Timer)
+    harness.producing.send(of((1, 1)), range(1))
+    harness.producing.send(of((1, 1)), range(1))
     with pytest.raises(PulsarFailuresError, match="BATCH_BROKEN"):
-        under_test.finish()
+        harness.finish()
 
 
 def test_a_batch_that_is_refused():
     """The error says by what name pulsar-client does so, how many rows, and the topic."""
-    under_test = Harness(2)
-    under_test.producer.result = Result.TopicTerminated
-    under_test.lane.add(1, 1, 1, "")
+    harness = Harness(2)
+    harness.producer.result = Result.TopicTerminated
+    harness.producing.send(of((1, 1)), range(1))
     with pytest.raises(PulsarFailuresError) as caught:
-        under_test.finish()
+        harness.finish()
     assert (
         "[PULSAR_SINK_TOPIC_TERMINATED] 1 rows for t could not be written: pulsar-client says "
         "TopicTerminated" == str(caught.value)
@@ -151,7 +172,7 @@ def test_receipts_that_stay_away():
     """A stalled broker ends as an error, never as a task that hangs."""
     receipts = Receipts(timeout=0.01)
     receipts.pending = 3
-    receipts.of_row(Result.Ok, Id(-1))
+    receipts.of_batch("t", 1)(Result.Ok, Id(-1))
     with pytest.raises(PulsarFailuresError, match=r"TIMEOUT\] 2 rows have had no receipt for 0.01"):
         receipts.wait()
     assert 1 == receipts.acked

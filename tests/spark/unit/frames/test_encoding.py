@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry_spark.frames.decoding import MAX_TEXT, join_rules, split_rules
+from pulsar_retry_spark.frames.encoding import MAX_TEXT, join_rules, split_rules
 
 NAME = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 

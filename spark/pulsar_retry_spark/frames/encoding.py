@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import pulsar
@@ -48,8 +49,30 @@ def texts(column: pa.Array) -> pa.Array:
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         column = _joined(column)
     column = strings(column)
-    longest = pc.max(pc.binary_length(column)).as_py() or 0
-    return column if longest <= MAX_TEXT else pc.utf8_slice_codeunits(column, 0, MAX_TEXT)
+    if (pc.max(pc.binary_length(column)).as_py() or 0) <= MAX_TEXT:
+        return column
+    return pa.array([each and _cut(each) for each in column.to_pylist()], pa.large_string())
+
+
+def _cut(text: str) -> str:
+    """Return *text* within `MAX_TEXT` characters; an object or array of JSON stays one."""
+    value, most = None, len(text)
+    if most > MAX_TEXT and text.startswith(("{", "[")):
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(text)
+    while value is not None and len(text) > MAX_TEXT and most:
+        most //= 2
+        text = json.dumps(_fitting(value, most), ensure_ascii=False, separators=(",", ":"))
+    return text[:MAX_TEXT]
+
+
+def _fitting(value: Any, most: int) -> Any:
+    """Return a value of JSON whose texts and lists have at most *most* characters and elements."""
+    if isinstance(value, list):
+        return [_fitting(each, most) for each in value[:most]]
+    if isinstance(value, dict):
+        return {name: _fitting(each, most) for name, each in islice(value.items(), most)}
+    return value[:most] if isinstance(value, str) else value
 
 
 def _joined(column: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Lanes: how rows get from a task to one topic.
+"""Producers: how rows get from a task to one topic.
 
 pulsar-client can call back once for each message. Each call takes the interpreter away from the
 task, which costs more than everything else. But all messages of one batch succeed or fail together.
@@ -9,31 +9,24 @@ index in that receipt proves that the whole batch was stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 import pulsar
 
-from pulsar_retry.runtime.upstream import keep_thread_state
 from pulsar_retry_spark.options import Batching, SinkOptions
 from pulsar_retry_spark.receipts import Receipts, refused
-
-if TYPE_CHECKING:
-    from pulsar_retry_spark.sink.columnar import RowGroup
+from pulsar_retry_spark.sink.messages import CHUNKED, Messages
 
 #: Milliseconds after which pulsar-client would end a batch by time, at any row. It must not, so
 #: this is longer than a batch ever waits: a day.
 _NEVER = 86_400_000
 
-
-#: How messages are sent: in batches, alone (the broker can't delay a batch), or in chunks.
-BATCHED, SINGLE, CHUNKED = "batched", "single", "chunked"
-
 #: Called with the numbers of rows and bytes before they are sent; waits while too many are pending.
 Reserve = Callable[[int, int], None]
 
 
-class BatchLane:
+class BatchProducer:
     """Sends messages to a topic, or a partition, in batches.
 
     pulsar-client ends a batch by its own rules: when the batch has a number of messages or bytes of
@@ -71,38 +64,24 @@ class BatchLane:
             "batching_max_publish_delay_ms": _NEVER,
         }
 
-    def add(self, message: Any, size: int, payload_size: int, key: str) -> None:  # noqa: ARG002 - of all lanes
-        """Put *message* into the batch; send the batch when it is full.
-
-        Args:
-            message: The message that `_pulsar.MessageBuilder` has built.
-            size: The most bytes that it takes on the wire.
-            payload_size: The bytes of its payload.
-            key: Messages of one key go to one partition.
+    def send(self, messages: Messages, rows: Sequence[int]) -> None:
+        """Put *rows* into the batch; send the batch whenever it is full.
 
         Raises:
             PulsarFailuresError: an earlier message was refused, or receipts do not come.
         """
-        if self._has_no_room(size, payload_size):
-            self._end(payload_size)
-        self._messages.append(message)
-        if self._is_full_with(size, payload_size):
-            self._send_full()
-
-    def add_rows(self, group: RowGroup, rows: Sequence[int]) -> None:
-        """Do the same for *rows* of *group*, with the extension module."""
-        sizes, payload_sizes, begin = group.sizes, group.payload_sizes, 0
+        module, begin = self._receipts.module, 0
         for at, row in enumerate(rows):
-            size, payload_size = sizes[row], payload_sizes[row]
+            size, payload_size = messages.sizes[row], messages.payload_sizes[row]
             if self._has_no_room(size, payload_size):
-                group.build(self._messages, rows[begin:at])
+                messages.build(module, self._messages, rows[begin:at])
                 begin = at
                 self._end(payload_size)
             if self._is_full_with(size, payload_size):
-                group.build(self._messages, rows[begin : at + 1])
+                messages.build(module, self._messages, rows[begin : at + 1])
                 begin = at + 1
                 self._send_full()
-        group.build(self._messages, rows[begin:])
+        messages.build(module, self._messages, rows[begin:])
 
     def _has_no_room(self, size: int, payload_size: int) -> bool:
         """Return whether the batch has to end before a message."""
@@ -157,7 +136,7 @@ class BatchLane:
             raise refused(type(error).__name__, f"rows for {self._topic}") from None
 
 
-class SingleLane:
+class SingleProducer:
     """Sends messages to a topic, or a partition, one by one: delayed ones, and chunked ones."""
 
     def __init__(self, topic: str, raw: Any, receipts: Receipts, reserve: Reserve) -> None:
@@ -165,71 +144,49 @@ class SingleLane:
         self._raw = raw
         self._receipts = receipts
         self._reserve = reserve
-        self._callback: Callable[[Any, Any], None] = self._first
 
     @staticmethod
     def arguments(how: str) -> dict[str, Any]:
         """Return arguments that make pulsar-client send each message alone."""
         return {"batching_enabled": False, "chunking_enabled": how == CHUNKED}
 
-    def add(self, message: Any, size: int, payload_size: int, key: str) -> None:  # noqa: ARG002 - of all lanes
-        """Send *message*."""
-        self._reserve(1, size)
-        if self._receipts.module is not None:
-            letters = self._receipts.letters()
-            letters.append(message)
-            self._receipts.send(self._raw, letters, self._topic, each=True)
-            return
-        self._raw.send_async(message, self._callback)
-        self._callback = self._receipts.of_row
-
-    def add_rows(self, group: RowGroup, rows: Sequence[int]) -> None:
+    def send(self, messages: Messages, rows: Sequence[int]) -> None:
         """Send *rows*."""
-        self._reserve(len(rows), sum(group.sizes[row] for row in rows))
+        self._reserve(len(rows), sum(messages.sizes[row] for row in rows))
         letters = self._receipts.letters()
-        group.build(letters, rows)
+        messages.build(self._receipts.module, letters, rows)
         self._receipts.send(self._raw, letters, self._topic, each=True)
 
-    def _first(self, result: Any, message_id: Any) -> None:
-        """Pass on the first receipt, and keep the thread's Python state, which saves time."""
-        keep_thread_state()
-        self._receipts.of_row(result, message_id)
 
-
-class PartitionedLane:
+class PartitionedProducer:
     """Sends messages to a partitioned topic: those of one key, in order, to one partition.
 
     With pulsar-client's own routing, this package could not decide where batches end.
     """
 
-    def __init__(self, partitions: Sequence[str], open_lane: Callable[[str], Lane]) -> None:
+    def __init__(self, partitions: Sequence[str], open_: Callable[[str], Producer]) -> None:
         self._partitions = partitions
-        self._open = open_lane
-        self._lanes: dict[str, Lane] = {}
+        self._open = open_
+        self._opened: dict[str, Producer] = {}
 
-    def add(self, message: Any, size: int, payload_size: int, key: str) -> None:
-        """Send *message* to the partition of its key."""
-        lane = self._lane(partition_of(key, self._partitions))
-        lane.add(message, size, payload_size, key)
-
-    def add_rows(self, group: RowGroup, rows: Sequence[int]) -> None:
+    def send(self, messages: Messages, rows: Sequence[int]) -> None:
         """Send *rows* to the partitions of their keys, in the order of the rows in each."""
         parted: dict[str, list[int]] = {}
         for row in rows:
-            partition = partition_of(group.routed(row), self._partitions)
+            partition = partition_of(messages.routed(row), self._partitions)
             parted.setdefault(partition, []).append(row)
         for partition, theirs in parted.items():
-            self._lane(partition).add_rows(group, theirs)
+            self._of(partition).send(messages, theirs)
 
-    def _lane(self, partition: str) -> Lane:
-        lane = self._lanes.get(partition)
-        if lane is None:
-            lane = self._lanes[partition] = self._open(partition)
-        return lane
+    def _of(self, partition: str) -> Producer:
+        producer = self._opened.get(partition)
+        if producer is None:
+            producer = self._opened[partition] = self._open(partition)
+        return producer
 
 
 #: Takes messages for one topic: at once, or in batches.
-Lane = BatchLane | SingleLane | PartitionedLane
+Producer = BatchProducer | SingleProducer | PartitionedProducer
 
 
 def partition_of(key: str, partitions: Sequence[str]) -> str:

@@ -1,12 +1,11 @@
-"""Rows that the extension module turns into messages, compared with those that Python makes."""
+"""Messages that the extension module builds, compared with those that Python builds."""
 
 from __future__ import annotations
 
 from array import array
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-import attrs
 import pyarrow as pa
 import pytest
 from _pulsar import MessageBuilder
@@ -18,10 +17,7 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts
-from pulsar_retry_spark.schemas import TopicSchema
-from pulsar_retry_spark.sink.columnar import count, grouped
-from pulsar_retry_spark.sink.routing import Router, Row
-from pulsar_retry_spark.sink.sender import message_of
+from pulsar_retry_spark.sink.routing import Router
 
 NOW = 1_700_000_000.0
 BASE = {"service.url": "pulsar://h:6650", "topic": "t", "subscription": "s", "delay.levels": "60s"}
@@ -51,7 +47,15 @@ COLUMNS: dict[str, tuple[Any, pa.DataType]] = {
     "source": (st.none() | st.builds(dict, file=TEXT), pa.struct({"file": pa.string()})),
     "dedupe_id": (MAYBE, pa.string()),
     "event_time": (TIME, pa.timestamp("us", tz="UTC")),
-    "headers": (st.none(), pa.map_(pa.string(), pa.string())),
+    "headers": (
+        st.none()
+        | st.dictionaries(TEXT | st.just("REDRIVE_COUNT"), TEXT, max_size=3).map(
+            lambda texts: list(texts.items())
+        ),
+        pa.map_(pa.string(), pa.string()),
+    ),
+    "delay_ms": (st.sampled_from([None, 0, 5]), pa.int64()),
+    "not_before": (st.none() | st.just(datetime(2023, 11, 15)), pa.timestamp("us", tz="UTC")),  # noqa: DTZ001 - UTC
 }
 
 
@@ -76,80 +80,20 @@ def router(batch: pa.RecordBatch, **options: str) -> Router:
     return Router(parsed, columns, parsed.targets, TASK, lambda: NOW)
 
 
-def built(row: Row) -> Any:
-    """Return what a row has after Python has built its message."""
-    letters = MODULE.Letters()
-    letters.append(message_of(row))
-    return letters.first()
-
-
 @given(batches())
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_the_messages_are_those_of_python(batch):
-    """Topic, size, delivery time and the whole message, and what is counted."""
-    slow, quick = router(batch), router(batch)
-    wanted = list(slow.rows(batch))
-    groups = grouped(quick, MODULE, batch)
-    assert groups is not None
-    count(quick, groups)
-    assert (slow.reasons, slow.payload_bytes) == (quick.reasons, quick.payload_bytes)
-    assert {each: route.rows for each, route in slow.routes.items()} == {
-        each: route.rows for each, route in quick.routes.items()
-    }
-    assert list(range(batch.num_rows)) == sorted(row for group in groups for row in group.rows)
-    lanes = [(group.topic, group.delay > 0) for group in groups]
-    assert len(lanes) == len(set(lanes))  # so that rows of one lane keep their order
-    for group in groups:
-        assert list(group.rows) == sorted(group.rows)
-        group.begin()
-        for number in group.rows:
-            row = wanted[number]
-            letters = MODULE.Letters()
-            group.build(letters, [number])
-            assert built(row) == letters.first()
-            routed = row[2] or row[3]["DEDUPE_ID"]
-            assert (row[0], row[5], row[6]) == (group.topic, group.due(number), group.sizes[number])
-            assert (len(row[1] or b""), routed) == (
-                group.payload_sizes[number],
-                group.routed(number),
-            )
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"headers": pa.array([[("a", "1")]], pa.map_(pa.string(), pa.string()))},
-        {"delay_ms": pa.array([5])},
-        {"not_before": pa.array([datetime(2030, 1, 1, tzinfo=UTC)])},
-        {"payload": pa.array([b"x" * 20_000])},
-        {
-            "kind": pa.array(["retry"]),
-            "message_id": pa.array(["1:2:-1"]),
-            "publish_time": pa.array([datetime(2030, 1, 1, tzinfo=UTC)]),
-        },
-    ],
-    ids=["headers", "delay", "not-before", "too-big", "read-back"],
-)
-def test_other_rows_are_left_to_python(columns):
-    """Whatever is not usual."""
-    batch = pa.RecordBatch.from_pydict({"payload": pa.array([b"x"])} | columns)
-    assert grouped(router(batch, max_message_bytes="10000"), MODULE, batch) is None
-
-
-def test_rows_with_a_schema_are_left_to_python():
-    """Each has a producer with its schema."""
-    batch = pa.RecordBatch.from_pydict({"payload": pa.array([b"x"])})
-    options = attrs.evolve(SinkOptions.parse(BASE), schema=TopicSchema("STRING", ""))
-    columns = Columns.of(batch.schema.names)
-    under_test = Router(options, columns, options.targets, TASK, lambda: NOW)
-    assert grouped(under_test, MODULE, batch) is None
-
-
-def test_many_topics_are_left_to_python():
-    """Each route costs time for the whole frame."""
-    topics = [f"t{number}" for number in range(17)]
-    batch = pa.RecordBatch.from_pydict({"payload": [b"x"] * 17, "target_topic": topics})
-    assert grouped(router(batch), MODULE, batch) is None
+    """Whatever the rows have; and rows of one producer keep their order."""
+    for messages in router(batch).messages(batch):
+        keys = [(group.topic, group.how, group.schema) for group in messages.groups]
+        assert len(keys) == len(set(keys))
+        for group in messages.groups:
+            assert list(group.rows) == sorted(group.rows)
+            for row in group.rows:
+                native, python = MODULE.Letters(), MODULE.Letters()
+                messages.build(MODULE, native, [row])
+                python.append(messages.message(row))
+                assert python.first() == native.first()
 
 
 def test_receipts_of_the_module():

@@ -1,0 +1,155 @@
+"""The messages of a batch of rows, as columns: what C++ and Python build them from. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+from _pulsar import MessageBuilder
+
+from pulsar_retry.wire.properties import DEDUPE_ID
+from pulsar_retry_spark.schemas import TopicSchema
+
+#: How messages are sent: in batches, alone (the broker can't delay a batch), or in chunks.
+BATCHED, SINGLE, CHUNKED = "batched", "single", "chunked"
+
+_LARGE = {"utf8": pa.large_string(), "binary": pa.large_binary()}
+
+
+@attrs.frozen
+class Group:
+    """Rows that one producer sends, in their order.
+
+    Attributes:
+        topic: Where they go.
+        how: How they are sent.
+        schema: The schema that they are published with.
+        delayed: Whether they are due later.
+        rows: Their numbers in the batch.
+    """
+
+    topic: str
+    how: str
+    schema: TopicSchema | None
+    delayed: bool
+    rows: Sequence[int]
+
+
+@attrs.define
+class Messages:
+    """The messages of a batch.
+
+    Attributes:
+        groups: Which rows go where.
+        parts: Payloads, keys, ordering keys and event times (ms since 1970), each a column or None.
+        properties: By name, a text that all rows have, or a column of texts.
+        now: The time in milliseconds since 1970.
+        dues: When each row is due, in milliseconds since 1970, 0 for at once; None if all are.
+        sizes: The most bytes of each row on the wire.
+        payload_sizes: Bytes of each row's payload.
+    """
+
+    groups: Sequence[Group]
+    parts: tuple[pa.Array, pa.Array | None, pa.Array | None, pa.Array | None]
+    properties: Mapping[str, str | pa.Array]
+    now: int
+    dues: Sequence[int] | None
+    sizes: Sequence[int]
+    payload_sizes: Sequence[int]
+    _native: tuple[Any, tuple[tuple[str, str | int], ...]] | None = attrs.field(
+        default=None, init=False
+    )
+    _lists: Any = attrs.field(default=None, init=False)
+    _routed: list[str] | None = attrs.field(default=None, init=False)
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def due(self, row: int) -> int:
+        """Return when a row is due, in milliseconds since 1970; 0 for at once."""
+        return 0 if self.dues is None else self.dues[row]
+
+    def routed(self, row: int) -> str:
+        """Return the key by which a row gets to its partition."""
+        if self._routed is None:
+            keys, ids = map(self._listed, (self.parts[1], self.properties[DEDUPE_ID]))
+            self._routed = [key or each for key, each in zip(keys, ids, strict=True)]
+        return self._routed[row]
+
+    def build(self, module: Any, letters: Any, rows: Sequence[int]) -> None:
+        """Add the messages of *rows*, of one group, to *letters*.
+
+        With the extension module *module*, those are its `Letters`, else a list.
+        """
+        if module is None:
+            letters.extend([self.message(row) for row in rows])
+        elif rows:
+            now = self.now if self.due(rows[0]) else 0
+            columns, plan = self._native or self._to_native(module)
+            letters.extend(columns, array("q", rows), plan, now)
+
+    def message(self, row: int) -> Any:
+        """Return the message of a row as pulsar-client's builder makes it."""
+        payload, key, properties, event_time, ordering_key = self.values(row)
+        builder = MessageBuilder()
+        if payload is None:
+            builder.set_null_value()
+        else:
+            builder.content(payload)
+        builder.properties(properties)
+        if key:
+            builder.partition_key(key)
+        if ordering_key:
+            builder.ordering_key(ordering_key)
+        if event_time is not None and event_time > 0:
+            builder.event_timestamp(event_time)
+        if due := self.due(row):
+            builder.deliver_at(due)
+        return builder.build()
+
+    def values(self, row: int) -> tuple[Any, str | None, dict[str, str], int | None, Any]:
+        """Return a row's payload, key, properties, event time and ordering key."""
+        if self._lists is None:
+            texts = {name: self._listed(each) for name, each in self.properties.items()}
+            self._lists = tuple(map(self._listed, self.parts)), texts
+        (payload, key, ordering_key, event_time), texts = self._lists
+        properties = {n: each[row] for n, each in texts.items() if each[row] is not None}
+        return payload[row], key[row], properties, event_time[row], ordering_key[row]
+
+    def _listed(self, column: pa.Array | str | None) -> Sequence[Any]:
+        return column.to_pylist() if isinstance(column, pa.Array) else [column] * len(self)
+
+    def _to_native(self, module: Any) -> tuple[Any, tuple[tuple[str, str | int], ...]]:
+        """Return the extension module's `Columns`, and the plan of the properties."""
+        columns = [*self.parts, self._delays()]
+        plan: list[tuple[str, str | int]] = []
+        for name in sorted(self.properties, key=str.encode):  # as pulsar-client sorts them
+            value = self.properties[name]
+            if isinstance(value, str):
+                plan.append((name, value))
+            else:
+                plan.append((name, len(columns)))
+                columns.append(value)
+        buffers = tuple(map(_buffers, columns))
+        self._native = module.Columns(len(self), buffers), tuple(plan)
+        return self._native
+
+    def _delays(self) -> pa.Array | None:
+        return None if self.dues is None else pc.subtract(pa.array(self.dues, pa.int64()), self.now)
+
+
+def _buffers(column: pa.Array | None) -> tuple[int, Any, Any, Any] | None:
+    """Return start, validity, offsets and data of a column of bytes, texts or whole numbers."""
+    if column is None:
+        return None
+    if column.type != pa.int64():
+        is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        column = column.cast(_LARGE["utf8" if is_text else "binary"])
+        validity, offsets, data = column.buffers()
+        return column.offset, validity, offsets, data or b""
+    validity, data = column.buffers()
+    return column.offset, validity, None, data
