@@ -21,7 +21,8 @@ from pulsar_retry.cli._common.redriving import (
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redriving.redrive import Discard, Redrive
+from pulsar_retry.replay.redriving.redrive import Redrive
+from pulsar_retry.replay.redriving.targets import DISCARD
 
 __all__ = ["command"]
 
@@ -75,8 +76,9 @@ def command(
         raise ConfigError("expected a filter, such as --id or --reason, or --all for all letters")
 
     def discard(topic: str, dry: bool) -> Redrive:
-        return Discard(
+        return Redrive(
             topic,
+            DISCARD,
             cluster=cluster,
             where=where,
             limit=limit,

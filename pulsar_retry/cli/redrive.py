@@ -32,6 +32,7 @@ from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.patching import DIFFS, PayloadPatch
 from pulsar_retry.replay.redriving.redrive import MAX_REDRIVES, Redrive
+from pulsar_retry.replay.redriving.targets import DISCARD
 
 __all__ = ["command"]
 
@@ -159,6 +160,8 @@ def command(
     Without --yes it does a dry run first and asks. The exit code is 1 if letters that should be
     redriven are left.
     """
+    if options["to"] == DISCARD:
+        raise ConfigError("--to discard: `pulsar-retry discard` does that")
     output = {name: options.pop(name) for name in ("dry_run", "yes", "as_json")}
     watches = sys.stderr.isatty() and not output["as_json"] if wait is None else wait
 

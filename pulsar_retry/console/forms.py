@@ -11,7 +11,8 @@ import attrs
 from pulsar_retry.console.filtering import NAMES, Pairs, Query
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.redriving.redrive import Discard, Redrive
+from pulsar_retry.replay.redriving.redrive import Redrive
+from pulsar_retry.replay.redriving.targets import DISCARD
 from pulsar_retry.wire.dead_letter import RETRY
 from pulsar_retry.wire.names import TopicName
 
@@ -144,7 +145,7 @@ class JobForm:
             if where.takes_all and not self.everything:
                 text = "filter: expected a filter, or a tick at “all letters of the topic”"
                 raise ConfigError(text)
-            return Discard(self.source, **options)
+            return Redrive(self.source, DISCARD, **options)
         if self.to not in {"", "retry", "origin", _TOPIC}:
             raise ConfigError.bad("to", self.to, "retry, origin or topic")
         if not self.destination:

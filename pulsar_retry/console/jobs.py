@@ -18,7 +18,7 @@ from _pulsar import PulsarException
 
 from pulsar_retry.console.forms import JobForm
 from pulsar_retry.errors import ConfigError, PulsarRetryError
-from pulsar_retry.ops.audit import Act, audited
+from pulsar_retry.ops.audit import Act, audited_redrive
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import Redriven
@@ -245,13 +245,9 @@ class Jobs:
     def _run(self, job: Job, work: Redrive, act: Act) -> None:
         """Do the work, within entries of the audit log. It is the target of a thread."""
         first: tuple[float, int] | None = None
-        is_recorded = False
 
         def tell(so_far: Redriven) -> None:
-            nonlocal first, is_recorded
-            if so_far.became is not None and not is_recorded:
-                is_recorded = True
-                record(so_far.recorded())
+            nonlocal first
             now = time.time()
             first = first or (now, so_far.redriven)
             rate = (so_far.redriven - first[1]) / max(0.1, now - first[0])
@@ -261,9 +257,7 @@ class Jobs:
         state: State
         error, done = "", None
         try:
-            with audited(self._cluster, job.form.source, act, enabled=enabled) as record:
-                done = work.run(tell)
-                record(done.recorded())
+            done = audited_redrive(self._cluster, work, act, tell, enabled=enabled)
         except PulsarRetryError as fault:
             state, error = "failed", str(fault)
         except PulsarException as fault:

@@ -24,6 +24,8 @@ from pulsar_retry.errors import AuditError, shown
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import read_letters
+from pulsar_retry.replay.redriving.redrive import Redrive
+from pulsar_retry.replay.redriving.report import Redriven
 from pulsar_retry.replay.redriving.source import AUDIT_TOPIC, operator_name
 from pulsar_retry.wire.names import TopicName
 
@@ -162,6 +164,36 @@ def audited(
             raise
         if written is None:
             record({})
+
+
+def audited_redrive(
+    cluster: Cluster,
+    redrive: Redrive,
+    act: Act,
+    tell: Callable[[Redriven], None],
+    *,
+    enabled: bool = True,
+) -> Redriven:
+    """Run *redrive* within entries of the audit log; *tell* gets its progress.
+
+    The result is written before it is watched what becomes of the letters, and again at the end.
+
+    Raises:
+        AuditError: see `audited`.
+    """
+    with audited(cluster, redrive.source, act, enabled=enabled) as record:
+        is_recorded = False
+
+        def told(so_far: Redriven) -> None:
+            nonlocal is_recorded
+            if so_far.became is not None and not is_recorded:
+                is_recorded = True
+                record(so_far.recorded())
+            tell(so_far)
+
+        done = redrive.run(told)
+        record(done.recorded())
+        return done
 
 
 def _end(log: AuditLog, act: Act, **facts: Any) -> None:

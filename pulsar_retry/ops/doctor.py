@@ -23,7 +23,7 @@ from pulsar_retry.errors import (
 )
 from pulsar_retry.native.loading import native
 from pulsar_retry.ops import settings
-from pulsar_retry.ops.check_result import CheckResult
+from pulsar_retry.ops.settings import CheckResult
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import read_letters
 from pulsar_retry.replay.redriving.source import (

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from pulsar_retry.ops.check_result import CheckResult
+import attrs
+
 from pulsar_retry.policy.backoff import Levels
 from pulsar_retry.policy.checks import text_of
+
+Verdict = Literal["ok", "warning", "error", "unknown"]
+
+
+@attrs.frozen
+class CheckResult:
+    """The result of one check.
+
+    Attributes:
+        check: The name of the check.
+        verdict: ``ok``, ``warning``, ``error``, or ``unknown`` if it could not be checked.
+        text: What was found, and what to do about it.
+    """
+
+    check: str
+    verdict: Verdict
+    text: str
+
 
 _BUCKETS = "BucketDelayedDeliveryTrackerFactory"
 #: The first releases in which this tracker loses no letters, one for each release line.

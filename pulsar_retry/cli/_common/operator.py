@@ -16,7 +16,7 @@ from pulsar_retry.ops.audit import Act, audited
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.redriving.source import operator_name
 
-__all__ = ["Operator", "operator_options"]
+__all__ = ["Operator", "audit_hint", "operator_options"]
 
 #: Options that say how to connect or to print, and not what to do.
 _LEFT_OUT = frozenset(
@@ -66,11 +66,17 @@ class Operator:
         Raises:
             AuditError: it cannot be written; the body did not run.
         """
-        try:
-            with audited(cluster, topic, act, enabled=self.audits) as tell:
-                yield tell
-        except AuditError as error:
-            raise AuditError(f"{error}; nothing was done (--no-audit goes on without it)") from None
+        with audit_hint(), audited(cluster, topic, act, enabled=self.audits) as tell:
+            yield tell
+
+
+@contextlib.contextmanager
+def audit_hint() -> Iterator[None]:
+    """Add to the error about an audit log that cannot be written what to do."""
+    try:
+        yield
+    except AuditError as error:
+        raise AuditError(f"{error}; nothing was done (--no-audit goes on without it)") from None
 
 
 def _operator_of(given: dict[str, Any]) -> Operator:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import click
 
 from pulsar_retry.cli._common.letters import show_groups
-from pulsar_retry.cli._common.operator import Operator
+from pulsar_retry.cli._common.operator import Operator, audit_hint
 from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json
+from pulsar_retry.ops.audit import audited_redrive
 from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
@@ -129,9 +130,10 @@ def carry_out(
         if dry_run:
             done = _run(job, "looking", total)
         else:
-            with who.audited(cluster, each, who.act(each, job.job)) as record:
-                done = _run(job, job.done_word, totals[each], record)
-                record(done.recorded())
+            act = who.act(each, job.job)
+            in_log = partial(audited_redrive, cluster, job, act, enabled=who.audits)
+            with audit_hint():
+                done = _run(job, job.done_word, totals[each], in_log)
         results.append(done)
         if not as_json:
             _show(done, several=len(topics) > 1, diffs=diffs)
@@ -154,25 +156,20 @@ def _run(
     job: Redrive,
     what: str,
     total: int | None,
-    record: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    run: Callable[[Callable[[Redriven], None]], Redriven] | None = None,
 ) -> Redriven:
-    """Do the job, and show its progress. *record* gets the result before it is watched."""
-    is_recorded = False
+    """Do the job, by *run* if that is given, and show its progress."""
     with _interruptible(job), progress(what, job.source) as show:
 
         def tell(so_far: Redriven) -> None:
-            nonlocal is_recorded
             if so_far.dry_run:
                 show(so_far.read, so_far.backlog)
             elif so_far.became is None:
                 show(so_far.redriven, total, so_far.waits and f"waiting: {so_far.waits}")
             else:
-                if not is_recorded:
-                    record(so_far.recorded())
-                    is_recorded = True
                 show(so_far.redriven, total, f"{so_far.became.in_words()} (Ctrl-C ends this)")
 
-        return job.run(tell)
+        return (run or job.run)(tell)
 
 
 @contextlib.contextmanager

@@ -46,7 +46,12 @@ from pulsar_retry.replay.redriving.source import (
 )
 from pulsar_retry.replay.redriving.states import Source
 from pulsar_retry.replay.redriving.survey import survey_redrive
-from pulsar_retry.replay.redriving.targets import RedriveTargets, TakeTarget, checked_target
+from pulsar_retry.replay.redriving.targets import (
+    DISCARD,
+    RedriveTargets,
+    TakeTarget,
+    checked_target,
+)
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.dead_letter import ORIGIN, RETRY, RedriveProperties
 from pulsar_retry.wire.names import Naming, NamingLike, TopicName, logical
@@ -74,8 +79,6 @@ class Redrive:
     messages that fail again and again. Letters that are left out stay in the topic, and so do those
     that die during the redrive.
     """
-
-    _verb, done_word = "redrive", "redriven"
 
     def __init__(
         self,
@@ -107,7 +110,8 @@ class Redrive:
                 topic.
             to: ``"retry"``: the retry topic of the subscription that failed, so that no other
                 subscription gets the message. ``"origin"``: the topic that the message came from,
-                for all of its subscriptions. Or the name of a topic.
+                for all of its subscriptions. Or the name of a topic. Or `DISCARD`: the letters are
+                only acknowledged, so that they are gone, which cannot be undone.
             cluster: The cluster. None means that of the subscription, or else that of the
                 environment.
             topic: The topic whose letters are redriven. None: the letters and the name of *source*
@@ -161,6 +165,8 @@ class Redrive:
         self._max_redrives = whole("max_redrives", max_redrives, 0)
         self._keep = (keep_failure, keep_attempts)
         self._any_topic = any_topic
+        if patch is not None and to == DISCARD:
+            raise ConfigError("patch: letters that are discarded are not published")
         self._patch = None if patch is None else PayloadPatch.of(patch)
         self._dry_run = dry_run
         self._within = math.inf if within is None else seconds("within", within)
@@ -173,6 +179,16 @@ class Redrive:
     def source(self) -> str:
         """The full name of the dead-letter topic."""
         return self._source
+
+    @property
+    def verb(self) -> str:
+        """``redrive`` or ``discard``."""
+        return "discard" if self._to == DISCARD else "redrive"
+
+    @property
+    def done_word(self) -> str:
+        """``redriven`` or ``discarded``."""
+        return "discarded" if self._to == DISCARD else "redriven"
 
     @property
     def job(self) -> str:
@@ -253,7 +269,7 @@ class Redrive:
         targets = RedriveTargets(admin, self._to, self._source, self._owner, self._naming, take)
         return LetterJudge(
             where=self._where,
-            targets=None if self._verb == "discard" else targets,
+            targets=None if self._to == DISCARD else targets,
             written=RedriveProperties(self._job, self._to, self._naming, *self._keep),
             source=self._source,
             max_redrives=self._max_redrives,
@@ -270,7 +286,7 @@ class Redrive:
             consumer = stack.enter_context(
                 only_consumer(
                     *(admin, client, self._source, through),
-                    verb=self._verb,
+                    verb=self.verb,
                     job=self._job,
                     by=self._by,
                 )
@@ -352,59 +368,6 @@ class Redrive:
         except (AdminError, pulsar.PulsarException) as error:
             unknown = f"what became of the letters is not known: {error}"
             return attrs.evolve(done, problems=first_of_each([*done.problems, unknown]))
-
-
-class Discard(Redrive):
-    """Acknowledges letters of a dead-letter topic, so that they are gone. It cannot be undone.
-
-    Run it again if it was killed: it takes what is left.
-    """
-
-    _verb, done_word = "discard", "discarded"
-
-    def __init__(
-        self,
-        source: str | Subscription,
-        *,
-        cluster: Cluster | None = None,
-        dlq_subscription: str | None = None,
-        where: Filter = _ALL,
-        limit: int | None = None,
-        rate: float | None = None,
-        any_topic: bool = False,
-        dry_run: bool = False,
-        within: Duration | None = None,
-        by: str | None = None,
-    ) -> None:
-        """Prepare; nothing is opened.
-
-        Args:
-            source: As in `Redrive`.
-            cluster: As in `Redrive`.
-            dlq_subscription: As in `Redrive`.
-            where: Which letters are discarded.
-            limit: How many letters are discarded at most, by this run.
-            rate: Letters per second; None for no limit.
-            any_topic: As in `Redrive`.
-            dry_run: As in `Redrive`.
-            within: As in `Redrive`.
-            by: As in `Redrive`.
-
-        Raises:
-            ConfigError: an argument is invalid.
-        """
-        super().__init__(
-            source,
-            cluster=cluster,
-            dlq_subscription=dlq_subscription,
-            where=where,
-            limit=limit,
-            rate=rate,
-            any_topic=any_topic,
-            dry_run=dry_run,
-            within=within,
-            by=by,
-        )
 
 
 def _why_not(client: Client, topic: str) -> str | None:

@@ -375,7 +375,8 @@ class Run:
             raw = self._receive()
             if raw is not None and (found := self._first_seen(raw)) is not None:
                 self.states[found[0]] = STAYS  # it is for the next run
-                self.left[LATE] += self.stopped is None
+                if self.stopped is None:
+                    self.left[LATE] += 1
             now = time.monotonic()
             if now - asked >= _ASK:
                 asked = now

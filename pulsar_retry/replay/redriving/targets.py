@@ -14,6 +14,9 @@ from pulsar_retry.wire.dead_letter import ORIGIN, RETRY
 from pulsar_retry.wire.names import Naming, TopicName, logical
 from pulsar_retry.wire.owner import Owner, full_name, owner_of, retry_beside
 
+#: In place of a target: letters are only acknowledged.
+DISCARD = "discard"
+
 #: Takes each topic to which letters go, with their owner; returns what is against it, or None.
 TakeTarget = Callable[[str, Owner], str | None]
 
@@ -156,7 +159,7 @@ def checked_target(to: str, source: str) -> str:
     Raises:
         ConfigError: *to* is not a valid topic, or is the source itself.
     """
-    if to in {RETRY, ORIGIN}:
+    if to in {RETRY, ORIGIN, DISCARD}:
         return to
     if not isinstance(to, str):
         raise ConfigError.bad("to", to, '"retry", "origin" or a topic')

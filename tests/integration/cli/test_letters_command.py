@@ -193,6 +193,7 @@ def test_what_became_of_them(dead, run, run_json, namespace) -> None:
     code, output, errors = run("redrive", dead.dlq, "--yes", "--limit", "1", "--no-wait")
     assert (0, "") == (code, errors)
     assert f"1 of subscription {SUBSCRIPTION} of {dead.topic}" in output
+    assert "stay" not in output
     assert output.endswith("published 1: 0 handled, 1 waiting, 0 dead again\n")
     message = consumer.receive(60_000)
     (entry,) = run_json("audit", "ls", namespace)

@@ -14,6 +14,7 @@ import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Redrive, Redriven
 from pulsar_retry.replay.redriving import run as redrive_run
 from pulsar_retry.replay.redriving.run import Run
+from pulsar_retry.replay.redriving.targets import DISCARD
 from support.reading import SOON
 from support.replay.redriving import Dead
 from support.waiting import eventually
@@ -99,7 +100,10 @@ def test_a_broker_that_restarts(own_broker, admin, topic, monkeypatch) -> None:
         assert (2_000, 2_000) == (len(numbers), len(ids))
 
 
-def test_a_slow_redrive_through_an_outage(own_broker, admin, topic) -> None:
+@pytest.mark.parametrize(
+    ("to", "partitions"), [("retry", 0), ("retry", 2), ("origin", 0), (DISCARD, 0), (DISCARD, 2)]
+)
+def test_a_slow_redrive_through_an_outage(own_broker, admin, topic, to, partitions) -> None:
     """Its end is the end: all is acknowledged, and the rate holds when the broker is back."""
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     rate, count = 20, 100
@@ -107,6 +111,7 @@ def test_a_slow_redrive_through_an_outage(own_broker, admin, topic) -> None:
         name = f"persistent://public/default/{topic.rsplit('/', 1)[1]}"
         dead = Dead(own_broker, admin, client, name)
         consumer = dead.subscribe()
+        dead.create("keep", partitions=partitions)
         dead.fill(count)
         seen: list[tuple[float, int]] = []
         dying = threading.Thread(target=lambda: (own_broker.kill(), own_broker.restart()))
@@ -116,15 +121,16 @@ def test_a_slow_redrive_through_an_outage(own_broker, admin, topic) -> None:
             if so_far.redriven > 20 and not dying.ident:
                 dying.start()
 
-        done = Redrive(dead.dlq, cluster=dead.cluster, rate=rate).run(progress)
+        done = Redrive(dead.dlq, to, cluster=dead.cluster, rate=rate).run(progress)
 
         assert 0 == dead.backlog()
         assert (count, {}, None) == (done.redriven, done.left, done.stopped)
         for (before, low), (after, high) in itertools.pairwise(seen):
             assert high - low <= rate * (after - before + 2)
         dying.join()
-        numbers, ids = collect(consumer, count)
-        assert (count, count) == (len(numbers), len(ids))
+        if to != DISCARD:
+            numbers, ids = collect(consumer, count)
+            assert (count, count) == (len(numbers), len(ids))
 
 
 def stalled(dead, proxy, monkeypatch):

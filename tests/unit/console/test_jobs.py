@@ -30,7 +30,7 @@ def redriven(count: int, **facts: Any) -> Redriven:
 class Held:
     """Work that goes on until it is released or cancelled."""
 
-    job = "b1946ac92492"
+    job, source = "b1946ac92492", DLQ
 
     def __init__(self, dry_run: bool, stage: Stage) -> None:
         self.dry_run, self.fault, self.outcome = dry_run, stage.fault, stage.outcome
