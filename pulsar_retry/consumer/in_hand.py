@@ -156,7 +156,8 @@ class InHand:
 
     def acknowledge(self, message: Any, outcome: str = ACKNOWLEDGED) -> None:
         """Acknowledge a message or an id, and count it as *outcome*."""
-        _check_id(message)
+        if not isinstance(message, Message):
+            _check_id(message)
         self._acknowledge(message, self.source_of(message), outcome)
         if isinstance(message, Message):
             message.settled = True

@@ -30,13 +30,13 @@ from pulsar_retry.consumer.handoff.sending import (
     NativeSender,
     NewMessage,
     build_letter,
-    check_readable,
     guarded,
     refusal_of,
 )
 from pulsar_retry.consumer.source import COME_BACK
 from pulsar_retry.errors import (
     AcknowledgeError,
+    ConfigError,
     ConsumerClosedError,
     LetterPublishError,
     SettleError,
@@ -49,6 +49,12 @@ from pulsar_retry.runtime.upstream import PRODUCER_GONE, error_of, level_of
 from pulsar_retry.runtime.worker import Worker
 
 _log = logging.getLogger("pulsar_retry")
+
+_UNREADABLE = (
+    "the message could not be decrypted, and a letter with its payload could never be read, "
+    "because a letter cannot carry the encryption context: pass subscribe a crypto_key_reader that "
+    "has the key"
+)
 
 #: Seconds that pulsar-client has to report its own time-out, before this package gives up.
 _GRACE = 1.0
@@ -302,7 +308,9 @@ class HandOff:
         try:
             if not self._check_is_scheduled:
                 self._schedule_check(self._check_interval)
-            check_readable(flight.raw)
+            context = flight.raw.encryption_context()
+            if context is not None and context.is_decryption_failed():
+                raise ConfigError(_UNREADABLE)  # noqa: TRY301 - it ends the flight, as others do
             outlet = self.producers.outlet_of(flight)
             sender = outlet.ready()
             if sender is None:

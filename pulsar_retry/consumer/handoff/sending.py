@@ -18,7 +18,6 @@ from typing import Any
 import _pulsar
 import attrs
 
-from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.upstream import error_of, keep_thread_state
@@ -50,12 +49,6 @@ _IDLE_MS = 1_000
 _TOO_LARGE = (
     "{error}: its payload has {payload} bytes, and its properties have {properties}, which are not "
     "split into chunks (maxMessageSize, by default 5 MiB)"
-)
-
-_UNREADABLE = (
-    "the message could not be decrypted, and a letter with its payload could never be read, "
-    "because a letter cannot carry the encryption context: pass subscribe a crypto_key_reader that "
-    "has the key"
 )
 
 
@@ -114,7 +107,7 @@ class Flight:
             if result != _OK:
                 self.state = MADE
                 self.hand_off.not_published(self, result)
-            elif not self.is_over:  # if it was given up, its message is redelivered
+            elif self in self.hand_off.flights:  # otherwise it was given up, and comes back
                 self.state = OUT
                 self.source.acknowledge_async(self.raw, self.acknowledged)
         except BaseException as error:  # noqa: BLE001 - it must not reach the C++ library
@@ -126,17 +119,6 @@ class Flight:
             self.hand_off.finish([self])
         else:
             self.hand_off.finish([self], error_of(result))
-
-
-def check_readable(raw: Any) -> None:
-    """Check that a letter of *raw* could be read.
-
-    Raises:
-        ConfigError: it could not.
-    """
-    context = raw.encryption_context()
-    if context is not None and context.is_decryption_failed():
-        raise ConfigError(_UNREADABLE)
 
 
 def refusal_of(result: _pulsar.Result, raw: Any, letter: Letter) -> Exception:
