@@ -529,10 +529,12 @@ class HandOff:
         """Take the letters without a receipt out of *sender*, and send one at a time."""
         taken: list[Flight] = []
         for flight in list(self.flights):
-            if flight.sender is not sender or sender.give_up(flight):
+            if flight.sender is not sender:
+                continue
+            flight.outlet.lost(sender)
+            if sender.give_up(flight):
                 continue  # a receipt is there: its outcome will end it
             if self.flights.pop(flight, False):  # otherwise it has ended
-                flight.outlet.lost(sender)
                 anew = flight.anew()
                 anew.outlet, anew.state, anew.deadline = flight.outlet, SENT, flight.deadline
                 self.flights[anew] = True

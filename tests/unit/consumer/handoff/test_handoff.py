@@ -349,6 +349,19 @@ def test_a_slow_acknowledgement_is_not_a_lost_producer(
     assert "close" not in rig.world.events
 
 
+def test_a_producer_that_is_given_up_gets_no_more_letters(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is lost, although its last letters have got their receipts just now."""
+    rig.hand_on()
+    (flight,) = rig.hand_off.flights
+    monkeypatch.setattr(flight.sender, "give_up", lambda _: True)
+    rig.world.close_async = lambda _callback: rig.world.events.append("close")  # type: ignore[attr-defined]
+    rig.hand_off._take_from(flight.sender)
+    rig.hand_on()
+    assert (["publish", "close", "publish"], 2) == (rig.world.events, rig.world.created)
+
+
 # -- trouble within trouble -----------------------------------------------------------------------
 
 
