@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
+import zlib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def fill(client: pr.Client, count: int) -> None:
             "FAILURE_ERROR": kind.__name__,
             "FAILURE_MESSAGE": text,
             "FAILURE_TRACEBACK": "".join(traceback.format_exception(error)),
-            "FAILURE_FINGERPRINT": f"{abs(hash((reason, kind.__name__))):016x}"[:16],
+            "FAILURE_FINGERPRINT": f"{zlib.crc32(f'{reason} {kind.__name__}'.encode()):016x}",
             "FAILURE_TIME": datetime.fromtimestamp(time.time() - ago, UTC).isoformat(),
             "shop": str(number % 7),
         }

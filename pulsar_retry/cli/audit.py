@@ -6,7 +6,8 @@ import json
 
 import click
 
-from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.cluster import cluster_options, json_option
+from pulsar_retry.cli._common.options import example
 from pulsar_retry.cli._common.output import busy, show_json, table
 from pulsar_retry.ops.audit import AuditEntry, read_audit
 from pulsar_retry.ops.formatting import short
@@ -18,12 +19,7 @@ __all__ = ["command"]
 
 @click.group(
     short_help="Show who changed letters and subscriptions.",
-    epilog=f"""{CONNECTION}
-
-\b
-Examples:
-  pulsar-retry audit ls
-  pulsar-retry audit ls shop/orders --json""",
+    epilog=example("pulsar-retry audit ls shop/orders"),
 )
 def command() -> None:
     """Show the audit log: the commands that changed letters and subscriptions.
@@ -33,10 +29,7 @@ def command() -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
-  pulsar-retry audit ls
-  pulsar-retry audit ls shop/orders --limit 100 --json"""
+    epilog=example("pulsar-retry audit ls shop/orders --limit 100"),
 )
 @click.argument("namespace", default="public/default")
 @click.option(

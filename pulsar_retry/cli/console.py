@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from pulsar_retry._extras import need
-from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.options import FILE, text_of_file
+from pulsar_retry.cli._common.cluster import cluster_options, json_option
+from pulsar_retry.cli._common.options import FILE, example, text_of_file
 from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay.cluster import Cluster
 
@@ -20,13 +20,7 @@ __all__ = ["command"]
 
 @click.command(
     short_help="Look into dead-letter topics in a browser.",
-    epilog=f"""{CONNECTION}
-
-\b
-Examples:
-  pulsar-retry console
-  pulsar-retry console --namespace shop/orders --namespace shop/returns
-  pulsar-retry console --host 0.0.0.0 --access-token-file secret""",
+    epilog=example("pulsar-retry console --namespace shop/orders --namespace shop/returns"),
 )
 @click.option(
     "--namespace",

@@ -12,7 +12,7 @@ import attrs
 import click
 
 from pulsar_retry.admin.client import AdminClient
-from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.cluster import cluster_options, json_option
 from pulsar_retry.cli._common.export import Export
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.letters import (
@@ -21,7 +21,7 @@ from pulsar_retry.cli._common.letters import (
     payload_line,
     show_groups,
 )
-from pulsar_retry.cli._common.options import limit_option
+from pulsar_retry.cli._common.options import example, limit_option
 from pulsar_retry.cli._common.output import clean, progress, show_json, table, words_of_age
 from pulsar_retry.cli._common.redriving import dead_letter_topics, patience
 from pulsar_retry.errors import AdminForbiddenError, AdminNotFoundError
@@ -49,16 +49,7 @@ _through = click.option(
 
 @click.group(
     short_help="Look into dead-letter topics.",
-    epilog=f"""{CONNECTION}
-
-\b
-Examples:
-  pulsar-retry dlq ls
-  pulsar-retry dlq ls shop/orders --json
-  pulsar-retry dlq show orders-billing-DLQ
-  pulsar-retry dlq show orders-billing-DLQ 12:7
-  pulsar-retry dlq tail orders-billing-DLQ --reason timeout
-  pulsar-retry dlq export orders-billing-DLQ --output dead.csv""",
+    epilog=example("pulsar-retry dlq show orders-billing-DLQ --reason timeout"),
 )
 def command() -> None:
     """Look into dead-letter topics: list them, and show their letters and the reasons.
@@ -69,10 +60,7 @@ def command() -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
-  pulsar-retry dlq ls
-  pulsar-retry dlq ls shop/orders --all --json"""
+    epilog=example("pulsar-retry dlq ls shop/orders --all"),
 )
 @click.argument("namespace", required=False)
 @click.option("--all", "everything", is_flag=True, help="Show topics without letters too.")
@@ -129,11 +117,7 @@ def _is_default(topic: LetterTopic) -> bool:
 
 
 @command.command(
-    epilog="""\b
-Examples:
-  pulsar-retry dlq show orders-billing-DLQ
-  pulsar-retry dlq show orders-billing-DLQ --reason invalid --since 2h
-  pulsar-retry dlq show orders-billing-DLQ 12:7"""
+    epilog=example("pulsar-retry dlq show orders-billing-DLQ --reason invalid --since 2h"),
 )
 @click.argument("dlq")
 @click.argument("message_id", required=False)
@@ -254,10 +238,9 @@ def _show(read: list[_Read], dlq: str) -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
-  pulsar-retry dlq tail orders-billing-DLQ
-  pulsar-retry dlq tail orders-billing-DLQ --reason timeout --json | jq .payload"""
+    epilog=example(
+        "pulsar-retry dlq tail orders-billing-DLQ --reason timeout --json | jq .payload"
+    ),
 )
 @click.argument("dlq")
 @filter_options
@@ -284,10 +267,7 @@ def tail(*, cluster: Cluster, where: Filter, dlq: str, count: int | None, as_jso
 
 @command.command(
     "export",
-    epilog="""\b
-Examples:
-  pulsar-retry dlq export orders-billing-DLQ > dead.jsonl
-  pulsar-retry dlq export orders-billing-DLQ --output dead.csv --reason invalid""",
+    epilog=example("pulsar-retry dlq export orders-billing-DLQ --output dead.csv --reason invalid"),
 )
 @click.argument("dlq")
 @filter_options

@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import click
 
-from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.options import naming_option
+from pulsar_retry.cli._common.cluster import cluster_options, json_option
+from pulsar_retry.cli._common.options import example, naming_option
 from pulsar_retry.cli._common.output import clean, show_json
 from pulsar_retry.ops.doctor import check_up, owner_of_letters
 from pulsar_retry.replay.cluster import Cluster
@@ -25,12 +25,7 @@ _MARKS = {
 
 @click.command(
     short_help="Check that retries and dead letters can work.",
-    epilog=f"""{CONNECTION}
-
-\b
-Examples:
-  pulsar-retry doctor orders billing
-  pulsar-retry doctor orders-billing-DLQ --json""",
+    epilog=example("pulsar-retry doctor orders billing"),
 )
 @click.argument("topic")
 @click.argument("subscription", required=False)

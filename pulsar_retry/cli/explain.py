@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from pulsar_retry.cli._common.options import example
 from pulsar_retry.policy.checks import text_of
 from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT
 from pulsar_retry.policy.explain import PRESETS, SCHEDULE_SETTINGS, Schedule, Step, explain
@@ -20,12 +21,9 @@ __all__ = ["command"]
 
 @click.command(
     short_help="Show the schedule of a retry policy.",
-    epilog="""\b
-Examples:
-  pulsar-retry explain --preset tdmq
-  pulsar-retry explain --preset pubsub --max-attempts 5
-  pulsar-retry explain --backoff "exponential 1s 1m" --jitter full --max-age 10m
-  pulsar-retry explain --backoff "levels 1s 5s 30s" --max-attempts 4 --json""",
+    epilog=example(
+        'pulsar-retry explain --backoff "exponential 1s 1m" --jitter full --max-age 10m'
+    ),
 )
 @click.option("--preset", type=click.Choice(sorted(PRESETS)), help="Start from a known policy.")
 @click.option("--max-attempts", metavar="N", help="Attempts, including the first one; or inf.")

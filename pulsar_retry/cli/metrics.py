@@ -10,8 +10,8 @@ from itertools import chain
 import click
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli._common.options import address
+from pulsar_retry.cli._common.cluster import cluster_options, json_option
+from pulsar_retry.cli._common.options import address, example
 from pulsar_retry.cli._common.output import show_json
 from pulsar_retry.observe.serving import serve_registry
 from pulsar_retry.ops.exporter import LetterCollector
@@ -24,13 +24,7 @@ __all__ = ["command"]
 
 @click.command(
     short_help="Export waiting letters to Prometheus.",
-    epilog=f"""{CONNECTION}
-
-\b
-Examples:
-  pulsar-retry metrics
-  pulsar-retry metrics shop/orders shop/returns --listen 0.0.0.0:9469
-  pulsar-retry metrics --once""",
+    epilog=example("pulsar-retry metrics shop/orders shop/returns --listen 0.0.0.0:9469"),
 )
 @click.argument("namespaces", nargs=-1, metavar="[NAMESPACE]...")
 @click.option(

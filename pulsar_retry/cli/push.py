@@ -12,7 +12,7 @@ import attrs
 import click
 import pulsar
 
-from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.cluster import cluster_options, json_option
 from pulsar_retry.cli._common.options import (
     FILE,
     address,
@@ -44,7 +44,7 @@ _NAMES = {
 }
 
 
-@click.group(short_help="Deliver a subscription to an HTTP endpoint.", epilog=CONNECTION)
+@click.group(short_help="Deliver a subscription to an HTTP endpoint.")
 def command() -> None:
     """Deliver a subscription to an HTTP endpoint, as Pub/Sub push does."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.cluster import cluster_options, json_option
 from pulsar_retry.cli._common.operator import operator_options
 from pulsar_retry.cli._common.options import dry_run_option, yes_option
 from pulsar_retry.cli._common.seek import carry_out, grace_option, letter_options, subscription_of
@@ -23,9 +23,7 @@ _SNAPSHOT = "snapshot:"
 
 @click.command(
     short_help="Replay or purge a subscription.",
-    epilog=f"""{CONNECTION}
-
-\b
+    epilog="""\b
 Examples:
   pulsar-retry seek orders billing --to 2h --dry-run       what the last two hours would bring
   pulsar-retry seek orders billing --to 2026-01-31T08:00Z  what was published since

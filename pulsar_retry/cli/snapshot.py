@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.cluster import cluster_options, json_option
 from pulsar_retry.cli._common.operator import Operator, operator_options
 from pulsar_retry.cli._common.options import dry_run_option, yes_option
 from pulsar_retry.cli._common.output import ask, busy, check_can_ask, clean, show_json, table
@@ -22,9 +22,7 @@ __all__ = ["command"]
 
 @click.group(
     short_help="Keep what a subscription has not acknowledged, and restore it later.",
-    epilog=f"""{CONNECTION}
-
-\b
+    epilog="""\b
 Examples:
   pulsar-retry snapshot create orders billing --name before-deploy
   pulsar-retry snapshot ls orders

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from pulsar_retry.cli._common.options import as_argument
 from pulsar_retry.replay.cluster import Cluster
 
-__all__ = ["CONNECTION", "cluster_options", "json_option"]
+__all__ = ["cluster_options", "json_option"]
 
 #: The parameters that say where the cluster is.
 _KEYS = (
@@ -22,14 +22,6 @@ _KEYS = (
     "tls_trust_certs_file",
     "tls_allow_insecure",
 )
-
-#: The text about the connection in the help of a group.
-CONNECTION = (
-    "The settings of the connection come from the options, or else from the environment "
-    "(PULSAR_SERVICE_URL, PULSAR_ADMIN_URL, PULSAR_TOKEN, PULSAR_TOKEN_FILE, "
-    "PULSAR_TLS_TRUST_CERTS_FILE, PULSAR_TLS_ALLOW_INSECURE)."
-)
-
 
 #: The option of all verbs that print data.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -57,7 +49,8 @@ def _cluster(given: dict[str, Any]) -> Cluster:
     return Cluster(**arguments) if service_url is None else Cluster(service_url, **arguments)
 
 
-#: Gives a command the connection options; the command gets them as one argument, `cluster`.
+#: Gives a command the connection options; the command gets them as one argument, `cluster`. The
+#: help of the root explains all of them, and that of a verb names the root's.
 cluster_options = as_argument(
     "cluster",
     _cluster_of_options,
@@ -65,36 +58,16 @@ cluster_options = as_argument(
         "--service-url",
         envvar="PULSAR_SERVICE_URL",
         metavar="URL",
-        help="Where clients connect.  [default: pulsar://localhost:6650]",
+        help="Where clients connect. For other options of the connection: pulsar-retry --help.",
     ),
-    click.option(
-        "--admin-url",
-        envvar="PULSAR_ADMIN_URL",
-        metavar="URL",
-        help="The REST API.  [default: port 8080 of the same host, with TLS 8443]",
-    ),
-    click.option(
-        "--token",
-        envvar="PULSAR_TOKEN",
-        metavar="TOKEN",
-        help="A token. Other users of this machine can see it: prefer the environment or a file.",
-    ),
-    click.option(
-        "--token-file",
-        envvar="PULSAR_TOKEN_FILE",
-        metavar="FILE",
-        help="A file with the token.",
-    ),
-    click.option(
-        "--tls-trust-certs-file",
-        envvar="PULSAR_TLS_TRUST_CERTS_FILE",
-        metavar="FILE",
-        help="A file of trusted certificates.  [default: the system's; for brokers, certifi's]",
-    ),
+    click.option("--admin-url", envvar="PULSAR_ADMIN_URL", hidden=True),
+    click.option("--token", envvar="PULSAR_TOKEN", hidden=True),
+    click.option("--token-file", envvar="PULSAR_TOKEN_FILE", hidden=True),
+    click.option("--tls-trust-certs-file", envvar="PULSAR_TLS_TRUST_CERTS_FILE", hidden=True),
     click.option(
         "--tls-allow-insecure/--tls-verify",
         envvar="PULSAR_TLS_ALLOW_INSECURE",
         default=None,
-        help="Whether to accept any certificate.  [default: verify]",
+        hidden=True,
     ),
 )

@@ -19,6 +19,7 @@ __all__ = [
     "as_argument",
     "by_options",
     "dry_run_option",
+    "example",
     "limit_option",
     "naming_option",
     "rate_option",
@@ -38,6 +39,12 @@ _ADVICE = re.compile(r"\b(\w+)=(True|False)\b")
 
 #: The type of an option that names a file.
 FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def example(command: str) -> str:
+    """Return the end of a verb's help."""
+    return f"\b\nExample:\n  {command}"
+
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 limit_option = click.option(

@@ -44,7 +44,16 @@ class _Verbs(click.Group):
 @click.group(
     cls=_Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 ok, 1 the job failed, 2 wrong usage.",
+    epilog="""\b
+The cluster of a verb; options win over the environment:
+  --service-url URL            PULSAR_SERVICE_URL  [pulsar://localhost:6650]
+  --admin-url URL              PULSAR_ADMIN_URL  [port 8080, with TLS 8443]
+  --token TOKEN                PULSAR_TOKEN  (other users can see an option)
+  --token-file FILE            PULSAR_TOKEN_FILE
+  --tls-trust-certs-file FILE  PULSAR_TLS_TRUST_CERTS_FILE  [the system's]
+  --tls-allow-insecure         PULSAR_TLS_ALLOW_INSECURE
+\b
+Exit codes: 0 ok, 1 the job failed, 2 wrong usage.""",
 )
 @click.version_option(__version__, prog_name="pulsar-retry")
 def _root() -> None:

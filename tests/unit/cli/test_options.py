@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -35,11 +36,29 @@ def _nowhere(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_help_has_examples(verb, capsys) -> None:
+def test_help_has_an_example(verb, capsys) -> None:
     """One can begin by copying."""
     assert 0 == cli.main([*verb, "--help"])
     output = capsys.readouterr().out
-    assert f"  pulsar-retry {' '.join(verb)}" in output.split("Examples:")[1]
+    assert f"  pulsar-retry {' '.join(verb)}" in re.split("Examples?:", output)[1]
+
+
+def test_the_root_explains_the_connection(capsys) -> None:
+    """All options of it, with their names in the environment; verbs have one, and say so."""
+    assert 0 == cli.main(["--help"])
+    output = capsys.readouterr().out
+
+    @click.command()
+    @cluster_options
+    def command(*, cluster: Cluster) -> None:
+        """Do nothing."""
+
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    assert len(options) > 5
+    for each in options:
+        assert each.opts[0] in output
+        assert str(each.envvar) in output
+    assert ["--service-url"] == [each.opts[0] for each in options if not each.hidden]
 
 
 def cluster_of(*arguments: str, **environment: str) -> Cluster:
