@@ -64,8 +64,8 @@ from pulsar_retry.policy.outcomes import Retry as Retry
 from pulsar_retry.policy.outcomes import Unavailable as Unavailable
 from pulsar_retry.policy.retry import RetryPolicy as RetryPolicy
 from pulsar_retry.policy.retry import decide as decide
-from pulsar_retry.pull.health import Health as Health
 from pulsar_retry.pull.puller import Delivery as Delivery
+from pulsar_retry.pull.report import Health as Health
 from pulsar_retry.pull.report import Report as Report
 from pulsar_retry.pull.settings import Breaker as Breaker
 from pulsar_retry.pull.settings import FlowControl as FlowControl

@@ -8,8 +8,7 @@ from typing import Any, Self
 from pulsar_retry.asyncio.bridge import Bridge, failure, taking
 from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.pull import subscriber as threaded
-from pulsar_retry.pull.health import Health
-from pulsar_retry.pull.report import Report, StopMode, checked_mode
+from pulsar_retry.pull.report import Health, Report, StopMode, checked_mode
 from pulsar_retry.pull.signals import CHECK_INTERVAL, Requests, listening
 
 

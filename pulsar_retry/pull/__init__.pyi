@@ -1,5 +1,5 @@
-from pulsar_retry.pull.health import Health as Health
 from pulsar_retry.pull.puller import Delivery as Delivery
+from pulsar_retry.pull.report import Health as Health
 from pulsar_retry.pull.report import Report as Report
 from pulsar_retry.pull.settings import Breaker as Breaker
 from pulsar_retry.pull.settings import FlowControl as FlowControl

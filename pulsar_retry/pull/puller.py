@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterable
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any
 
 import attrs
 import pulsar
@@ -37,7 +38,6 @@ from pulsar_retry.pull.engine.hand import Hand, Held
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.opening import open_subscription
 from pulsar_retry.pull.options import Options
-from pulsar_retry.pull.settings import Lease
 from pulsar_retry.runtime.upstream import error_of
 from pulsar_retry.runtime.worker import Worker
 
@@ -63,11 +63,15 @@ class Pulled:
     Attributes:
         held: The message.
         policy: The retry policy of the pull.
+        began: When it was returned, by the puller's clock.
+        ends_at: When its lease ends; -inf after that.
         is_settled: Whether the caller has settled the message.
     """
 
     held: Held
     policy: RetryPolicy
+    began: float
+    ends_at: float = -math.inf
     is_settled: bool = False
 
     def __str__(self) -> str:
@@ -79,8 +83,7 @@ class Delivery:
 
     Each of `ack`, `nack`, `dead_letter` and `hand_back` settles the message. A second call raises
     `AlreadySettledError`. A call after the end of the lease raises `LeaseExpired`, because the
-    message is already being redelivered. With ``late="ignore"`` in the lease, such a late call does
-    nothing.
+    message is already being redelivered.
 
     Attributes:
         message: The `pulsar.Message`.
@@ -185,72 +188,6 @@ def hand_back_all(deliveries: Iterable[Delivery]) -> None:
             delivery.hand_back()
 
 
-class LeaseClock:
-    """Knows when each pulled delivery expires. The caller passes the time, in seconds of a clock.
-
-    No lease ends later than `Lease.max_total` after its begin.
-    """
-
-    def __init__(self, lease: Lease) -> None:
-        self._longest = lease.max_total
-        self._terms: dict[Hashable, tuple[float, float]] = {}  # when each begins and ends
-        self._heap: list[tuple[float, int, Hashable]] = []
-        self._number = 0
-
-    def __len__(self) -> int:
-        return len(self._terms)
-
-    def begin(self, key: Hashable, now: float, duration: Duration) -> None:
-        """Start the lease of a delivery, which ends in *duration* seconds.
-
-        Raises:
-            ConfigError: see `modify`.
-        """
-        self._terms[key] = now, math.inf
-        self.modify(key, now, duration)
-
-    def modify(self, key: Hashable, now: float, duration: Duration) -> bool:
-        """Set the end of a lease to *duration* seconds from *now*; 0 ends it at once.
-
-        Returns:
-            Whether the lease had not expired yet.
-
-        Raises:
-            ConfigError: *duration* is not a duration, or is longer than ``max_total``.
-        """
-        wanted = seconds("seconds", duration, maximum=self._longest)
-        began, deadline = self._terms.get(key, (0.0, -math.inf))
-        if deadline <= now:
-            return False
-        deadline = min(now + wanted, began + self._longest)
-        self._terms[key] = began, deadline
-        self._number += 1  # a tie-break: keys may not be comparable
-        heapq.heappush(self._heap, (deadline, self._number, key))
-        return True
-
-    def end(self, key: Hashable, now: float) -> bool:
-        """End the lease of a settled delivery; tell whether it had not expired."""
-        _, deadline = self._terms.get(key, (0.0, -math.inf))
-        if deadline <= now:
-            return False
-        del self._terms[key]
-        return True
-
-    def expired(self, now: float) -> list[Hashable]:
-        """Return and forget the deliveries that have expired."""
-        gone = []
-        while self._heap and self._heap[0][0] <= now:
-            deadline, _, key = heapq.heappop(self._heap)
-            if key in self._terms and self._terms[key][1] == deadline:  # else settled, or modified
-                del self._terms[key]
-                gone.append(key)
-        return gone
-
-    def next_due(self) -> float:
-        """Return the earliest time at which `expired` may have something to do; inf if never."""
-        return self._heap[0][0] if self._heap else math.inf
-
-
 @attrs.define(eq=False)
 class _Pull:
     """A running pull.
@@ -277,7 +214,11 @@ class Puller:
         self._pulls: list[_Pull] = []
         self._kept: deque[Any] = deque()  # no other consumer would get them
         self._timer = client.parts.timer
-        self._clock = LeaseClock(options.lease)
+        self._longest_lease = options.lease.max_total
+        self._in_hand = 0
+        # When each lease ends; also ends that were changed later, and leases of settled deliveries.
+        self._ends: list[tuple[float, int, Pulled]] = []
+        self._numbers = itertools.count()  # a tie-break
         self._idle_after = _IDLE
         self._used_at = 0.0
         self._had_nacks = False
@@ -364,6 +305,8 @@ class Puller:
             settler = self._settler
             if settler is None or settler.consumer is not consumer:
                 return  # it is being closed, and the message is redelivered
+            if settler.is_superfluous(message):
+                return
             pull = next((each for each in self._pulls if each.wanted), None)
             if pull is None:
                 self._give_back(settler, message)
@@ -402,61 +345,76 @@ class Puller:
     def _delivery(
         self, settler: Settler, message: Any, deadline: Duration, policy: RetryPolicy
     ) -> Delivery:
-        pulled = Pulled(Held(message, 0, None), policy)
         with self._lock:
-            self._clock.begin(pulled, self._now(), deadline)
+            pulled = Pulled(Held(message, 0, None), policy, self._now())
+            self._extend(pulled, deadline)
+            self._in_hand += 1
         return Delivery(self, pulled, settler.attempt(pulled.held))
 
     # -- settling, for `Delivery` ------------------------------------------------------------------
 
     def acknowledge(self, pulled: Pulled) -> None:
         """Acknowledge a message."""
-        if (settler := self._ended(pulled)) is not None:
-            settler.consumer.acknowledge(pulled.held.message)
+        self._ended(pulled).consumer.acknowledge(pulled.held.message)
 
     def fail(self, pulled: Pulled, error: Exception) -> None:
         """Do what the policy of the pull decides about *error*, and wait until it is done."""
-        if (settler := self._ended(pulled)) is not None:
-            try:
-                future = settler.act_on_failure(pulled.held, error, pulled.policy)
-            except Exception as trouble:
-                settler.come_back(pulled.held, trouble)
-                raise
-            if future is not None:
-                future.result()
+        settler = self._ended(pulled)
+        try:
+            future = settler.act_on_failure(pulled.held, error, pulled.policy)
+        except Exception as trouble:
+            settler.come_back(pulled.held, trouble)
+            raise
+        if future is not None:
+            future.result()
 
     def modify(self, pulled: Pulled, duration: Duration) -> None:
-        """Set the end of the lease to *duration* from now."""
+        """Set the end of the lease to *duration* from now; 0 ends it at once."""
         with self._lock:
-            _check_open(pulled)
-            if not self._clock.modify(pulled, self._now(), duration):
-                self._too_late(pulled)
+            self._check_lease(pulled)
+            self._extend(pulled, duration)
             self._check_later()
 
     def hand_back(self, pulled: Pulled) -> None:
         """Have a message delivered again at once; this does not count as an attempt."""
-        if (settler := self._ended(pulled)) is not None:
-            settler.handle.ask_back(pulled.held.message)
+        self._ended(pulled).handle.ask_back(pulled.held.message)
 
-    def _ended(self, pulled: Pulled) -> Settler | None:
-        """End a delivery; return its settler, or None if it is too late and that is ignored."""
+    def _ended(self, pulled: Pulled) -> Settler:
+        """End a delivery; return its settler."""
         with self._lock:
-            _check_open(pulled)
-            if not self._clock.end(pulled, self._now()):
-                self._too_late(pulled)
-                return None
+            self._check_lease(pulled)
             pulled.is_settled = True
+            self._in_hand -= 1
             self._used_at = self._now()
             self._check_later()
+            assert self._settler is not None  # noqa: S101 - it stays while deliveries are in hand
             return self._settler
 
-    def _too_late(self, pulled: Pulled) -> None:
-        if self._options.lease.late == "refuse":
+    def _check_lease(self, pulled: Pulled) -> None:
+        if pulled.is_settled:
+            raise AlreadySettledError(f"{pulled} was settled before")
+        if pulled.ends_at <= self._now():
             raise LeaseExpired(f"the lease of {pulled} has expired: the message is redelivered")
+
+    def _extend(self, pulled: Pulled, duration: Duration) -> None:
+        wanted = seconds("seconds", duration, maximum=self._longest_lease)
+        pulled.ends_at = min(self._now() + wanted, pulled.began + self._longest_lease)
+        heapq.heappush(self._ends, (pulled.ends_at, next(self._numbers), pulled))
+
+    def _expired(self, now: float) -> list[Pulled]:
+        """Return the deliveries whose leases have ended, each once."""
+        gone = []
+        while self._ends and self._ends[0][0] <= now:
+            ends_at, _, pulled = heapq.heappop(self._ends)
+            if not pulled.is_settled and pulled.ends_at == ends_at:
+                pulled.ends_at = -math.inf
+                self._in_hand -= 1
+                gone.append(pulled)
+        return gone
 
     def _is_used(self) -> bool:
         """Tell whether a pull is running, or a delivery is in hand."""
-        return bool(self._pulls) or len(self._clock) > 0
+        return bool(self._pulls) or self._in_hand > 0
 
     def _has_nacks(self) -> bool:
         """Tell whether nacks wait for their delay. They would be lost with the consumer."""
@@ -476,7 +434,6 @@ class Puller:
                 redelivery=self._options.redelivery,
                 lanes=None,
                 breaker=None,
-                late=self._options.lease.late,
                 clock=self._client.parts.clock,
             )
         return self._settler
@@ -484,7 +441,7 @@ class Puller:
     def _check_later(self) -> None:
         """Have `check` called when the next lease ends, or the consumer is unused for too long."""
         now = self._now()
-        due = self._clock.next_due()
+        due = self._ends[0][0] if self._ends else math.inf
         if not self._is_used():
             due = min(due, max(now, self._used_at + self._idle_after))
         if due < self._checked_at:
@@ -510,7 +467,7 @@ class Puller:
             if settler is None:
                 return
             now = self._now()
-            gone = cast("list[Pulled]", self._clock.expired(now))
+            gone = self._expired(now)
             had_nacks, self._had_nacks = self._had_nacks, self._has_nacks()
             if self._had_nacks or had_nacks:  # pulsar-client keeps those that are due for a moment
                 self._used_at = now
@@ -534,8 +491,3 @@ def _consumer_arguments(options: Options) -> dict[str, Any]:
     wanted["schema"] = (type(schema), schema._record_cls, schema.schema_info().schema())  # noqa: SLF001 - schemas have no `==`
     wanted["dead_letter_policy"] = options.letter_topics  # without its count, which the policy sets
     return wanted
-
-
-def _check_open(pulled: Pulled) -> None:
-    if pulled.is_settled:
-        raise AlreadySettledError(f"{pulled} was settled before")

@@ -1,4 +1,4 @@
-"""The report on a subscription that has ended."""
+"""What a subscriber says of itself: its health, and the report when it has ended."""
 
 from __future__ import annotations
 
@@ -15,6 +15,31 @@ DRAIN, HAND_BACK, ABANDON = "drain", "hand_back", "abandon"
 MODES = (DRAIN, HAND_BACK, ABANDON)
 
 
+#: See `Health.state`.
+HealthState = Literal["new", "starting", "running", "degraded", "stopping", "stopped", "failed"]
+
+
+@attrs.frozen
+class Health:
+    """The health of a subscriber, for a health check or a human.
+
+    Attributes:
+        state: ``"new"``: not started. ``"starting"``: not subscribed yet. ``"running"``: all is
+            well. ``"degraded"``: it runs, but a problem keeps it from handling all messages as it
+            should. ``"stopping"`` and ``"stopped"``: after a request to stop. ``"failed"``: an
+            error has ended the subscription; `result` raises it.
+        reason: The problem, in words; an empty string if there is none.
+    """
+
+    state: HealthState
+    reason: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing needs attention: not degraded, not failed, and not stuck at the start."""
+        return self.state not in {"degraded", "failed"} and not self.reason
+
+
 @attrs.frozen
 class Report:
     """What a subscriber has done, and what it left when it stopped.
@@ -28,6 +53,8 @@ class Report:
         dropped: Messages that were acknowledged without success, because the handler or the policy
             said so.
         expired: Deliveries whose lease expired. The other counts include them.
+        superseded: Messages that were dropped because this process has published a newer letter of
+            the same message. A process that was killed leaves such messages behind.
         unsettled: Settlements that failed; the messages are redelivered.
         handed_back: Messages that were received but not handled; they are redelivered.
         abandoned: Messages whose handlers were still running, or whose letters were still being
@@ -42,6 +69,7 @@ class Report:
     dead_lettered: int
     dropped: int
     expired: int
+    superseded: int
     unsettled: int
     handed_back: int
     abandoned: int

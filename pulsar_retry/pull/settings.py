@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.backoff import Levels, levels_of
-from pulsar_retry.policy.checks import Duration, one_of, positive, whole
+from pulsar_retry.policy.checks import Duration, positive, whole
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
 
@@ -64,9 +63,6 @@ class FlowControl:
         return max(messages / self.max_messages, size / self.max_bytes)
 
 
-Late = Literal["refuse", "ignore"]
-
-
 def _max_total(value: Duration) -> float:
     return math.inf if value == math.inf else positive("max_total", value)
 
@@ -75,22 +71,16 @@ def _max_abandoned(value: int | None) -> int | None:
     return None if value is None else whole("max_abandoned", value)
 
 
-def _late(value: Late) -> Late:
-    one_of("late", value, ("refuse", "ignore"))
-    return value
-
-
 @attrs.frozen(kw_only=True)
 class Lease:
     """How long a delivery may be in hand. After that it expires, and the message comes back.
 
-    An expired delivery counts as a failed attempt (`LeaseExpired`), as in Pub/Sub.
+    An expired delivery counts as a failed attempt (`LeaseExpired`), as in Pub/Sub. A settlement
+    after that is refused, because the message is being delivered again.
 
     Attributes:
         max_total: Seconds, or a timedelta, from the call of the handler or the pull; math.inf for
             no limit.
-        late: What happens to a settlement after the end of the lease. ``"refuse"`` raises
-            `LeaseExpired`, or logs it if a handler returns late. ``"ignore"`` does nothing.
         max_abandoned: How many handlers may run on after their lease. A thread cannot be ended, nor
             a coroutine that ignores its cancellation. Such handlers are left alone, and other
             workers take their places. One more than this ends the subscription
@@ -99,7 +89,6 @@ class Lease:
     """
 
     max_total: float = attrs.field(default=3600.0, converter=_max_total)
-    late: Late = attrs.field(default="refuse", converter=_late)
     max_abandoned: int | None = attrs.field(default=None, converter=_max_abandoned)
 
 

@@ -17,8 +17,7 @@ from pulsar_retry.errors import noted
 from pulsar_retry.observe.counting import COUNTERS, topic_label
 from pulsar_retry.policy.checks import Duration, not_blank, seconds
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.closing import close_in_time
-from pulsar_retry.pull.course import Course
+from pulsar_retry.pull.course import Course, close_in_time
 from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.engine.breaker import BreakerGate
 from pulsar_retry.pull.engine.connection import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT
@@ -26,11 +25,10 @@ from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.engine.lanes import OrderedLanes
 from pulsar_retry.pull.engine.receiver import Receiver
 from pulsar_retry.pull.engine.settler import Counts, Settler
-from pulsar_retry.pull.engine.supervisor import Supervisor
-from pulsar_retry.pull.health import Gauges, Health
 from pulsar_retry.pull.opening import Opened, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective
-from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, checked_mode
+from pulsar_retry.pull.report import ABANDON, HAND_BACK, Health, Report, StopMode, checked_mode
+from pulsar_retry.pull.settings import FlowControl
 from pulsar_retry.pull.signals import Requests, awaiting_signals
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.exiting import closes
@@ -66,7 +64,6 @@ class Subscriber:
         self.course = Course(self._run, self._hand, self._clock, begins_no_more=is_paced)
         self._settler: Settler | None = None
         self._crew: Crew | None = None
-        self._supervisor: Supervisor | None = None
         self._consumer: Consumer | None = None
         self._breaker: BreakerGate | None = None
         self._receiver: Receiver | None = None
@@ -236,12 +233,12 @@ class Subscriber:
         if self.course.ended.is_set():
             error = self.course.error
             return Health("stopped") if error is None else Health("failed", _text_of(error))
-        consumer, supervisor, receiver = self._consumer, self._supervisor, self._receiver
+        consumer, crew, receiver = self._consumer, self._crew, self._receiver
         if self.course.stop is not None:
             return Health("stopping")
-        if consumer is None or supervisor is None or receiver is None:
+        if consumer is None or crew is None or receiver is None:
             return Health("starting", self._trouble)
-        problems = supervisor.problems()
+        problems = crew.problems()
         if self._breaker is not None and (problem := self._breaker.problem()):
             problems.append(problem)
         problems += receiver.problems()
@@ -340,9 +337,10 @@ class Subscriber:
             redelivery=options.redelivery,
             lanes=lanes,
             breaker=breaker,
-            late=options.lease.late,
             clock=clock,
         )
+        lost = lambda: self.course.ask("abandon", 0)  # noqa: E731
+        crew = Crew(options, hand, settler, clock, loop=self.course.loop, lost=lost)
         receiver = Receiver(
             hand,
             settler,
@@ -353,21 +351,16 @@ class Subscriber:
             breaker=breaker,
             admission=options.admission,
             probe=lambda: probe(self._client, options.topic),
-            supervise=self._supervise,
+            supervise=crew.look,
             about=about,
             clock=clock,
         )
         with self._lock:
             settler.policy = self._policy
-            self._settler, self._receiver = settler, receiver
+            self._settler, self._crew, self._receiver = settler, crew, receiver
             if self._paused is not None:
                 receiver.pause(self._paused)
-        lost = lambda: self.course.ask("abandon", 0)  # noqa: E731
-        crew = self._crew = Crew(options, hand, settler, clock, loop=self.course.loop, lost=lost)
-        self._supervisor = Supervisor(
-            crew, hand, settler, lease=options.lease, concurrency=options.concurrency
-        )
-        gauges = Gauges(hand, options.flow_control, self._supervisor, lambda: self.health)
+        gauges = _Gauges(self, options.flow_control, crew)
         counters = settler.handle.watch.counters
         counters.attach(gauges)
         self.course.report_opened()
@@ -377,10 +370,6 @@ class Subscriber:
             handed_back = self._finish_in_hand(receiver)
             counters.detach(gauges)
         self.course.report = self._reported(settler.counts, handed_back)
-
-    def _supervise(self, now: float) -> None:
-        if self._supervisor is not None:
-            self._supervisor.look(now)
 
     def _finish_in_hand(self, receiver: Receiver) -> int:
         """Wait for the messages in hand as the stop mode says; return how many were not handled."""
@@ -422,6 +411,25 @@ class Subscriber:
             seconds=self._clock.monotonic() - stop.asked_at,
             **counts,
         )
+
+
+@attrs.frozen(eq=False)
+class _Gauges:
+    """Gives the current state of a subscriber to the metrics. Thread-safe."""
+
+    _subscriber: Subscriber
+    _limits: FlowControl
+    _crew: Crew
+
+    def gauges(self) -> dict[str, float]:
+        """Return the messages in hand, the load, and the problems."""
+        count, size = self._subscriber.in_hand
+        return {
+            "inflight": float(count),
+            "load_ratio": self._limits.load(count, size),
+            "abandoned_handlers": float(self._crew.abandoned()),
+            "degraded": float(self._subscriber.health.state == "degraded"),
+        }
 
 
 def _text_of(error: BaseException) -> str:

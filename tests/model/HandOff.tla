@@ -14,27 +14,30 @@ CONSTANTS
   MaxCopies,      \* bound of the state space: copies of the message that are ever stored
   MaxFaults,      \* bound of the state space
   Window,         \* whether consumers remember the letters that they have received
+  Own,            \* whether subscribers remember the letters that they have published
   ClocksAgree,    \* whether consumers know which letter was published first
   Faults,         \* the kinds of faults that happen
   Bug             \* a planted error: "none", or the name of one
 
 Procs == Consumers \cup {Redriver}
-None == [place |-> "", count |-> 0, gen |-> 0, depth |-> 0]
+None == [place |-> "", count |-> 0, gen |-> 0, depth |-> 0, stamp |-> 0]
+Nothing == [failures |-> 0, stamp |-> 0, issued |-> 0]
 
 VARIABLES
-  copies,   \* by number: place, count, gen, depth, and at: "delayed", "stored", "acked", or the
-            \* process that the broker has delivered it to
+  copies,   \* by number: place, count, gen, depth, stamp, and at: "delayed", "stored", "acked", or
+            \* the process that the broker has delivered it to
   work,     \* by process: the copies that it works on, with the phase and the letter to publish
   seen,     \* by process: for each letter in hand, the equal letters that existed when it came
   known,    \* by process: the letters that it has received
   handled,  \* by process: the letters that are superfluous if they come
+  own,      \* by process: the memory of the letters that it has published
   up,       \* by consumer: whether its process runs
   ended,    \* by generation: whether a handler has succeeded
   runs,     \* by generation: how many handlers have failed, at most MaxRetries + 1
   faults    \* how many faults have happened
 
-vars == <<copies, work, seen, known, handled, up, ended, runs, faults>>
-memory == <<seen, known, handled>>
+vars == <<copies, work, seen, known, handled, own, up, ended, runs, faults>>
+memory == <<seen, known, handled, own>>
 
 Numbers == 1..Len(copies)
 Gens == 0..MaxRedrives
@@ -45,6 +48,8 @@ Has(p, k) == \E w \in work[p] : w.k = k
 Phase(p, k, phase) == \E w \in work[p] : w.k = k /\ w.phase = phase
 Set(p, w, new) == [work EXCEPT ![p] = (@ \ {w}) \cup {new}]
 Drop(p, w) == [work EXCEPT ![p] = @ \ {w}]
+Max(a, b) == IF a > b THEN a ELSE b
+MaxOf(S) == CHOOSE x \in S : \A y \in S : y <= x
 Alive(k) == copies[k].at /= "acked"
 Fault(kind) == kind \in Faults /\ faults < MaxFaults /\ faults' = faults + 1
 
@@ -56,11 +61,13 @@ Equal(j, k) ==
 Twins(k) == {j \in Numbers : Equal(j, k)}
 
 Init ==
-  /\ copies = <<[place |-> "main", count |-> 0, gen |-> 0, depth |-> 0, at |-> "stored"]>>
+  /\ copies = <<[place |-> "main", count |-> 0, gen |-> 0, depth |-> 0, stamp |-> 0,
+                 at |-> "stored"]>>
   /\ work = [p \in Procs |-> {}]
   /\ seen = [p \in Consumers |-> {}]
   /\ known = [p \in Consumers |-> {}]
   /\ handled = [p \in Consumers |-> {}]
+  /\ own = [p \in Consumers |-> Nothing]
   /\ up = [p \in Consumers |-> TRUE]
   /\ ended = [g \in Gens |-> FALSE]
   /\ runs = [g \in Gens |-> 0]
@@ -81,13 +88,18 @@ IsDuplicate(p, k) ==
   /\ \E s \in handled[p] :
        /\ Equal(s[1], k)
        /\ s[2] = 0 \/ k \in s[3]
+(* A subscriber drops a letter that is older than the last one that it has published. *)
+IsSuperseded(p, k) ==
+  /\ Own /\ IsRecognizable(k)
+  /\ copies[k].count <= own[p].failures /\ copies[k].stamp < own[p].stamp
 Snapshot(k) == <<k, IF ClocksAgree /\ Bug /= "dedupe_by_content" THEN 1 ELSE 0,
                  IF ClocksAgree /\ Bug /= "dedupe_by_content" THEN Twins(k) ELSE {}>>
 
-(* The memory is limited, so a letter that could be dropped may be handled too. *)
-Deliver(p, k) == \E phase \in {"got", "drop"} :
+(* The memories are limited, so a letter that could be dropped may be handled too. *)
+Deliver(p, k) == \E phase \in {"got", "drop", "supersede"} :
   /\ p \in Consumers /\ up[p]
   /\ phase = "drop" => IsDuplicate(p, k)
+  /\ phase = "supersede" => IsSuperseded(p, k)
   /\ copies[k].at = "stored" /\ copies[k].place /= "dlq"
   /\ ~Has(p, k)
   /\ copies' = At(k, p)
@@ -99,7 +111,7 @@ Deliver(p, k) == \E phase \in {"got", "drop"} :
        ELSE UNCHANGED <<known, seen>>
   /\ work' = [work EXCEPT ![p] = @ \cup
                 {[k |-> k, letter |-> None, phase |-> phase]}]
-  /\ UNCHANGED <<handled, up, ended, runs, faults>>
+  /\ UNCHANGED <<handled, own, up, ended, runs, faults>>
 
 (* ------------------------------------ handling ----------------------------------------------- *)
 
@@ -107,14 +119,18 @@ Settled(p, k) ==
   LET found == {s \in seen[p] : s[1] = k} IN
   /\ seen' = [seen EXCEPT ![p] = @ \ found]
   /\ handled' = [handled EXCEPT ![p] = @ \cup found]
+PassedOver(p, k) ==
+  /\ seen' = [seen EXCEPT ![p] = {s \in @ : s[1] /= k}]
+  /\ UNCHANGED handled
 
-(* A superfluous letter is only acknowledged. *)
+(* A superfluous letter is only acknowledged.  One that is superseded does not count as handled. *)
 Skip(p, k) ==
   \E w \in work[p] :
-    /\ w.k = k /\ w.phase = "drop"
+    /\ w.k = k /\ w.phase \in {"drop", "supersede"}
     /\ work' = Set(p, w, [w EXCEPT !.phase = "acking"])
-    /\ Settled(p, k)
-    /\ UNCHANGED <<copies, known, up, ended, runs, faults>>
+    /\ IF w.phase = "supersede" /\ Bug /= "superseded_counts"
+         THEN PassedOver(p, k) ELSE Settled(p, k)
+    /\ UNCHANGED <<copies, known, own, up, ended, runs, faults>>
 
 Succeed(p, k) ==
   \E w \in work[p] :
@@ -122,24 +138,39 @@ Succeed(p, k) ==
     /\ work' = Set(p, w, [w EXCEPT !.phase = "acking"])
     /\ ended' = [ended EXCEPT ![copies[k].gen] = TRUE]
     /\ Settled(p, k)
-    /\ UNCHANGED <<copies, known, up, runs, faults>>
+    /\ UNCHANGED <<copies, known, own, up, runs, faults>>
 
-Letter(k, reject) ==
-  LET count == IF Bug = "no_count" THEN copies[k].count ELSE copies[k].count + 1
+Letter(k, before, reject, stamp) ==
+  LET count == IF Bug = "no_count" THEN before ELSE before + 1
       dead == reject \/ count > MaxRetries
   IN [place |-> IF dead THEN "dlq" ELSE "retry",
       count |-> IF dead THEN copies[k].count ELSE count,
-      gen |-> copies[k].gen, depth |-> copies[k].depth + 1]
+      gen |-> copies[k].gen, depth |-> copies[k].depth + 1, stamp |-> stamp]
 
 (* The handler fails, and the letter is made: a retry, or a dead letter if the retries are used up,
-   or if the policy finds that no retry helps. *)
+   or if the policy finds that no retry helps.  A subscriber's process counts all copies of the
+   message together, if it remembers.  The letter's stamp is greater than all that the process
+   knows.  Other processes' stamps may be smaller or greater: their clocks differ. *)
+AllStamps == {copies[k].stamp : k \in Numbers} \cup {own[p].issued : p \in Consumers}
+Stamps(p, k) ==
+  LET least == Max(copies[k].stamp, own[p].issued) + 1
+  IN {least, Max(least, MaxOf(AllStamps) + 1)}
 Handled(p, k, reject) ==
   \E w \in work[p] :
     /\ w.k = k /\ w.phase = "got"
-    /\ work' = Set(p, w, [w EXCEPT !.phase = "publish", !.letter = Letter(k, reject)])
+    /\ IF Own /\ copies[k].gen = 0
+         THEN \E before \in {copies[k].count, Max(copies[k].count, own[p].failures)} :
+                \E stamp \in Stamps(p, k) :
+                  /\ work' = Set(p, w, [w EXCEPT !.phase = "publish",
+                                                 !.letter = Letter(k, before, reject, stamp)])
+                  /\ own' = [own EXCEPT ![p] = [@ EXCEPT !.failures = Max(@, before + 1),
+                                                        !.issued = stamp]]
+         ELSE /\ work' = Set(p, w, [w EXCEPT !.phase = "publish",
+                                             !.letter = Letter(k, copies[k].count, reject, 0)])
+              /\ UNCHANGED own
     /\ runs' = [runs EXCEPT ![copies[k].gen] =
                   IF reject \/ @ > MaxRetries THEN MaxRetries + 1 ELSE @ + 1]
-    /\ UNCHANGED <<copies, memory, up, ended, faults>>
+    /\ UNCHANGED <<copies, seen, known, handled, up, ended, faults>>
 Fail(p, k) == Handled(p, k, FALSE)
 Reject(p, k) == "reject" \in Faults /\ Handled(p, k, TRUE)
 
@@ -151,7 +182,7 @@ Redrive(k) ==
   /\ copies' = At(k, Redriver)
   /\ work' = [work EXCEPT ![Redriver] = @ \cup
        {[k |-> k, phase |-> "publish",
-         letter |-> [place |-> "retry", count |-> 0, depth |-> 0,
+         letter |-> [place |-> "retry", count |-> 0, depth |-> 0, stamp |-> 0,
                      gen |-> IF Bug = "no_loop_guard" THEN copies[k].gen
                              ELSE copies[k].gen + 1]]}]
   /\ UNCHANGED <<memory, up, ended, runs, faults>>
@@ -161,6 +192,7 @@ Redrive(k) ==
 (* Letters of retries have a delay; dead letters, and what a redrive publishes, have none. *)
 Stored(letter) ==
   [place |-> letter.place, count |-> letter.count, gen |-> letter.gen, depth |-> letter.depth,
+   stamp |-> letter.stamp,
    at |-> IF letter.place = "retry" /\ letter.depth > 0 THEN "delayed" ELSE "stored"]
 
 (* The broker stores the letter. *)
@@ -177,7 +209,11 @@ Receipt(p, k) ==
   \E w \in work[p] :
     /\ w.k = k /\ (w.phase = "sent" \/ (Bug = "ack_before_receipt" /\ w.phase = "publish"))
     /\ work' = Set(p, w, [w EXCEPT !.phase = "acking"])
-    /\ IF p \in Consumers THEN Settled(p, k) ELSE UNCHANGED <<seen, handled>>
+    /\ IF p \in Consumers
+         THEN /\ Settled(p, k)
+              /\ own' = IF Own /\ copies[k].gen = 0
+                          THEN [own EXCEPT ![p].stamp = Max(@, w.letter.stamp)] ELSE own
+         ELSE UNCHANGED <<seen, handled, own>>
     /\ UNCHANGED <<copies, known, up, ended, runs, faults>>
 
 (* pulsar-client sends acknowledgements later, in groups; the broker gets this one. *)
@@ -216,7 +252,7 @@ Back(p) == [k \in Numbers |-> IF copies[k].at = p THEN [copies[k] EXCEPT !.at = 
                                                    ELSE copies[k]]
 Kill(p) ==
   /\ p \in Consumers => up[p]
-  /\ work[p] /= {} \/ (p \in Consumers /\ known[p] /= {})
+  /\ work[p] /= {} \/ (p \in Consumers /\ (known[p] /= {} \/ own[p] /= Nothing))
   /\ Fault("kill")
   /\ copies' = Back(p)
   /\ work' = [work EXCEPT ![p] = {}]
@@ -225,6 +261,7 @@ Kill(p) ==
             /\ seen' = [seen EXCEPT ![p] = {}]
             /\ known' = [known EXCEPT ![p] = {}]
             /\ handled' = [handled EXCEPT ![p] = {}]
+            /\ own' = [own EXCEPT ![p] = Nothing]
        ELSE UNCHANGED <<up, memory>>
   /\ UNCHANGED <<ended, runs>>
 Restart(p) ==

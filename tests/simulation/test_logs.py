@@ -39,8 +39,19 @@ def checked(tmp_path: Path, lines: list[str]) -> dict[str, int]:
         ([SENT, FIRST, ASKED, AGAIN, AGAIN, DONE], {"redeliver": 1}),
         # Refused once: no letter, and the message comes again.
         ([SENT, FIRST, ASKED, FIRST, ASKED, AGAIN, DONE], {"redeliver": 1}),
+        # The process remembers its first attempt, so that the second letter counts both.
+        ([SENT, FIRST, ASKED, FIRST, ASKED, SECOND, SECOND_DONE], {"redeliver": 1}),
+        # The first of these letters is stored twice, so the order of the requests is not that of
+        # the counts.
+        (
+            [SENT, FIRST, ASKED, FIRST, ASKED, AGAIN, DONE, TWIN, TWIN_DONE, SECOND, SECOND_DONE],
+            {"redeliver": 1, "again": 1},
+        ),
+        # It remembers all attempts, also those whose letters were not stored.
+        ([SENT, *[FIRST, ASKED] * 3, DEAD.replace("dlq 0", "dlq 2")], {"redeliver": 2}),
         # A copy is delivered again while it is handled, by another thread of the process.
         ([SENT, FIRST, FIRST, ASKED, ASKED, AGAIN, DONE, TWIN, TWIN_DONE], {"redeliver": 1}),
+        ([SENT, FIRST, FIRST, ASKED, AGAIN, DONE, ASKED, SECOND, SECOND_DONE], {"redeliver": 1}),
     ],
 )
 def test_a_log_is_a_behaviour(tmp_path: Path, lines: list[str], assumed: dict[str, int]) -> None:
@@ -55,10 +66,11 @@ def test_a_log_is_a_behaviour(tmp_path: Path, lines: list[str], assumed: dict[st
         [SENT, FIRST, ASKED, AGAIN.replace("retry 1", "retry 2")],  # two attempts for one failure
         [SENT, FIRST, ASKED, AGAIN],  # it does not end
         [SENT, FIRST, ASKED, DEAD.replace("dlq 0", "dlq 2")],  # dead before its attempts
-        [SENT, FIRST, ASKED, FIRST, ASKED, SECOND, SECOND_DONE],  # two letters count two attempts
+        # another process does not remember it
+        [SENT, FIRST.replace("7 1", "7 9"), ASKED.replace("7 1", "7 9"), FIRST, ASKED, SECOND],
         [SENT, FIRST, ASKED, ASKED, AGAIN, DONE],  # two decisions about one delivery
-        # dead after attempts whose letters were not stored
-        [SENT, *[FIRST, ASKED] * 3, DEAD.replace("dlq 0", "dlq 2")],
+        # dead after two attempts of three that it remembers
+        [SENT, *[FIRST, ASKED] * 2, DEAD.replace("dlq 0", "dlq 2")],
     ],
 )
 def test_a_log_is_no_behaviour(tmp_path: Path, lines: list[str]) -> None:

@@ -290,6 +290,7 @@ class Receiver:
         may be more.
         """
         hand, lanes = self._hand, self._lanes
+        settler, own_letters = self._settler, self._settler.own_letters
         room, space = most
         received, total, has_more = 0, 0, False
         flowing, whole = self._flowing(), self._whole
@@ -299,16 +300,17 @@ class Receiver:
             flowing = self._flowing()
             put_up = hand.queue.append  # the gate may have been closed during the wait
             while True:
-                length = message._message.length()  # noqa: SLF001 - data() would copy it
-                if lanes is None:
-                    put_up((message, length, None))
-                else:
-                    lanes.admit(message, length)
-                received += 1
-                total += length
-                if received >= room or total >= space:
-                    has_more = True
-                    break
+                if own_letters.is_empty or not settler.is_superfluous(message):
+                    length = message._message.length()  # noqa: SLF001 - data() would copy it
+                    if lanes is None:
+                        put_up((message, length, None))
+                    else:
+                        lanes.admit(message, length)
+                    received += 1
+                    total += length
+                    if received >= room or total >= space:
+                        has_more = True
+                        break
                 message = self._receive(0) if flowing is None else whole(flowing(0))
         except pulsar.Timeout:
             pass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import OrderedDict
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -14,8 +13,13 @@ import attrs
 
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.outbox import text_properties
-from pulsar_retry.errors import LeaseExpired, UnfinishedError, WorkerCrashedError
-from pulsar_retry.letters.facts import Facts, next_stamp, stamp_of
+from pulsar_retry.errors import (
+    AcknowledgeError,
+    LeaseExpired,
+    UnfinishedError,
+    WorkerCrashedError,
+)
+from pulsar_retry.letters.facts import Facts, stamp_of
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried
 from pulsar_retry.observe.failures import FailureLog
 from pulsar_retry.observe.watch import (
@@ -24,6 +28,7 @@ from pulsar_retry.observe.watch import (
     DEFERRED,
     DROPPED,
     RETRIED,
+    SUPERSEDED,
 )
 from pulsar_retry.policy.outcomes import (
     RETRIES_EXHAUSTED,
@@ -38,6 +43,7 @@ from pulsar_retry.pull.engine.breaker import BreakerGate
 from pulsar_retry.pull.engine.ending import CrashLoop, crashes_of, ending, failure_of
 from pulsar_retry.pull.engine.hand import Hand, Held, Item, Place, Slot
 from pulsar_retry.pull.engine.lanes import OrderedLanes
+from pulsar_retry.pull.engine.own_letters import OwnLetters, Record
 from pulsar_retry.pull.settings import Letters
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.upstream import raw_of
@@ -56,13 +62,6 @@ _AGAIN = 60.0
 #: before that, a process that is killed in this moment would leave several retries of one message.
 LEAST_DELAY = 0.5
 
-#: How many messages `Attempts` remembers; the oldest are forgotten first.
-_MOST = 10_000
-
-#: Seconds for which it remembers them after they are due. Later, a user may want to start a message
-#: again.
-_REMEMBERED = 30.0
-
 
 @attrs.define
 class Counts:
@@ -75,6 +74,7 @@ class Counts:
         dead_lettered: Moved to the dead-letter topic.
         dropped: Acknowledged without success.
         expired: Deliveries whose lease expired.
+        superseded: Letters for which there is a newer one.
         unsettled: Not settled because of an error; they are redelivered.
     """
 
@@ -84,33 +84,8 @@ class Counts:
     dead_lettered: int = 0
     dropped: int = 0
     expired: int = 0
+    superseded: int = 0
     unsettled: int = 0
-
-
-class Attempts:
-    """How many attempts of messages have failed, where no letter says so. Thread-safe.
-
-    This is so with nacks, and for lanes whose messages the broker delivers again.
-    """
-
-    def __init__(self, clock: Clock, most: int = _MOST) -> None:
-        self._now, self._most = clock.monotonic, most
-        self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
-
-    def failed(self, key: str, failures: int, delay: float) -> None:
-        """Record how many attempts have failed of a message that is due in *delay* seconds."""
-        with self._lock:
-            self._known[key] = failures, self._now() + delay + _REMEMBERED
-            self._known.move_to_end(key)
-            if len(self._known) > self._most:
-                self._known.popitem(last=False)
-
-    def of(self, key: str) -> int:
-        """Return how many attempts of a message have failed, as far as this process knows."""
-        with self._lock:
-            failures, until = self._known.get(key, (0, 0.0))
-            return failures if self._now() < until else 0
 
 
 class Settler:
@@ -121,6 +96,7 @@ class Settler:
         handle: The parts of the consumer.
         policy: Decides about failures; it may be replaced at any time.
         counts: The counts so far.
+        own_letters: The letters that this process has published.
         fatal: The error that is to end the subscription, if there is one.
     """
 
@@ -134,10 +110,9 @@ class Settler:
         redelivery: str,
         lanes: OrderedLanes | None,
         breaker: BreakerGate | None,
-        late: str,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Make the settler of one subscription. For *late*, see `Lease`."""
+        """Make the settler of one subscription."""
         self._clock = clock
         self._hand = hand
         self.consumer = consumer
@@ -148,9 +123,8 @@ class Settler:
         self._nacks = redelivery == NACK
         self._lanes = lanes
         self._breaker = breaker
-        self._late = late
         self._lock = threading.Lock()
-        self._attempts = Attempts(clock) if self._nacks or lanes is not None else None
+        self.own_letters = OwnLetters(clock=clock.time, steady=clock.monotonic)
         self.counts = Counts()
         self.fatal: BaseException | None = None
         self._has_reported_unfinished = False
@@ -229,16 +203,20 @@ class Settler:
         is_in_lane = held.lane is not None
         if isinstance(action, RetryLater) and not (is_in_lane or self._nacks or facts.is_text):
             action = DeadLetter(UNREADABLE_PROPERTIES)  # a letter would lack properties
+        failures = attempt - (isinstance(action, RetryLater) and not action.counted)
         self._log.failed(held.message, action, failure, attempt)
         match action:
             case RetryLater() if is_in_lane:
                 self._retry_in_lane(held, facts, action, failure, attempt)
             case RetryLater() if self._nacks:
-                self._retry_by_nack(held, facts, action, attempt)
+                self.own_letters.failed(facts.chain, failures, action.delay, {})
+                self._retry_by_nack(held, action)
             case RetryLater() | DeadLetter():
-                letter = self._letter(held.message, facts, action, failure, attempt)
+                delay = max(LEAST_DELAY, action.delay) if isinstance(action, RetryLater) else 0.0
+                record = self.own_letters.failed(facts.chain, failures, delay, facts.properties)
+                letter = self._letter(held.message, facts, action, failure, record)
                 future = self.handle.outbox.hand_on(held.message, letter, keeps=keep)
-                future.add_done_callback(partial(self._handed_on, held, letter))
+                future.add_done_callback(partial(self._handed_on, held, letter, record))
                 return future
             case Stop():
                 self._end_subscription(held, failure.error)
@@ -263,8 +241,7 @@ class Settler:
         count = reconsume_times(facts.properties)
         if self._nacks and held.message.message_id().batch_index() < 0:
             count += self.handle.in_hand.returns.attempts_before(raw_of(held.message))
-        if self._attempts is not None:
-            count = max(count, self._attempts.of(facts.chain))
+        count = max(count, self.own_letters.failures(facts.chain))
         return count + (held.place.retries if held.place is not None else 0)
 
     def _letter(
@@ -273,21 +250,18 @@ class Settler:
         facts: Facts,
         action: RetryLater | DeadLetter,
         failure: Failure,
-        attempt: int,
+        record: Record,
     ) -> Letter:
-        """Return the letter for a message whose *attempt* has failed.
+        """Return the letter for a message whose failed attempt was recorded.
 
         It is as those of `Consumer.reconsume_later` and `Consumer.dead_letter`.
         """
         plan, cause = self.handle.plan, failure.cause
-        failures = attempt
-        if isinstance(action, RetryLater) and not action.counted:
-            failures -= 1
         origin = facts.origin(plan.subscription)
         carried = facts.properties if facts.is_text else text_properties(raw_of(message))
         details = FailureDetails(
             cause,
-            failures,
+            record.failures,
             failure.when,
             facts.published,
             stage=failure.stage,
@@ -295,8 +269,7 @@ class Settler:
             redact=self._letters.redact,
         )
         if isinstance(action, RetryLater):
-            stamp = next_stamp(self._clock.time(), stamp_of(facts.properties) or 0)
-            custom = {FAILURE_STAMP: str(stamp)}
+            custom = {FAILURE_STAMP: str(record.stamp)}
             if isinstance(cause, WorkerCrashedError):
                 custom[FAILURE_CRASHES] = str(crashes_of(facts.properties) + 1)
             return retried(
@@ -317,12 +290,38 @@ class Settler:
             letter.properties[FAILURE_CRASHES] = str(failure.error.crashes)
         return letter
 
-    def _handed_on(self, held: Held, letter: Letter, future: Future[None]) -> None:
+    def _handed_on(self, held: Held, letter: Letter, record: Record, future: Future[None]) -> None:
         """Record the result of a hand-off. If it failed, the consumer asks for a redelivery."""
-        if (error := future.exception()) is not None:
-            self.not_settled(held, error)
+        error = future.exception()
+        if error is None or isinstance(error, AcknowledgeError):  # then the letter exists
+            self.own_letters.published(record, is_dead=letter.dead)
         else:
+            self.own_letters.forget(record)
+        if error is None:
             self._settled(held, DEAD_LETTERED if letter.dead else _kind(letter))
+        else:
+            self.not_settled(held, error)
+
+    def is_superfluous(self, message: Any) -> bool:
+        """Tell whether *message* is superseded by a newer letter, or was dead-lettered here.
+
+        Such a message is acknowledged.
+        """
+        if not self._is_outdated(message):
+            return False
+        self.handle.in_hand.acknowledge(message, SUPERSEDED)
+        self._count(SUPERSEDED)
+        return True
+
+    def _is_outdated(self, message: Any) -> bool:
+        own = self.own_letters
+        if self._nacks:  # after a seek the count begins at 0, and the message must be handled
+            return message.redelivery_count() > 0 and own.is_dead(self.handle.facts(message).chain)
+        if not self.handle.in_hand.is_letter(message):
+            return False
+        facts = self.handle.facts(message)
+        count, stamp = reconsume_times(facts.properties), stamp_of(facts.properties)
+        return own.supersede(facts.chain, count, stamp)
 
     def _end_subscription(self, held: Held | None, error: BaseException) -> None:
         """End the subscription; the message is redelivered after that."""
@@ -357,11 +356,9 @@ class Settler:
             counted=action.counted,
         )
 
-    def _retry_by_nack(self, held: Held, facts: Facts, action: RetryLater, attempt: int) -> None:
+    def _retry_by_nack(self, held: Held, action: RetryLater) -> None:
         """Have the broker deliver a message again."""
         self._count(_kind(action))
-        if self._attempts is not None:
-            self._attempts.failed(facts.chain, attempt - (not action.counted), action.delay)
         if action.counted:
             self.consumer.negative_acknowledge(held.message, delay=action.delay)
         else:
@@ -382,9 +379,9 @@ class Settler:
 
     def remember(self, held: Held, seconds: float = 0.0) -> None:
         """Remember for a while, and for *seconds* more, how often a lane has retried a message."""
-        if self._attempts is not None and held.place is not None and held.place.retries > 0:
+        if held.place is not None and held.place.retries > 0:
             facts = self.handle.facts(held.message)
-            self._attempts.failed(facts.chain, self._failures(held, facts), seconds)
+            self.own_letters.failed(facts.chain, self._failures(held, facts), seconds, {})
 
     def _acknowledge(self, held: Held, kind: str) -> None:
         """Acknowledge a message and count it as *kind*."""
@@ -429,9 +426,8 @@ class Settler:
             self._lanes.done(place.lane, succeeded=succeeded)
 
     def _too_late(self, item: Item) -> None:
-        if self._late == "refuse":
-            error = LeaseExpired(f"a handler returned too late for {item[0].message_id()}")
-            _log.warning("%s", error, extra=self.handle.watch.events.log_values(item[0]))
+        text, values = "a handler returned too late for %s", self.handle.watch.events
+        _log.warning(text, item[0].message_id(), extra=values.log_values(item[0]))
 
     def _count(self, name: str) -> None:
         with self._lock:

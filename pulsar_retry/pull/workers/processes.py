@@ -29,8 +29,14 @@ from pulsar_retry.pull.engine.ending import ENDS, Ending, check_crashes, ending,
 from pulsar_retry.pull.engine.hand import Slot
 from pulsar_retry.pull.signals import ignore
 from pulsar_retry.pull.typed import of_message
-from pulsar_retry.pull.workers.pickled import Writers, carried, restored
-from pulsar_retry.pull.workers.pickled_errors import PickledError, pickled_error, restored_error
+from pulsar_retry.pull.workers.pickled import (
+    PickledError,
+    Writers,
+    carried,
+    pickled_error,
+    restored,
+    restored_error,
+)
 from pulsar_retry.pull.workers.returned import Finisher
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -230,7 +236,7 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
         pipe.send_bytes(pickle.dumps(None))
         while True:
             parts = pickle.loads(pipe.recv_bytes())  # noqa: S301 - as above
-            writers.written = parts.written
+            writers.written = parts["written"]
             pipe.send_bytes(_answer(handle, restored(parts, codec)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
@@ -16,8 +17,6 @@ from pulsar_retry.pull.engine.hand import HANDLED_BY, Hand, Slot
 if TYPE_CHECKING:
     import asyncio
 
-    from pulsar_retry.pull.workers.loop_thread import LoopThread
-
 #: Seconds until a message is tried again if the event loop for its awaitable has ended.
 _RETRY = 1.0
 
@@ -25,6 +24,37 @@ _RETRY = 1.0
 def is_lazy(handler: Any) -> bool:
     """Tell whether *handler* is a generator function: calling it runs none of its code."""
     return inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
+
+
+class _LoopThread:
+    """An event loop on a thread of its own, for awaitables of handlers that have no event loop.
+
+    Attributes:
+        loop: The running loop.
+    """
+
+    def __init__(self) -> None:
+        import asyncio  # noqa: PLC0415 - few need it
+
+        made: Future[asyncio.AbstractEventLoop] = Future()
+        self._over: asyncio.Event | None = None
+        threading.Thread(
+            target=lambda: asyncio.run(self._run(made)), name="pulsar-retry-loop", daemon=True
+        ).start()
+        self.loop = made.result()
+
+    async def _run(self, made: Future[asyncio.AbstractEventLoop]) -> None:
+        import asyncio  # noqa: PLC0415 - as above
+
+        self._over = asyncio.Event()
+        made.set_result(asyncio.get_running_loop())
+        await self._over.wait()
+
+    def stop(self) -> None:
+        """Cancel the tasks of the loop, and end it. Thread-safe."""
+        assert self._over is not None  # noqa: S101 - it runs
+        with contextlib.suppress(RuntimeError):  # it has ended
+            self.loop.call_soon_threadsafe(self._over.set)
 
 
 class Finisher:
@@ -52,7 +82,7 @@ class Finisher:
         self._loop = loop
         self._lost = lost
         self._lock = threading.Lock()
-        self._own: LoopThread | None = None
+        self._own: _LoopThread | None = None
 
     def finish(self, result: Any, slot: Slot) -> Any:
         """Return *result*, or the final result if it is an awaitable or a future.
@@ -131,9 +161,7 @@ class Finisher:
             return self._loop
         with self._lock:
             if self._own is None:
-                from pulsar_retry.pull.workers.loop_thread import LoopThread  # noqa: PLC0415 - as above
-
-                self._own = LoopThread()
+                self._own = _LoopThread()
             return self._own.loop
 
 

@@ -115,16 +115,6 @@ def test_an_expired_delivery(pull, publish):
     again.ack()
 
 
-def test_a_late_settlement_can_be_ignored(pull, publish):
-    """If so configured it does nothing."""
-    publish()
-    lease = pr.Lease(late="ignore")
-    (delivery,) = pull(ack_deadline=0.5, lease=lease)
-    (again,) = pull(lease=lease)
-    delivery.ack()
-    again.ack()
-
-
 def test_modify(pull, publish):
     """A longer deadline keeps it, 0 gives it back at once; what no lease can last is refused."""
     publish()

@@ -40,19 +40,6 @@ def test_an_expired_delivery_comes_back(start, publish, caplog):
     assert 1 <= report.expired == report.retried
 
 
-def test_a_late_end_can_be_ignored(start, publish, caplog):
-    """If so configured it is not even logged."""
-    release = threading.Event()
-    notes = Notes(lambda message: release.wait(SOON) if pr.attempt_of(message) == 1 else None)
-    lease = pr.Lease(max_total=1, late="ignore")
-    subscriber = start(notes, lease=lease, concurrency=2, retry_policy=MANY)
-    publish()
-    notes.wait_for(2)
-    release.set()
-    assert 1 <= subscriber.stop().expired
-    assert "too late" not in caplog.text
-
-
 def test_a_lease_is_extended(start, publish):
     """A handler that takes long, but not longer than its lease, is left alone."""
     pause = threading.Event()

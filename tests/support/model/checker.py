@@ -17,7 +17,7 @@ import attrs
 from pulsar_retry.standalone.jars.lock import Jar
 from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm.java import find_java
-from support.model.machine import FAULTS, Copy, Letter, Process, Seen, State, Work
+from support.model.machine import FAULTS, Copy, Letter, Own, Process, Seen, State, Work
 
 _MODEL = Path(__file__).parents[2] / "model" / "HandOff.tla"
 
@@ -41,6 +41,7 @@ class Bounds:
     faults: int = 1
     kinds: frozenset[str] = FAULTS
     window: bool = True
+    own: bool = True
     clocks: bool = True
     bug: str = "none"
     copies: int = 14
@@ -62,6 +63,7 @@ class Bounds:
             f"CONSTANT MaxCopies = {self.copies}",
             f"CONSTANT MaxFaults = {self.faults}",
             f"CONSTANT Window = {str(self.window).upper()}",
+            f"CONSTANT Own = {str(self.own).upper()}",
             f"CONSTANT ClocksAgree = {str(self.clocks).upper()}",
             f"CONSTANT Faults = {{{kinds}}}",
             f'CONSTANT Bug = "{self.bug}"',
@@ -122,7 +124,7 @@ def _state(text: str) -> State:
         name, equals = next(tokens), next(tokens)
         assert equals == "="
         values[name], here = _value(next(tokens), tokens)
-    letter = lambda v: Letter(v["place"], v["count"], v["gen"], v["depth"])  # noqa: E731
+    letter = lambda v: Letter(v["place"], v["count"], v["gen"], v["depth"], v["stamp"])  # noqa: E731
     names = [each for each in values["work"] if each != "r"]
     processes = []
     for name in (*sorted(names), "r"):
@@ -136,8 +138,9 @@ def _state(text: str) -> State:
             frozenset(Seen(k, bool(ordered), twins) for k, ordered, twins in values[each][name])
             for each in ("seen", "handled")
         )
+        own = Own(**values["own"][name])
         processes.append(
-            (name, Process(work, seen, values["known"][name], handled, values["up"][name]))
+            (name, Process(work, seen, values["known"][name], handled, own, values["up"][name]))
         )
     gens = sorted(values["ended"])
     return State(

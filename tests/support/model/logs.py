@@ -88,18 +88,56 @@ def _canonical(entries: list[Entry]) -> tuple[Entry, ...]:
 
 @lru_cache(10_000)
 def _behaviour(entries: tuple[Entry, ...], retries: int) -> tuple[tuple[str, int], ...]:
-    """Find a behaviour of the model with these entries; return what had to be assumed."""
-    log = _Log(entries, retries)
-    for each in entries:
-        log.follow(each)
-    log.finish()
-    return tuple(log.witness.hidden.items())
+    """Find a behaviour of the model with these entries; return what had to be assumed.
+
+    Where the log leaves a choice, all possibilities are tried, the likely ones first.
+    """
+    first: NotABehaviourError | None = None
+    choices = _Choices()
+    for _ in range(_MANY):
+        try:
+            log = _Log(entries, retries, choices)
+            for each in entries:
+                log.follow(each)
+            log.finish()
+        except NotABehaviourError as error:
+            first = first or error
+            if not choices.next():
+                break
+        else:
+            return tuple(log.witness.hidden.items())
+    raise first or NotABehaviourError("nothing was tried")
+
+
+class _Choices:
+    """Goes through all combinations of choices, one combination per run."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[int, int]] = []
+        self._place = 0
+
+    def among(self, options: list[int | None]) -> int | None:
+        """Return one of *options*; the runs together try each."""
+        if self._place == len(self._made):
+            self._made.append((0, len(options)))
+        self._place += 1
+        return options[self._made[self._place - 1][0]]
+
+    def next(self) -> bool:
+        """Prepare the next run; return False if all combinations were tried."""
+        self._place = 0
+        while self._made:
+            chosen, count = self._made.pop()
+            if chosen + 1 < count:
+                self._made.append((chosen + 1, count))
+                return True
+        return False
 
 
 class _Log:
     """The behaviour so far. Each delivery is one consumer of the model: none remembers anything."""
 
-    def __init__(self, entries: tuple[Entry, ...], retries: int) -> None:
+    def __init__(self, entries: tuple[Entry, ...], retries: int, choices: _Choices) -> None:
         first = next(each.copy for each in entries if each.place == "main")
         machine = Machine(
             consumers=tuple(f"d{each}" for each in range(len(entries))),
@@ -108,10 +146,13 @@ class _Log:
             max_copies=_MANY,
             max_faults=_MANY,
             window=False,
+            own=False,
+            remembers=True,
             faults=frozenset({"lose", "redeliver", "forget", "reject"}),
         )
         self.witness = Witness(machine, first)
         self._free = iter(machine.consumers)
+        self._choices = choices
         # The deliveries of each copy to each process that have not ended. A copy that is delivered
         # again while it is handled has several.
         self._working: dict[tuple[str, str], list[str]] = {}
@@ -121,7 +162,10 @@ class _Log:
             for each in {(e.count, e.copy): e for e in entries if e.place == "retry"}.values()
         )
         self._unnamed = defaultdict[int, list[int]](list)
+        # What each process remembers of the message: how many of its attempts have failed.
+        self._failures = Counter[str]()
         self._retries = retries
+        self._dead_left = sum(each.event == "dead" for each in entries)
 
     def follow(self, entry: Entry) -> None:
         """Perform the actions of an entry."""
@@ -140,12 +184,26 @@ class _Log:
             raise NotABehaviourError(f"{entry} is a second decision about one delivery")
         worker = self._working[where].pop(0)
         if entry.event == "retried":
-            count = entry.count + 1 if entry.count < self._retries else None  # None: it is dead
+            count = self._count_of_letter(entry)
             self.witness.failed(worker, entry.copy, count=count)
             if count is not None and self._letters[count] > 0:
                 self._publish(worker, self.witness.number(entry.copy))
         elif entry.event == "processed":
             self.witness.act("succeed", worker, self.witness.number(entry.copy))
+
+    def _count_of_letter(self, entry: Entry) -> int | None:
+        """Return the count of the letter that was requested for a copy; None: a dead letter.
+
+        It is one more than that of the copy. A subscriber also counts the failures of other copies
+        of the message that it remembers, at most all of its process. The letters in the log tell
+        which counts are possible.
+        """
+        most = self._failures[entry.process] = max(entry.count, self._failures[entry.process]) + 1
+        counts = range(entry.count + 1, min(most, self._retries) + 1)
+        possible: list[int | None] = [count for count in counts if self._letters[count] > 0]
+        if most > self._retries and self._dead_left:
+            possible.append(None)
+        return self._choices.among(possible or [entry.count + 1])
 
     def _publish(self, worker: str, k: int) -> int:
         """Publish a letter that has no id yet."""
@@ -182,6 +240,7 @@ class _Log:
     def _dead(self, entry: Entry) -> None:
         """Find who has published a dead letter."""
         witness = self.witness
+        self._dead_left -= 1
         for worker, work in self._works("publish"):
             if work.letter.place == "dlq":
                 self._publish(worker, work.k)

@@ -25,6 +25,7 @@ class Letter(NamedTuple):
     count: int = 0
     gen: int = 0
     depth: int = 0
+    stamp: int = 0
 
 
 class Copy(NamedTuple):
@@ -42,6 +43,14 @@ class Work(NamedTuple):
     letter: Letter = Letter()
 
 
+class Own(NamedTuple):
+    """What a subscriber's process remembers of the letters that it has published."""
+
+    failures: int = 0
+    stamp: int = 0
+    issued: int = 0
+
+
 class Seen(NamedTuple):
     """A letter in hand; *twins* are the equal letters that existed when it came."""
 
@@ -57,6 +66,7 @@ class Process(NamedTuple):
     seen: frozenset[Seen] = frozenset()
     known: frozenset[int] = frozenset()
     handled: frozenset[Seen] = frozenset()
+    own: Own = Own()
     up: bool = True
 
 
@@ -92,7 +102,11 @@ class RefusedError(Exception):
 
 @attrs.frozen
 class Machine:
-    """The machine and its constants. An action returns the next state, or raises `RefusedError`."""
+    """The machine and its constants. An action returns the next state, or raises `RefusedError`.
+
+    Without *own*, processes remember nothing. With *remembers* they may count more failures than
+    the copy that they handle: this is for logs, which know how many failures a process has seen.
+    """
 
     consumers: tuple[str, ...] = ("c1", "c2")
     max_retries: int = 1
@@ -100,6 +114,8 @@ class Machine:
     max_copies: int = 14
     max_faults: int = 1
     window: bool = True
+    own: bool = True
+    remembers: bool = False
     faults: frozenset[str] = FAULTS
 
     def initial(self) -> State:
@@ -122,6 +138,7 @@ class Machine:
         _require(p != REDRIVER and process.up and copy.at == "stored")
         _require(copy.letter.place != "dlq" and state.work(p, k) is None)
         _require(phase != "drop" or self.is_duplicate(state, p, k))
+        _require(phase != "supersede" or self.is_superseded(state, p, k))
         if self.window and _is_recognizable(copy):
             seen = process.seen
             if phase != "drop" and all(each.k != k for each in seen):
@@ -140,12 +157,27 @@ class Machine:
             and any(_equal(state, s.k, k) and k in s.twins for s in process.handled)
         )
 
+    def is_superseded(self, state: State, p: str, k: int) -> bool:
+        """Tell whether a process drops a copy for a newer letter of its own."""
+        letter, own = state.copy(k).letter, state.process(p).own
+        return (
+            self.own
+            and _is_recognizable(state.copy(k))
+            and letter.count <= own.failures
+            and letter.stamp < own.stamp
+        )
+
     # -- handling ---------------------------------------------------------------------------------
 
     def skip(self, state: State, p: str, k: int) -> State:
         """A superfluous letter is only acknowledged."""
-        work = _work(state, p, k, "drop")
-        process = _settled(state.process(p), k)
+        work = _work(state, p, k, "drop", "supersede")
+        process = state.process(p)
+        if work.phase == "supersede":
+            seen = frozenset(each for each in process.seen if each.k != k)
+            process = process._replace(seen=seen)
+        else:
+            process = _settled(process, k)
         return _with(state, p, _set(process, work, work._replace(phase="acking")))
 
     def succeed(self, state: State, p: str, k: int) -> State:
@@ -156,16 +188,47 @@ class Machine:
         state = state._replace(ended=ended)
         return _with(state, p, _set(process, work, work._replace(phase="acking")))
 
-    def fail(self, state: State, p: str, k: int, *, reject: bool = False) -> State:
-        """The handler fails, and the letter is made. With *reject* no retry helps."""
-        work, copy = _work(state, p, k, "got"), state.copy(k).letter
-        is_dead = reject or copy.count + 1 > self.max_retries
-        count = copy.count if is_dead else copy.count + 1
-        letter = Letter("dlq" if is_dead else "retry", count, copy.gen, copy.depth + 1)
+    def stamps(self, state: State, p: str, k: int) -> set[int]:
+        """Return the stamps of letters that the search tries: the least one, and a later one."""
+        least = max(state.copy(k).letter.stamp, state.process(p).own.issued) + 1
+        known = [each.letter.stamp for each in state.copies]
+        known += [each.own.issued for _, each in state.processes]
+        return {least, max(least, max(known) + 1)}
+
+    def fail(
+        self, state: State, p: str, k: int, before: int, stamp: int, *, reject: bool = False
+    ) -> State:
+        """The handler fails, and the letter is made.
+
+        *before* is how many earlier failures the process counts. With *reject* no retry helps.
+        """
+        work, process = _work(state, p, k, "got"), state.process(p)
+        copy, own = state.copy(k).letter, process.own
+        if self.own and copy.gen == 0:
+            _require(before in {copy.count, max(copy.count, own.failures)})
+            _require(stamp > max(copy.stamp, own.issued))
+            own = own._replace(failures=max(own.failures, before + 1), issued=stamp)
+        else:
+            _require(before == copy.count or (self.remembers and before > copy.count))
+            _require(not stamp)
+        is_dead = reject or before + 1 > self.max_retries
+        count = copy.count if is_dead else before + 1
+        letter = Letter("dlq" if is_dead else "retry", count, copy.gen, copy.depth + 1, stamp)
         most = self.max_retries + 1
         runs = most if reject else min(state.runs[copy.gen] + 1, most)
         state = state._replace(runs=_changed(state.runs, copy.gen, runs))
-        return _with(state, p, _set(state.process(p), work, Work(k, "publish", letter)))
+        process = process._replace(own=own)
+        return _with(state, p, _set(process, work, Work(k, "publish", letter)))
+
+    def _failures(self, state: State, p: str, k: int) -> Iterator[tuple[int, int]]:
+        """Yield the arguments of `fail` that the search tries."""
+        copy, own = state.copy(k).letter, state.process(p).own
+        if self.own and copy.gen == 0:
+            for before in {copy.count, max(copy.count, own.failures)}:
+                for stamp in self.stamps(state, p, k):
+                    yield before, stamp
+        else:
+            yield copy.count, 0
 
     def redrive(self, state: State, k: int) -> State:
         """A redrive takes a dead letter, unless it was redriven too often."""
@@ -192,6 +255,9 @@ class Machine:
         work, process = _work(state, p, k, "sent"), state.process(p)
         if p != REDRIVER:
             process = _settled(process, k)
+            if self.own and state.copy(k).letter.gen == 0:
+                stamp = max(process.own.stamp, work.letter.stamp)
+                process = process._replace(own=process.own._replace(stamp=stamp))
         return _with(state, p, _set(process, work, work._replace(phase="acking")))
 
     def acknowledged(self, state: State, p: str, k: int) -> State:
@@ -268,12 +334,13 @@ class Machine:
                 (self.deliver, (p, k, phase))
                 for p in self.consumers
                 for k in numbers
-                for phase in ("got", "drop")
+                for phase in ("got", "drop", "supersede")
             ),
             *(
-                (partial(self.fail, reject=reject), (p, k))
+                (partial(self.fail, reject=reject), (p, k, *guess))
                 for p in self.consumers
                 for k in numbers
+                for guess in self._failures(state, p, k)
                 for reject in (False, True)[: 1 + ("reject" in self.faults)]
             ),
         ]

@@ -91,7 +91,8 @@ class Witness:
     def dropped(self, p: str, copy: Any) -> None:
         """A process acknowledges a letter without handling it."""
         k = self.to_be_delivered(copy)
-        self.act("deliver", p, k, "drop")
+        is_duplicate = self.machine.is_duplicate(self.state, p, k)
+        self.act("deliver", p, k, "drop" if is_duplicate else "supersede")
         self.act("skip", p, k)
 
     def drops_again(self, p: str, k: int) -> bool:
@@ -100,21 +101,22 @@ class Witness:
         The model cannot perform it: there, a process works on one delivery of a copy. If the copy
         is still at the process, the broker has delivered it again before the first delivery began.
         """
-        may_drop = self.machine.is_duplicate(self.state, p, k)
-        return may_drop and self.state.copy(k).at in {"stored", p}
+        state, machine = self.state, self.machine
+        may_drop = machine.is_duplicate(state, p, k) or machine.is_superseded(state, p, k)
+        return may_drop and state.copy(k).at in {"stored", p}
 
-    def failed(self, p: str, copy: Any, *, count: int | None) -> None:
+    def failed(self, p: str, copy: Any, *, count: int | None, stamp: int = 0, now: int = 0) -> None:
         """A process decides on a letter; *count* is the count of a retry; None: a dead letter.
 
-        Raises:
-            NotABehaviourError: the letter counts more or fewer retries than one more.
+        Without a *stamp*, the letter gets the least one that is possible, but not less than *now*.
         """
         k = self.number(copy)
-        before = self.state.copy(k).letter.count
-        if count not in {None, before + 1}:
-            raise NotABehaviourError(f"a letter of {copy} counts {count} retries")
+        letter, own = self.state.copy(k).letter, self.state.process(p).own
+        most = max(letter.count, own.failures) if self.machine.own else letter.count
+        before = most if count is None else count - 1
+        least = max(letter.stamp + 1, own.issued + 1, now) if self.machine.own else 0
         reject = count is None and before + 1 <= self.machine.max_retries
-        self.act("fail", p, k, reject=reject)
+        self.act("fail", p, k, before, stamp or least, reject=reject)
 
     def stored(self, p: str, parent: Any, copy: Any) -> None:
         """The broker has stored a letter."""

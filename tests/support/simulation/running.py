@@ -14,7 +14,7 @@ import pulsar
 import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
 from pulsar_retry.testing.memory.topic import MemorySubscription
-from pulsar_retry.wire.properties import ORIGIN_MESSAGE_ID, RECONSUMETIMES
+from pulsar_retry.wire.properties import FAILURE_STAMP, ORIGIN_MESSAGE_ID, RECONSUMETIMES
 from support.model.machine import Machine
 from support.model.witness import NotABehaviourError, Witness
 from support.simulation.scenario import Fault, Scenario, smaller
@@ -70,6 +70,7 @@ class Simulation:
             max_redrives=0,
             max_copies=_MANY,
             max_faults=_MANY,
+            own=scenario.shell == "subscriber",
         )
 
     # -- the run ----------------------------------------------------------------------------------
@@ -348,7 +349,9 @@ class Simulation:
                 self.untracked.add(self._number_of[copy])
             return
         count = None if letter.dead else int(letter.properties.get(RECONSUMETIMES, "0"))
-        witness.failed(name, copy, count=count)
+        stamp = int(letter.properties.get(FAILURE_STAMP, 0))
+        now = round(self.clock.time() * 1e6)  # about the stamp of a dead letter, which is not on it
+        witness.failed(name, copy, count=count, stamp=stamp, now=now)
 
     def _stored(
         self, witness: Witness, name: str, copy: tuple[int, int], parent: Any, entry: Any

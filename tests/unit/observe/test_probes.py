@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.pull.health import Health
+from pulsar_retry.pull.report import Health
 
 
 @attrs.define

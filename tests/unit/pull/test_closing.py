@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from pulsar_retry.pull import closing
-from pulsar_retry.pull.closing import close_in_time
+from pulsar_retry.pull import course
+from pulsar_retry.pull.course import close_in_time
 from pulsar_retry.pull.report import StopRequest
 from pulsar_retry.runtime.clock import SYSTEM
 
@@ -18,8 +18,8 @@ PATIENCE = 120.0
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closing, "_GRACE", 0.0)
-    monkeypatch.setattr(closing, "_LOOK", 0.01)
+    monkeypatch.setattr(course, "_GRACE", 0.0)
+    monkeypatch.setattr(course, "_LOOK", 0.01)
 
 
 def test_without_a_stop_it_waits() -> None:

@@ -1,4 +1,4 @@
-"""Whatever letters are dropped, one copy of a message stays."""
+"""Whatever the two ways to drop a letter do together, one copy of a message stays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsar_retry.consumer.received_letters import LetterWindow
-from pulsar_retry.letters.facts import made_at, next_stamp, stamp_of
+from pulsar_retry.letters.facts import made_at
+from pulsar_retry.pull.engine.own_letters import OwnLetters, Record
 
 PROCESSES = 3
 STEPS = st.lists(
@@ -80,6 +81,7 @@ class Process:
 
     def __init__(self, off: float) -> None:
         self.now, self.off = 1000.0, off
+        self.own = OwnLetters(clock=self.wall, steady=lambda: self.now)
         self.window = LetterWindow(clock=self.wall, steady=lambda: self.now)
 
     def wall(self) -> float:
@@ -87,21 +89,30 @@ class Process:
         return self.now + self.off
 
     def drops(self, copy: Copy) -> bool:
-        """Tell whether it drops a copy, as the consumer does."""
+        """Tell whether it drops a copy, as the consumer and then the settler do."""
         if not copy.properties:
             return False
         print_ = ("the message", copy.failures)
-        return self.window.delivered(copy.id, print_, made_at(copy.properties, copy.published))
+        if self.window.delivered(copy.id, print_, made_at(copy.properties, copy.published)):
+            return True
+        stamp = int(copy.properties["FAILURE_STAMP"])
+        if self.own.supersede("a", copy.failures, stamp):
+            self.window.settled(copy.id, handled=False)
+            return True
+        return False
 
     def make(self, copy: Copy, *, counts: bool) -> Copy:
         """Handle a copy that fails, and make its letter."""
-        stamp = next_stamp(self.wall(), stamp_of(copy.properties) or 0)
-        return Copy(0, copy.failures + counts, {"FAILURE_STAMP": str(stamp)})
+        failures = max(copy.failures, self.own.failures("a")) + counts
+        record = self.own.failed("a", failures, 0.0, copy.properties)
+        return Copy(0, failures, {"FAILURE_STAMP": str(record.stamp)})
 
     def publish(self, letter: Copy, original: Copy, place: int) -> None:
         """Publish a letter, and acknowledge the copy that it was made of."""
         letter.place = place
         letter.published = int(self.wall() * 1000) / 1000  # as pulsar-client has it
+        stamp = int(letter.properties["FAILURE_STAMP"])
+        self.own.published(Record("a", letter.failures, stamp))
         self.window.settled(original.id)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from pulsar_retry.pull.workers.pickled_errors import pickled_error, restored_error
+from pulsar_retry.pull.workers.pickled import pickled_error, restored_error
 from pulsar_retry.wire.stack import fingerprint_of, name_of, text_of, traceback_of
 from support.pull import failing
 

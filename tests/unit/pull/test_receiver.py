@@ -49,6 +49,7 @@ def receiver(
             receiving=SimpleNamespace(flowing=lambda: None),
             whole=None,
         ),
+        own_letters=SimpleNamespace(is_empty=True),
         fatal=None,
     )
     made = Receiver(

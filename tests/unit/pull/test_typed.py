@@ -660,7 +660,7 @@ def test_a_worker_process_gets_the_schema_of_the_writer(
     parts = pickle.loads(pickle.dumps(sent))  # noqa: S301 - made here
     writers, child = Writers(), AvroSchema(Order)
     child.attach_client(writers)
-    writers.written = parts.written
+    writers.written = parts["written"]
     message = restored(parts, LettersSchema(child))
     assert b"\x02" == message.data()
     with pytest.raises(EOFError) as found:

@@ -1,0 +1,180 @@
+"""What a process remembers of its letters, without a broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_retry.pull.engine.own_letters import OwnLetters, Record
+
+
+class Clock:
+    """The two clocks of a machine: one that may be wrong, and one that begins anywhere."""
+
+    now = 1000.0
+    is_off_by = 0.0
+
+    def wall(self) -> float:
+        """Return the seconds since 1970."""
+        return self.now + self.is_off_by
+
+    def steady(self) -> float:
+        """Return the seconds since the machine was started."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Give clocks that stand still."""
+    return Clock()
+
+
+def of_clock(clock: Clock, most: int = 100) -> OwnLetters:
+    """Return the memory of a process."""
+    return OwnLetters(most, clock=clock.wall, steady=clock.steady)
+
+
+@pytest.fixture
+def own(clock: Clock) -> OwnLetters:
+    """Give a process that has published the letter after two failures at the time 1000."""
+    own = of_clock(clock)
+    publish(own, "a", 2, delay=5.0)
+    return own
+
+
+def fail(
+    own: OwnLetters, key: str, failures: int, *, made_from: int = 0, delay: float = 0.0
+) -> Record:
+    """Have an attempt fail."""
+    return own.failed(key, failures, delay, {"FAILURE_STAMP": str(made_from)})
+
+
+def publish(
+    own: OwnLetters,
+    key: str,
+    failures: int,
+    *,
+    made_from: int = 0,
+    delay: float = 0.0,
+    is_dead: bool = False,
+) -> int:
+    """Have an attempt fail and its letter published; return the stamp."""
+    record = fail(own, key, failures, made_from=made_from, delay=delay)
+    own.published(record, is_dead=is_dead)
+    return record.stamp
+
+
+def at(seconds: float) -> int:
+    """Return the stamp of a letter that another process made."""
+    return round(seconds * 1e6)
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_an_older_letter_of_another_process_is_superfluous(own: OwnLetters, failures: int) -> None:
+    """The newer one stands for the same attempts, and is still to come."""
+    assert own.supersede("a", failures, at(999.9))
+
+
+@pytest.mark.parametrize(
+    ("key", "failures", "time", "why"),
+    [
+        ("a", 3, 999.9, "it is at a later attempt"),
+        ("a", 2, 1000.0, "it is not older"),
+        ("a", 2, 1000.1, "it is newer: the subscription was set back, perhaps"),
+        ("b", 2, 999.9, "it is another message's"),
+    ],
+)
+def test_what_is_needed(own: OwnLetters, key: str, failures: int, time: float, why: str) -> None:
+    """When in doubt it is handled: a duplicate beats a loss."""
+    assert not own.supersede(key, failures, at(time)), why
+
+
+def test_whose_letter_it_is_must_be_known(own: OwnLetters) -> None:
+    """Java's says nothing."""
+    assert not own.supersede("a", 2, None)
+
+
+def test_the_older_of_its_own_letters_is_superfluous(own: OwnLetters) -> None:
+    """In the order in which they were made; the last one never is."""
+    older, newer = fail(own, "a", 2), fail(own, "a", 2)
+    for record in (older, newer, older):
+        own.published(record)
+    assert own.supersede("a", 2, older.stamp)
+    assert not own.supersede("a", 1, newer.stamp)
+
+
+def test_a_clock_that_was_set_back_makes_no_letter_old(own: OwnLetters, clock: Clock) -> None:
+    """It was made later all the same."""
+    clock.is_off_by = -3600.0
+    newer = publish(own, "a", 2)
+    assert not own.supersede("a", 2, newer)
+    assert own.supersede("a", 2, at(1000.0))
+
+
+def test_a_deferred_letter_is_newer_than_the_one_before(own: OwnLetters, clock: Clock) -> None:
+    """Another process whose clock is behind has deferred our letter: the count is the same."""
+    last = publish(own, "a", 2)
+    clock.is_off_by = -3600.0
+    deferred = publish(of_clock(clock), "a", 2, made_from=last)
+    assert not own.supersede("a", 2, deferred)
+
+
+def test_attempts_go_on_from_what_is_known(own: OwnLetters, clock: Clock) -> None:
+    """Of a message that comes twice after a kill; not of one that comes much later on purpose."""
+    assert (2, 0) == (own.failures("a"), own.failures("b"))
+    fail(own, "a", 1, delay=5.0)
+    assert 2 == own.failures("a")
+    clock.now += 34.9
+    assert 2 == own.failures("a")
+    clock.now += 0.1
+    assert 0 == own.failures("a")
+    fail(own, "a", 1)
+    assert 1 == own.failures("a")
+
+
+def test_what_could_not_be_published_is_no_attempt_more(own: OwnLetters) -> None:
+    """The message comes back with its own count, and has its retries."""
+    own.forget(fail(own, "a", 3))
+    assert 0 == own.failures("a")
+
+
+def test_a_copy_whose_letter_was_published_is_not_forgotten(own: OwnLetters) -> None:
+    """Only the letter of the other copy, which failed before, was not published."""
+    third = fail(own, "a", 3)
+    publish(own, "a", 4)
+    own.forget(third)
+    assert 4 == own.failures("a")
+
+
+def test_stamps_of_letters_that_are_not_out_yet(own: OwnLetters, clock: Clock) -> None:
+    """Two copies fail at one moment, or the clock is set back between: the order stays."""
+    first = fail(own, "a", 2)
+    clock.is_off_by = -3600.0
+    second = fail(own, "a", 2)
+    own.published(second)
+    own.published(first)
+    assert own.supersede("a", 2, first.stamp)
+    assert not own.supersede("a", 2, second.stamp)
+
+
+def test_a_message_is_known_until_its_letters_are_out(own: OwnLetters, clock: Clock) -> None:
+    """And half a minute longer, also when it is dead; then somebody may want it again."""
+    left = publish(own, "a", 3, delay=5.0)
+    assert not own.is_dead("a")
+    dead = publish(own, "a", 4, is_dead=True)
+    clock.now += 34.9
+    assert own.is_dead("a")
+    assert own.supersede("a", 3, left)
+    assert not own.supersede("a", 4, dead)
+    clock.now += 0.1
+    assert not own.is_dead("a")
+    assert not own.supersede("a", 3, left)
+
+
+def test_memory_is_bounded(clock: Clock) -> None:
+    """The oldest are forgotten: then both letters are handled."""
+    own = of_clock(clock, most=2)
+    assert own.is_empty
+    for key in ("a", "b", "a", "c"):
+        publish(own, key, 1)
+    assert not own.is_empty
+    assert [True, False, True] == [own.supersede(key, 1, at(0.0)) for key in "abc"]
