@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.pull.engine import supervisor
+from pulsar_retry.pull import crew
 from support.pull.handling import SOON, Notes
 from support.reading import SUBSCRIPTION
 from support.waiting import eventually
@@ -22,7 +22,7 @@ SHORT = pr.Lease(max_total=0.5)
 
 def test_a_coroutine_that_cannot_be_cancelled(start, publish, monkeypatch):
     """Another worker takes its place; without that, nothing more would be handled here."""
-    monkeypatch.setattr(supervisor, "_GRACE", 0.2)
+    monkeypatch.setattr(crew, "_GRACE", 0.2)
     release, seen = threading.Event(), Counter()
 
     async def handle(message: Any) -> None:
@@ -47,8 +47,8 @@ def test_a_coroutine_that_cannot_be_cancelled(start, publish, monkeypatch):
 
 def test_a_handler_that_blocks_the_event_loop(start, publish, monkeypatch, caplog):
     """It is told at once, and ends the subscription when it has had the time of a lease."""
-    monkeypatch.setattr(supervisor, "_SILENT", 0.2)
-    monkeypatch.setattr(supervisor, "_PATIENCE", 1.0)
+    monkeypatch.setattr(crew, "_SILENT", 0.2)
+    monkeypatch.setattr(crew, "_PATIENCE", 1.0)
     release = threading.Event()
 
     async def block(_message: Any) -> None:
