@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+import pulsar_retry as pr
 from pulsar_retry.pull.engine.own_letters import OwnLetters, Record
+from pulsar_retry.testing import MemoryBroker
 
 
 class Clock:
@@ -178,3 +182,18 @@ def test_memory_is_bounded(clock: Clock) -> None:
         publish(own, key, 1)
     assert not own.is_empty
     assert [True, False, True] == [own.supersede(key, 1, at(0.0)) for key in "abc"]
+
+
+def test_an_immediate_retry_takes_half_a_second(memory: MemoryBroker) -> None:
+    """By then, the acknowledgement of what it was made of has reached the broker."""
+    began: list[float] = []
+
+    def fail(_message: object) -> None:
+        began.append(memory.clock.time())
+        raise TimeoutError
+
+    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Immediate())
+    with memory.client().subscriber("orders", "billing", fail, retry_policy=policy):
+        memory.send("orders", b"order")
+        memory.join("orders", "billing")
+    assert [0.5, 0.5] == pytest.approx([b - a for a, b in itertools.pairwise(began)], abs=0.01)
