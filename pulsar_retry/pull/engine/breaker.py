@@ -53,6 +53,14 @@ CLOSES_AFTER = 16
 #: Seconds after which a message that is still being tried does not keep the next one from it.
 PROBE_PATIENCE = 30.0
 
+#: Two steps of a proof that the messages are not kept from success by an outage: one of those that
+#: have opened the breaker has succeeded at a retry, and then a new one has failed. If another of
+#: the former succeeds, the proof is complete.
+_RETRIED, _PROVEN = 1, 2
+
+#: Seconds after such a proof in which messages count only if as many retries have not helped them.
+_HELPFUL_FOR = 600.0
+
 #: How many messages are remembered; the oldest are forgotten first.
 _MOST = 10_000
 
@@ -66,22 +74,27 @@ class BreakerState(enum.Enum):
 
 
 class _Recently:
-    """A set of keys that forgets the oldest ones."""
+    """A set of keys that forgets the oldest ones. It counts for each what is to be counted."""
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[str, None] = OrderedDict()
+        self._keys: OrderedDict[str, int] = OrderedDict()
 
     def __contains__(self, key: str) -> bool:
         return key in self._keys
 
-    def add(self, key: str) -> bool:
-        """Add a key; tell whether it is new."""
-        is_new = key not in self._keys
-        self._keys[key] = None
+    def add(self, key: str, *, counts: bool = False) -> None:
+        """Add a key, and count it if it *counts*."""
+        self._keys[key] = self.count(key) + counts
         self._keys.move_to_end(key)
         if len(self._keys) > _MOST:
             self._keys.popitem(last=False)
-        return is_new
+
+    def count(self, key: str) -> int:
+        """Return how often a key was counted."""
+        return self._keys.get(key, 0)
+
+    def discard(self, key: str) -> None:
+        self._keys.pop(key, None)
 
     def clear(self) -> None:
         self._keys.clear()
@@ -105,6 +118,9 @@ class Circuit:
         self._recent: deque[bool] = deque(maxlen=RECENT)
         self._failed = _Recently()
         self._fresh: set[str] = set()  # first failures since the last success
+        self._sample: set[str] = set()  # the messages whose failures have opened it
+        self._proof = 0  # how far it is proven that retries succeed where first attempts fail
+        self._helpful, self._helpful_until = 0, 0.0  # so many failures of a message do not count
         self._probed = _Recently()
         self._probes: dict[str, float] = {}  # when each running probe has begun
         self._pause = FIRST_PAUSE
@@ -144,13 +160,15 @@ class Circuit:
         self._probed.add(key)
         self._probes[key] = now
 
-    def rank(self, key: str, *, retried: bool) -> tuple[bool, bool]:
+    def rank(self, key: str, *, retried: bool, sampled: bool = False) -> tuple[bool, bool]:
         """Return the rank of a message as a probe; the lowest comes first.
 
         A message that was never tried comes first, and of these a new one: whatever keeps a message
-        from success, it should not be the message itself.
+        from success, it should not be the message itself. If the probe is *sampled*, a message of
+        those that have opened the breaker comes first.
         """
-        return self.was_probed(key), retried or key in self._failed
+        is_worse = key not in self._sample if sampled else retried or key in self._failed
+        return self.was_probed(key), is_worse
 
     def was_probed(self, key: str) -> bool:
         """Tell whether a message was tried while the breaker was not closed."""
@@ -170,6 +188,12 @@ class Circuit:
             return
         self.state = BreakerState.HALF_OPEN
         self._pause = FIRST_PAUSE
+        if self._proof == _PROVEN and key in self._sample:
+            self._close()
+            self._helpful = self._failed.count(key)
+            self._helpful_until = self._resumes_at + _HELPFUL_FOR
+            return
+        self._proof = _RETRIED if key in self._sample else 0
         self._in_a_row += 1
         self._recent.append(True)
         if self.missing <= 0:
@@ -180,16 +204,27 @@ class Circuit:
         """How many more messages have to succeed until the breaker closes."""
         return CLOSES_AFTER - sum(self._recent)
 
-    def failed(self, key: str, now: float) -> bool:
-        """Record a failure; tell whether it uses up an attempt."""
-        is_first = self._failed.add(key)
+    def failed(self, key: str, now: float, *, is_last: bool = False) -> bool:
+        """Record a failure; tell whether it uses up an attempt.
+
+        With *is_last*, that would be the last attempt of the message.
+        """
+        spends = self._spends(key, now, is_last=is_last)
+        self._failed.add(key, counts=spends)
+        return spends
+
+    def _spends(self, key: str, now: float, *, is_last: bool) -> bool:
+        is_new = key not in self._failed
         if self.state is BreakerState.CLOSED:
             self._recent.append(False)
-            if is_first:
+            helpful = self._helpful if now < self._helpful_until else 0
+            if is_new if not helpful else self._failed.count(key) == helpful:
                 self._fresh.add(key)
             if len(self._fresh) < ENOUGH or sum(self._recent) >= SHARE * len(self._recent):
                 return True
             self.opened_at = now
+            self._sample = self._fresh - {key}
+            self._helpful_until = 0.0
             self._recent.clear()
             self._open(now)
             return False
@@ -198,7 +233,11 @@ class Circuit:
         self._recent.append(False)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._open(now)
-        return now >= self.opened_at + self._hold
+        if self._proof == _RETRIED and is_new:
+            self._proof = _PROVEN
+        if goes_on := key in self._sample and not is_last:
+            self._probed.discard(key)  # it is tried again, with its next attempt
+        return goes_on or now >= self.opened_at + self._hold
 
     def ended(self, key: str) -> None:
         """Record that a probe has ended, and that this says nothing about an outage."""
@@ -214,7 +253,8 @@ class Circuit:
         self.state = BreakerState.CLOSED
         self.opened_at = math.inf
         self._pause = FIRST_PAUSE
-        for each in (self._recent, self._fresh, self._probes, self._probed):
+        self._proof = 0
+        for each in (self._recent, self._fresh, self._probes, self._probed, self._sample):
             each.clear()
 
 
@@ -253,22 +293,25 @@ class BreakerGate:
         self._error = ""
         self._says_at = 0.0
         self._takes_newest = True
+        self._takes_sample = False
 
     # -- outcomes -----------------------------------------------------------------------------
 
-    def failed(self, key: str, error: BaseException) -> bool:
+    def failed(self, key: str, error: BaseException, *, is_last: bool) -> bool:
         """Record a failure; tell whether it uses up an attempt. If not, the message stays.
 
-        *key* is the identity of the message.
+        *key* is the identity of the message. With *is_last*, that would be its last attempt.
         """
         now, done = self._now(), self._hand.done()
         with self._lock:
             if done > self._acknowledged:
                 self._acknowledge(done)
             was_open = self.is_open
-            spends = self._circuit.failed(key, now)
+            spends = self._circuit.failed(key, now, is_last=is_last)
             self.is_open = self._circuit.state is not BreakerState.CLOSED
-            self._takes_newest = not self._takes_newest
+            if not self._takes_sample:
+                self._takes_newest = not self._takes_newest
+            self._takes_sample = not self._takes_sample
             if self.is_open:
                 self._error = f"{type(error).__name__}: {noted(error)}"[:_MOST_TEXT]
             if opens := self.is_open and not was_open:
@@ -287,6 +330,7 @@ class BreakerGate:
                 self._circuit.succeeded(1)
                 return
             self._circuit.probe_succeeded(key)
+            self._takes_sample = False
             self.is_open = self._circuit.state is not BreakerState.CLOSED
             if closes := not self.is_open:
                 self._hand.open_gate(_REASON)
@@ -374,7 +418,8 @@ class BreakerGate:
     def _rank(self, item: Item) -> tuple[bool, bool]:
         held = Held.of(item)
         is_retry = reconsume_times(self._facts(held.message).properties) > 0
-        return self._circuit.rank(self._key(held), retried=is_retry)
+        key = self._key(held)
+        return self._circuit.rank(key, retried=is_retry, sampled=self._takes_sample)
 
     def _key(self, item: Item) -> str:
         key: str = self._facts(item[0]).name

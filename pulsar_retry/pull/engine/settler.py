@@ -197,7 +197,11 @@ class Settler:
         if (breaker := self._breaker) is not None:
             if action.is_chosen:
                 breaker.ended(held)
-            elif not breaker.failed(facts.name, failure.cause or failure.error):
+            elif not breaker.failed(
+                facts.name,
+                failure.cause or failure.error,
+                is_last=not isinstance(action, RetryLater),
+            ):
                 self._hand.put(held.again())  # it waits with the others
                 return None
         is_in_lane = held.lane is not None

@@ -185,6 +185,54 @@ def test_new_messages_are_tried_first() -> None:
     assert it.rank(names(1)[0], retried=False) == it.rank("a letter", retried=True)
 
 
+def prove(it: Circuit) -> None:
+    """Show at 1, as probes do, that retries succeed where first attempts fail."""
+    try_one(it, names(1)[0], 1.0, succeeds=True)
+    try_one(it, "new", 1.0, succeeds=False)
+    try_one(it, names(1, 1)[0], 3.0, succeeds=True)
+
+
+def test_it_closes_where_retries_succeed_and_first_attempts_fail() -> None:
+    """That is no outage. First failures do not open it again for a while, but second ones do."""
+    it = opened()
+    prove(it)
+    assert it.state is CLOSED
+    assert all(fail(it, names(100, 100), 3.0))
+    assert [True] * 9 + [False] == fail(it, names(10, 100), 3.0)
+    assert it.state is OPEN
+
+
+def test_what_was_proven_is_forgotten() -> None:
+    """After ten minutes, first failures open it again."""
+    it = opened()
+    prove(it)
+    assert [True] * 9 + [False] == fail(it, names(10, 100), 700.0)
+
+
+def test_a_service_that_comes_back_is_no_such_proof() -> None:
+    """New messages succeed then."""
+    it = opened()
+    try_one(it, names(1)[0], 1.0, succeeds=True)
+    try_one(it, "new", 1.0, succeeds=True)
+    try_one(it, "another", 1.0, succeeds=False)
+    try_one(it, names(1, 1)[0], 3.0, succeeds=True)
+    assert it.state is HALF_OPEN
+
+
+def test_messages_that_have_opened_it_go_on_with_their_attempts() -> None:
+    """Not with the last one. Every other probe is one of them; the tenth has lost no attempt."""
+    it = opened()
+    sample, tenth = names(1)[0], names(1, 9)[0]
+    assert it.rank(sample, retried=True, sampled=True) < it.rank("new", retried=False, sampled=True)
+    it.begin(sample, 1.0)
+    assert it.failed(sample, 1.0)
+    assert not it.was_probed(sample)
+    it.begin(sample, 3.0)
+    assert not it.failed(sample, 3.0, is_last=True)
+    it.begin(tenth, 7.0)
+    assert not it.failed(tenth, 7.0)
+
+
 def test_it_is_no_trap() -> None:
     """After *hold* seconds, failures use up attempts again, one at a time."""
     it = opened(hold=100)

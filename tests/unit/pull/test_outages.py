@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -162,6 +163,36 @@ def test_bad_messages_at_the_head_of_a_topic_keep_no_others_out(memory, service,
     assert service.bad == {each.data() for each in dead}
     assert {5} == {pr.DeadLetter.of(each).failure.attempt for each in dead}
     assert "running" == subscriber.health.state
+    subscriber.stop()
+
+
+@pytest.mark.parametrize("counts_itself", [False, True])
+@pytest.mark.parametrize(("count", "fails", "soon"), [(20, 1, 10), (50, 2, 240), (300, 1, 120)])
+def test_messages_that_fail_at_first_are_no_outage(
+    memory, service, start, count, fails, soon, counts_itself
+):
+    """As in each demonstration; the breaker is open for a moment, and later works as before."""
+    calls: Counter[bytes] = Counter()
+
+    def handle(message: Any) -> None:
+        calls[message.data()] += 1
+        attempt = calls[message.data()] if counts_itself else pr.attempt_of(message)
+        if attempt <= fails:
+            raise TimeoutError("not yet")
+        service.store(message)
+
+    for number in range(count):
+        memory.send("orders", b"%d" % number)
+    began = memory.clock.monotonic()
+    subscriber = start(handle)
+    memory.join("orders", "billing")
+    assert memory.clock.monotonic() - began < soon
+    assert (count, "running") == (len(service.stored), subscriber.health.state)
+    fails, service.away = 0, True
+    publish(memory, 30, 1 / 3, 1000)
+    assert ("degraded", []) == (subscriber.health.state, memory.dead_letters("orders", "billing"))
+    service.away = False
+    memory.join("orders", "billing")
     subscriber.stop()
 
 
