@@ -19,8 +19,7 @@ from pulsar_retry.errors import AdminError, ConfigError
 from pulsar_retry.policy.checks import Duration, number, seconds, whole
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.keeping import TargetKeeper
-from pulsar_retry.replay.publishing import hand_off_of
+from pulsar_retry.replay.publishing import TargetKeeper, hand_off_of
 from pulsar_retry.replay.reading import LetterCodecs
 from pulsar_retry.replay.redriving.aftermath import Aftermath
 from pulsar_retry.replay.redriving.judge import LetterJudge

@@ -19,7 +19,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
 from pulsar_retry.replay.ack_state import EntryPlace
-from pulsar_retry.replay.keeping import TargetKeeper
+from pulsar_retry.replay.publishing import TargetKeeper
 from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
 from pulsar_retry.replay.seeking.late import Late
 from pulsar_retry.replay.seeking.letters import Fate, Main, OpenLetter, SeekJudge

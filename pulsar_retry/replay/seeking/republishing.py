@@ -18,8 +18,7 @@ from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.letters.facts import is_published_here
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
-from pulsar_retry.replay.keeping import TargetKeeper
-from pulsar_retry.replay.publishing import AcknowledgedLater, hand_off_of
+from pulsar_retry.replay.publishing import AcknowledgedLater, TargetKeeper, hand_off_of
 from pulsar_retry.replay.reading import read_after
 from pulsar_retry.replay.seeking.letters import OpenLetter, anew
 from pulsar_retry.replay.seeking.survey import Surveyed

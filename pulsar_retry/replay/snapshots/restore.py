@@ -14,7 +14,7 @@ from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
 from pulsar_retry.errors import AdminConflictError, SnapshotError
 from pulsar_retry.replay.ack_state import EntryPlace, cursor_of
-from pulsar_retry.replay.keeping import TargetKeeper
+from pulsar_retry.replay.publishing import TargetKeeper
 from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
 from pulsar_retry.replay.seeking.mover import MakeJudge, Mover
 from pulsar_retry.replay.seeking.report import Goal, SeekReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -110,21 +110,19 @@ class Snapshot:
         subscription: Subscription,
         *,
         name: str | None = None,
-        clock: Callable[[], datetime] = _now,
     ) -> Snapshot:
         """Make a snapshot of *subscription*; its consumers may go on meanwhile.
 
         Args:
             subscription: The subscription.
             name: The name of the snapshot. None derives one from the time.
-            clock: Returns the time.
 
         Raises:
             ConfigError: an argument is invalid.
             SeekError: the subscription does not exist.
             SnapshotError: the name is taken, or the snapshot would expire in less than an hour.
         """
-        now = clock()
+        now = _now()
         called = made_up_name(now) if name is None else checked_name(name)
         with _store(subscription.cluster) as store:
             admin = store.admin
@@ -153,7 +151,6 @@ class Snapshot:
         topic: str,
         *,
         subscription: str | None = None,
-        clock: Callable[[], datetime] = _now,
     ) -> builtins.list[Snapshot]:
         """Return the snapshots of a topic (of one subscription), oldest first.
 
@@ -162,7 +159,7 @@ class Snapshot:
         """
         full = str(TopicName.parse(topic))
         with _store(cluster) as store:
-            _prune(store, full, clock())
+            _prune(store, full, _now())
             return [
                 cls(cluster, each)
                 for each in store.manifests(full)
@@ -170,15 +167,13 @@ class Snapshot:
             ]
 
     @classmethod
-    def get(
-        cls, cluster: Cluster, topic: str, name: str, *, clock: Callable[[], datetime] = _now
-    ) -> Snapshot:
+    def get(cls, cluster: Cluster, topic: str, name: str) -> Snapshot:
         """Return one snapshot of a topic.
 
         Raises:
             SnapshotError: it does not exist, or has expired.
         """
-        found = {each.name: each for each in cls.list(cluster, topic, clock=clock)}
+        found = {each.name: each for each in cls.list(cluster, topic)}
         if checked_name(name) not in found:
             known = ", ".join(found) or "none"
             raise SnapshotError(
@@ -187,16 +182,14 @@ class Snapshot:
         return found[name]
 
     @classmethod
-    def prune(
-        cls, cluster: Cluster, topic: str, *, clock: Callable[[], datetime] = _now
-    ) -> builtins.list[str]:
+    def prune(cls, cluster: Cluster, topic: str) -> builtins.list[str]:
         """Remove the expired and the unfinished snapshots of a topic; return their names.
 
         Raises:
             SnapshotError: there is no such topic, or a snapshot cannot be read.
         """
         with _store(cluster) as store:
-            return [each.name for each in _prune(store, str(TopicName.parse(topic)), clock())]
+            return [each.name for each in _prune(store, str(TopicName.parse(topic)), _now())]
 
     # -- using ------------------------------------------------------------------------------------
 
@@ -206,7 +199,6 @@ class Snapshot:
         *,
         dry_run: bool = False,
         grace: Duration = GRACE,
-        clock: Callable[[], datetime] = _now,
     ) -> SeekReport:
         """Move a subscription to this snapshot, as `seek` does. It can be repeated.
 
@@ -215,7 +207,6 @@ class Snapshot:
                 those of the snapshot. None means the subscription that the snapshot was made of.
             dry_run: Change nothing, and report what would be done.
             grace: See `seek`.
-            clock: Returns the time.
 
         Returns:
             A report on what was done, or would be done.
@@ -232,7 +223,7 @@ class Snapshot:
                 f"snapshot {self.name!r} belongs to {self.topic}, not to {target.topic}"
             )
         with _store(self.cluster) as store:
-            _prune(store, self.topic, clock())
+            _prune(store, self.topic, _now())
             manifest = self._current(store)
             captures = store.captures(manifest)
             with client_of(self.cluster) as client:

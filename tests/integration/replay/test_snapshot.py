@@ -29,9 +29,15 @@ from support.waiting import eventually
 EARLIEST = pulsar.InitialPosition.Earliest
 
 
-def in_days(days: float) -> Any:
-    """Return a clock that is so many days ahead."""
-    return lambda: datetime.now(UTC) + timedelta(days=days)
+@pytest.fixture
+def in_days(monkeypatch) -> Any:
+    """Return a function that sets the clock so many days ahead."""
+
+    def in_days(days: float) -> None:
+        clock = "pulsar_retry.replay.snapshots.snapshot._now"
+        monkeypatch.setattr(clock, lambda: datetime.now(UTC) + timedelta(days=days))
+
+    return in_days
 
 
 def acknowledge_some(admin: Any, topic: str, consumer: Any, done: set[bytes], count: int) -> None:
@@ -194,20 +200,24 @@ def test_list_get_delete(broker, topic, subscription, consumer, publish):
         Snapshot.list(cluster, f"{topic}-none")
 
 
-def test_expiry(admin, topic, subscription, consumer, publish):
+def test_expiry(admin, topic, subscription, consumer, publish, in_days):
     """It lives 7 days less the age of its oldest message, at least an hour, and then is removed."""
     published = publish(b"1") and datetime.now(UTC)
     near = timedelta(minutes=5)
 
     week = Snapshot.create(subscription, name="week")
-    day = Snapshot.create(subscription, name="day", clock=in_days(6))
+    in_days(6)
+    day = Snapshot.create(subscription, name="day")
+    in_days(6.97)
     with pytest.raises(pr.SnapshotError, match="expire in less than an hour"):
-        Snapshot.create(subscription, clock=in_days(6.97))
+        Snapshot.create(subscription)
+    in_days(0)
 
     for each in (week, day):
         assert abs(each.expires - (published + timedelta(days=7))) < near
     assert ["week", "day"] == [s.name for s in Snapshot.list(subscription.cluster, topic)]
-    assert [] == Snapshot.list(subscription.cluster, topic, clock=in_days(7.1))
+    in_days(7.1)
+    assert [] == Snapshot.list(subscription.cluster, topic)
     names = admin.get(f"{topic.replace('://', '/')}/subscriptions")
     assert [SUBSCRIPTION] == names
     names = admin.get(f"{subscription.retry_letter_topic.replace('://', '/')}/subscriptions")
@@ -231,7 +241,9 @@ def test_nothing_unacknowledged(admin, topic, subscription, consumer, publish):
     assert set(firsts("2")) == set(received(consumer, "2"))
 
 
-def test_a_killed_creation_is_removed(monkeypatch, admin, topic, subscription, consumer, publish):
+def test_a_killed_creation_is_removed(
+    monkeypatch, admin, topic, subscription, consumer, publish, in_days
+):
     """What a process left that died while it made a snapshot is found by the janitor."""
     publish(b"1")
     with monkeypatch.context() as patch:
@@ -243,7 +255,8 @@ def test_a_killed_creation_is_removed(monkeypatch, admin, topic, subscription, c
     assert [] == Snapshot.list(subscription.cluster, topic)
     assert 2 == len(admin.get(f"{topic.replace('://', '/')}/subscriptions"))
     assert [] == Snapshot.prune(subscription.cluster, topic)  # it may still be under way
-    assert ["half"] == Snapshot.prune(subscription.cluster, topic, clock=in_days(0.1))
+    in_days(0.1)
+    assert ["half"] == Snapshot.prune(subscription.cluster, topic)
     for each in (topic, subscription.retry_letter_topic):
         assert [SUBSCRIPTION] == admin.get(f"{each.replace('://', '/')}/subscriptions")
 
