@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 import attrs
@@ -31,6 +31,8 @@ Redact = Callable[[str, str], str | None]
 
 _log = logging.getLogger("pulsar_retry")
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 #: The maximum characters of an error's text, before it is redacted and shortened.
 _MAX_TEXT = 65_536
 
@@ -47,6 +49,8 @@ _ROOM = {
     "fingerprint": 64,
     "message": 2048,
     "attempt": 32,
+    "when": 32,
+    "published": 32,
     "subscription": 512,
     "project": 512,
 }
@@ -92,12 +96,6 @@ _KNOWN = {
 
 #: The names of the time of the first publication.
 PUBLISHED = frozenset(_KNOWN["published"])
-
-#: The values that failures of one kind share.
-_SHARED = ("reason", "stage", "error", "fingerprint", "message")
-
-#: The space for all values under this package's own names.
-_OWN_ROOM = MAX_ENVELOPE - sum(map(len, _OURS.values()))
 
 #: All properties that are read here; other properties belong to the message itself.
 READ = frozenset(name for names in _KNOWN.values() for name in names)
@@ -214,21 +212,27 @@ class Envelope:
                 None to leave it out.
         """
         it = self if redact is None else self.redacted(redact)
-        properties = _said(it.reason, it.stage, it.error, it.fingerprint, it.message).copy()
-        if it.attempt is not None:
-            properties[wire.FAILURE_ATTEMPT] = str(it.attempt)[: _ROOM["attempt"]]
-        if it.when is not None:
-            properties[wire.FAILURE_TIME] = _iso(it.when)
-        if it.published is not None:
-            properties[wire.FAILURE_PUBLISH_TIME] = _iso(it.published)
-        room = _OWN_ROOM
+        texts = {
+            "reason": it.reason,
+            "stage": it.stage,
+            "error": it.error,
+            "fingerprint": it.fingerprint,
+            "message": it.message,
+            "attempt": None if it.attempt is None else str(it.attempt),
+            "when": None if it.when is None else _iso(it.when),
+            "published": None if it.published is None else _iso(it.published),
+        }
+        properties = _named(_OURS, texts)
         if pubsub_attributes:
-            attributes = _pubsub_attributes(it)
-            properties |= attributes
-            room -= sum(map(len, attributes))
+            published = (texts["published"] or "").replace("Z", "+00:00")
+            owner = {"subscription": it.subscription, "project": _tenant(it.topic)}
+            theirs = {"attempt": texts["attempt"], **owner, "published": published}
+            properties |= _named(_PUBSUB, theirs)
         if it.traceback:
-            room -= _size("".join(properties.values()))
-            properties[wire.FAILURE_TRACEBACK] = _tail(it.traceback, room)
+            others = "".join([wire.FAILURE_TRACEBACK, *properties, *properties.values()])
+            properties[wire.FAILURE_TRACEBACK] = _tail(
+                it.traceback, MAX_ENVELOPE - len(others.encode())
+            )
         return properties
 
 
@@ -243,26 +247,9 @@ def without_envelope(properties: Mapping[str, str], *, pubsub: bool) -> dict[str
     return left
 
 
-@lru_cache(256)  # most failures of a subscription say one of a few things
-def _said(*texts: str | None) -> dict[str, str]:
-    """Return the properties for what failures of one kind share; they must not be changed."""
-    return {
-        _OURS[value]: _head(text, _ROOM[value])
-        for value, text in zip(_SHARED, texts, strict=True)
-        if text
-    }
-
-
-def _pubsub_attributes(envelope: Envelope) -> dict[str, str]:
-    texts = {
-        "attempt": None if envelope.attempt is None else str(envelope.attempt),
-        "subscription": envelope.subscription,
-        "project": _tenant(envelope.topic),
-    }
-    attributes = {_PUBSUB[name]: _head(text, _ROOM[name]) for name, text in texts.items() if text}
-    if envelope.published is not None:
-        attributes[_PUBSUB["published"]] = _iso(envelope.published).replace("Z", "+00:00")
-    return attributes
+def _named(names: Mapping[str, str], texts: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the properties for *texts*, without those that are None or empty."""
+    return {names[value]: _head(text, _ROOM[value]) for value, text in texts.items() if text}
 
 
 def _tenant(topic: str | None) -> str | None:
@@ -273,11 +260,13 @@ def _tenant(topic: str | None) -> str | None:
 
 
 def _iso(when: datetime) -> str:
-    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    since = when - _EPOCH
+    return f"{_second(since.days, since.seconds)}.{since.microseconds // 1000:03}Z"
 
 
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+@lru_cache(64)  # many letters are made in the same second
+def _second(days: int, seconds: int) -> str:
+    return (_EPOCH + timedelta(days, seconds)).isoformat()[: -len("+00:00")]
 
 
 def _head(text: str, size: int) -> str:
