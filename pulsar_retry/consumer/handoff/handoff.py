@@ -316,13 +316,16 @@ class HandOff:
             if sender is None:
                 outlet, sender = self.producers.open_for(flight, outlet)
             flight.outlet = outlet
-            flight.deadline = self.clock.monotonic() + self.patience
+            now = self.clock.monotonic()
+            flight.deadline = now + self.patience
             flight.state = SENT
-            if outlet.refusal is not None and outlet.is_suspect(flight):
-                self._send_alone(outlet, [flight])
-            else:
+            if outlet.refusal is None or not outlet.is_suspect(flight):
                 flight.sender = sender
                 sender.send(flight)
+            elif (answer := outlet.answer(flight, now)) is not None:
+                self.finish([flight], answer)
+            else:
+                self._send_alone(outlet, [flight])
         except Exception as error:  # noqa: BLE001 - the caller must get every error
             self.finish([flight], error)
         except BaseException as error:

@@ -349,6 +349,16 @@ def test_a_slow_acknowledgement_is_not_a_lost_producer(
     assert "close" not in rig.world.events
 
 
+def test_a_letter_like_a_refused_one_is_answered_at_once(rig: Rig) -> None:
+    """Whatever else goes out alone meanwhile: nothing is sent, and nothing waits."""
+    flight = rig.flight()
+    rig.hand_off.hand_on(flight)
+    rig.world.answer("receipt", _pulsar.Result.Timeout)
+    refused = flight.outlet.refused(flight, Clock().monotonic())
+    assert refused is rig.hand_on().exception(0)
+    assert (1, 2) == (rig.world.events.count("publish"), rig.permits())
+
+
 def test_a_producer_that_is_given_up_gets_no_more_letters(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
