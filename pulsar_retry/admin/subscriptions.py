@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -32,10 +33,12 @@ class StoredEntry:
     Attributes:
         published: When it was published; None if the broker does not say.
         due: The earliest time of delivery to Shared subscriptions; None if it has no delay.
+        properties: The properties of the message; empty for a batch, or if the broker says none.
     """
 
     published: datetime | None
     due: datetime | None
+    properties: Mapping[str, str] = attrs.field(factory=dict)
 
 
 class Subscriptions:
@@ -154,7 +157,17 @@ def _entry(reply: urllib3.BaseHTTPResponse) -> StoredEntry:
     return StoredEntry(
         published=_time(reply.headers.get("x-pulsar-publish-time")),
         due=_time(reply.headers.get("x-pulsar-deliver-at-time")),
+        properties=_properties(reply.headers.get("x-pulsar-property")),
     )
+
+
+def _properties(text: str | None) -> dict[str, str]:
+    """Parse the JSON that the broker writes."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _time(text: str | None) -> datetime | None:

@@ -75,10 +75,10 @@ def ls(*, cluster: Cluster, namespace: str | None, everything: bool, as_json: bo
     found: list[LetterTopic] = []
     with cluster.admin() as admin, progress("asking for topics") as show:
         if namespace is not None:
-            found += letter_topics(admin, namespace, progress=show)
+            found += letter_topics(admin, namespace, by_letters=True, progress=show)
         for each in () if namespace is not None else _namespaces(admin):
             with contextlib.suppress(AdminForbiddenError, AdminNotFoundError):
-                found += letter_topics(admin, each, progress=show)
+                found += letter_topics(admin, each, by_letters=True, progress=show)
     found.sort(key=lambda each: -each.backlog)
     if as_json:
         show_json([each.facts() for each in found])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -27,7 +28,6 @@ from pulsar_retry.console.login import (
     AccessMiddleware,
     TooManyTriesError,
     address_of,
-    retry_after,
     user_of_token,
 )
 from pulsar_retry.console.lookup import BusyError, LetterLookup
@@ -196,7 +196,7 @@ class Console:
         except TooManyTriesError as error:
             fault = f"There were {error}."
             page = self._views.page("login.html", request, status=429, fault=fault)
-            page.headers.update(retry_after(error))
+            page.headers["retry-after"] = str(math.ceil(error.wait))
             return page
         if session is None:
             _log.warning("somebody from %s has sent a wrong token to the console", address)

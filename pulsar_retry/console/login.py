@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import math
 import re
 import secrets
 import threading
@@ -172,54 +171,42 @@ class Access:
         name = values[0].encode("latin-1", "replace").decode("utf-8", "replace").strip()
         return name[:_MOST_NAME] or None
 
-    def user(self, cookie: str | None, authorization: str | None, address: str = "") -> str | None:
-        """Return who sends a request, by its session or its token; None if nobody is known.
-
-        Raises:
-            TooManyTriesError: there were too many wrong tokens in the last minute.
-        """
+    def user(self, cookie: str | None) -> str | None:
+        """Return who sends a request, by its session; None if nobody is known."""
         if self._token is None:
             return operator_name()
         with self._lock:
             ends, user = self._sessions.get(cookie or "", (0.0, None))
-        if user is not None and time.monotonic() < ends:
-            return user
-        kind, _, token = (authorization or "").partition(" ")
-        return self._bearer(token, address) if kind.lower() == "bearer" else None
+        return user if time.monotonic() < ends else None
 
     def log_in(self, token: str, address: str = "") -> str | None:
         """Return the cookie of a new session; None if the token is wrong.
 
+        Args:
+            token: The token.
+            address: The IP address of the client, for the name of the user.
+
         Raises:
             TooManyTriesError: there were too many wrong tokens in the last minute.
         """
-        if (user := self._bearer(token, address)) is None:
-            return None
-        session, now = secrets.token_urlsafe(32), time.monotonic()
+        now = time.monotonic()
         with self._lock:
+            wait = self._wrong[0] + _WRONG_SECONDS - now if len(self._wrong) == _MOST_WRONG else 0
+            if wait > 0:
+                raise TooManyTriesError(wait)
+            if self._token is None or not _equal(token.strip(), self._token):
+                self._wrong.append(now)
+                return None
             live = [(each, known) for each, known in self._sessions.items() if known[0] > now]
             self._sessions = dict(live[-(_MOST_SESSIONS - 1) :])
-            self._sessions[session] = (now + _SESSION_SECONDS, user)
-        return session
+            session = secrets.token_urlsafe(32)
+            self._sessions[session] = (now + _SESSION_SECONDS, user_of_token(address))
+            return session
 
     def log_out(self, cookie: str | None) -> None:
         """End a session."""
         with self._lock:
             self._sessions.pop(cookie or "", None)
-
-    def _bearer(self, given: str, address: str) -> str | None:
-        """Return the name for a user with this token; None if the token is wrong."""
-        if self._token is None:
-            return None
-        with self._lock:
-            now = time.monotonic()
-            wait = self._wrong[0] + _WRONG_SECONDS - now if len(self._wrong) == _MOST_WRONG else 0
-            if wait > 0:
-                raise TooManyTriesError(wait)
-            if _equal(given.strip(), self._token):
-                return user_of_token(address)
-            self._wrong.append(now)
-            return None
 
 
 def user_of_token(address: str) -> str:
@@ -254,11 +241,6 @@ _READING = frozenset({"GET", "HEAD"})
 def address_of(scope: Scope) -> str:
     """Return the IP address of a request's client; behind a proxy it is that of the proxy."""
     return str((scope.get("client") or ("",))[0])
-
-
-def retry_after(error: TooManyTriesError) -> dict[str, str]:
-    """Return the header that says when to try again."""
-    return {"Retry-After": str(math.ceil(error.wait))}
 
 
 class AccessMiddleware:
@@ -306,12 +288,7 @@ class AccessMiddleware:
             if scope["user"] is None and path not in _OPEN:
                 return PlainTextResponse(f"The proxy has not said who you are ({header}).\n", 401)
             return None
-        cookie = HTTPConnection(scope).cookies.get(COOKIE)
-        authorization = None if path in _OPEN else headers.get("authorization")
-        try:
-            scope["user"] = self._access.user(cookie, authorization, address_of(scope))
-        except TooManyTriesError as error:
-            return PlainTextResponse(f"{error}\n", 429, headers=retry_after(error))
+        scope["user"] = self._access.user(HTTPConnection(scope).cookies.get(COOKIE))
         if scope["user"] is None and path not in _OPEN:
             if scope["method"] in _READING:
                 return RedirectResponse("login", 303)

@@ -14,12 +14,17 @@ import attrs
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminNotFoundError
-from pulsar_retry.replay.redriving.source import is_users, usual_subscription
+from pulsar_retry.replay.redriving.source import (
+    AUDIT_TOPIC,
+    SUBSCRIPTION,
+    is_users,
+    usual_subscription,
+)
 from pulsar_retry.wire.names import Kind, kind_of, old_subscription, splits
 from pulsar_retry.wire.owner import Owner, owner_by_name
 
-#: How many requests run at a time.
-_THREADS = 16
+#: How many requests run at a time, and how many topics are asked for their subscriptions at most.
+_THREADS, _MOST_ASKED = 16, 1000
 
 
 @attrs.frozen(kw_only=True)
@@ -68,6 +73,7 @@ def letter_topics(
     admin: AdminClient,
     namespace: str,
     *,
+    by_letters: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[LetterTopic]:
     """Return the retry and dead-letter topics of a namespace, the largest backlog first.
@@ -78,6 +84,9 @@ def letter_topics(
     Args:
         admin: The client of the REST API.
         namespace: ``tenant/namespace``.
+        by_letters: Also return dead-letter topics with other names: topics with a subscription
+            `pulsar-retry`, whose first letter says whose they are. This takes a request for each
+            topic of the namespace; if it has more than a thousand, none is looked for.
         progress: Called with the number of finished requests and of all requests.
 
     Raises:
@@ -86,7 +95,8 @@ def letter_topics(
     topics = set(admin.namespaces.topics(namespace))
     letters = {each for each in topics if kind_of(each)}
     mains = {topic for each in letters for topic, _ in splits(each)} & topics
-    stats = dict(_ask_stats(admin, sorted(letters | mains), progress))
+    others = topics - letters if by_letters and len(topics) <= _MOST_ASKED else set()
+    stats = dict(_ask_stats(admin, sorted(letters | mains | others), progress))
     subscriptions = {topic: _subscriptions_of(each) for topic, each in stats.items()}
     there = sorted(letters & stats.keys())
     unread = [each for each in there if not subscriptions[each]]
@@ -97,6 +107,10 @@ def letter_topics(
         _letter_topic(each, stats[each], _owner_of(each, subscriptions), stored.get(each))
         for each in there
     ]
+    for each in sorted(others & stats.keys()):
+        if SUBSCRIPTION in subscriptions[each] and not each.endswith(f"/{AUDIT_TOPIC}"):
+            owner = _owner_by_letter(admin, stats[each])
+            found.append(_letter_topic(each, stats[each], owner, None))
     return sorted(found, key=lambda each: -each.backlog)
 
 
@@ -172,6 +186,15 @@ def _owner_of(letter_topic: str, subscriptions: Mapping[str, Collection[str]]) -
     return there[0] if len(there) == 1 else Owner()  # its subscription may have been deleted
 
 
+def _owner_by_letter(admin: AdminClient, stats: _TopicStats) -> Owner:
+    """Return the owner that the first letter of a topic names."""
+    for name, each in stats.by_name.items():
+        if each["subscriptions"].get(SUBSCRIPTION, {}).get("msgBacklog"):
+            with contextlib.suppress(AdminNotFoundError):  # somebody has just acknowledged it
+                return Owner.named_by(admin.subscriptions.peek(name, SUBSCRIPTION).properties)
+    return Owner()
+
+
 def _stored(admin: AdminClient, stats: _TopicStats) -> _Waiting:
     """Return what is stored in a topic without subscriptions."""
     count, published = 0, []
@@ -196,13 +219,11 @@ def _letter_topic(
     owner: Owner,
     stored: _Waiting | None,
 ) -> LetterTopic:
-    kind = kind_of(topic)
-    assert kind is not None  # noqa: S101 - only these are asked for
     stats, own = found.each, _subscriptions_of(found)
     waiting = stored or _fullest(own)
     return LetterTopic(
         topic=topic,
-        kind=kind,
+        kind=kind_of(topic) or "dead_letter",
         main_topic=owner.topic,
         subscription=owner.subscription,
         backlog=waiting.count,

@@ -120,6 +120,20 @@ def test_every_letter_topic_of_a_namespace(dead, run, run_json, namespace, clien
     assert "-RETRY" not in output
 
 
+def test_a_dead_letter_topic_with_another_name(dead, run_json, namespace, client) -> None:
+    """It has a subscription pulsar-retry, and its first letter says whose it is."""
+    named = f"persistent://{namespace}/graveyard"
+    client.subscribe(named, "pulsar-retry", consumer_type=pulsar.ConsumerType.Shared).close()
+    client.create_producer(named).send(b"letter", properties=dead.properties(1))
+    client.subscribe(dead.topic, SUBSCRIPTION)
+    found = {each["topic"]: each for each in run_json("dlq", "ls", namespace)}
+    assert dead.topic not in found
+    facts = found[named]
+    assert ("dead_letter", dead.topic, SUBSCRIPTION, 1) == (
+        *(facts["kind"], facts["main_topic"], facts["subscription"], facts["backlog"]),
+    )
+
+
 def test_the_letters_of_all_namespaces(dead, run, run_json, namespace) -> None:
     """Without a name; those of other namespaces have their full names."""
     dead.create("keep")

@@ -40,19 +40,18 @@ def test_another_token_opens_nothing(token) -> None:
     """Whatever is in it."""
     access = Access("127.0.0.1", token=TOKEN)
     assert access.log_in(token) is None
-    assert not access.user(token, f"Bearer {token}")
-    assert not access.user(None, None)
-    assert not access.user("", "Basic x")
+    assert not access.user(token)
+    assert not access.user(None)
 
 
 def test_sessions_end_by_themselves(monkeypatch) -> None:
     """After half a day."""
     access = Access("127.0.0.1", token=TOKEN)
     session = access.log_in(TOKEN)
-    assert access.user(session, None)
+    assert access.user(session)
     now = time.monotonic()
     monkeypatch.setattr("pulsar_retry.console.login.time.monotonic", lambda: now + 13 * 3600)
-    assert not access.user(session, None)
+    assert not access.user(session)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +67,9 @@ def test_forms_of_other_pages_are_not_ours(origin) -> None:
 
 def test_a_user_is_named_for_the_audit_log() -> None:
     """By the account on this machine, or by the address that has sent the token."""
-    assert operator_name() == Access("127.0.0.1").user(None, None)
+    assert operator_name() == Access("127.0.0.1").user(None)
     access = Access("127.0.0.1", token=TOKEN)
-    assert "token from 10.0.0.7" == access.user(access.log_in(TOKEN, "10.0.0.7"), None)
-    assert "token from 10.0.0.8" == access.user(None, f"Bearer {TOKEN}", "10.0.0.8")
+    assert "token from 10.0.0.7" == access.user(access.log_in(TOKEN, "10.0.0.7"))
 
 
 @pytest.mark.parametrize(
@@ -118,6 +116,6 @@ def test_ten_wrong_tokens_a_minute_are_looked_at(monkeypatch) -> None:
         assert access.log_in("x" * 20, f"10.0.0.{number}") is None
     with pytest.raises(TooManyTriesError, match="try again in 60 s"):
         access.log_in(TOKEN)
-    assert access.user(session, None)
+    assert access.user(session)
     now[0] += 61
     assert access.log_in(TOKEN)
