@@ -47,8 +47,9 @@ DEAD_LETTER = "dead_letter"
 _MAX_REASONS = 1000
 OTHER_REASONS = "(other)"
 
-#: The most routes, and the most names of headers, in one batch: each costs time for all its rows.
-_MAX_COLUMNS = 32
+#: A batch is parted if its rows have more different names of headers than this, and most rows have
+#: only a small part of them: each name is a column, and costs time for all rows.
+_MANY_NAMES, _SMALL_PART = 32, 8
 
 #: The most bytes that a message and each of its properties take on the wire beside their contents.
 _MESSAGE_ROOM, _PROPERTY_ROOM = 64, 16
@@ -193,7 +194,8 @@ class Router:
         odd = read_odd(batch, self._columns)
         taken = self._usual(frame) if odd is None else self._odd(frame, odd, now)
         names = {name for head in taken.heads for name in head}
-        if frame.count > 1 and max(len(taken.routes), len(names)) > _MAX_COLUMNS:
+        texts = sum(map(len, taken.heads))
+        if len(names) > _MANY_NAMES and len(names) * frame.count > _SMALL_PART * texts:
             half = frame.count // 2
             yield from self.messages(batch.slice(0, half))
             yield from self.messages(batch.slice(half))

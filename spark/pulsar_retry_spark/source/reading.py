@@ -323,7 +323,7 @@ def _is_encrypted(
         if not has_message(reader):  # this call also moves a reader to the last message
             return False
         try:
-            context = reader.read_next(patience)._message.encryption_context()  # noqa: SLF001 - of older releases
+            context = reader.read_next(patience).encryption_context()
         except pulsar.Timeout:
             return False
         return context is not None and bool(context.is_decryption_failed())

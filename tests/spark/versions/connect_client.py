@@ -135,6 +135,21 @@ def redrive():
     return write_failures(letters(), options, action="retry").by_action
 
 
+@step
+def pruned():
+    """Make messages of some columns of a reader that parses what it is asked for."""
+    (folder / "broken").mkdir()
+    amounts = {n: n if n % 2 else "x" for n in range(10)}
+    lines = [json.dumps({"id": n, "amount": each}) for n, each in amounts.items()]
+    (folder / "broken" / "1.json").write_text("\n".join(lines))
+    kinds = "id int, amount int, _corrupt_record string"
+    broken = spark.read.schema(kinds).json(str(folder / "broken"))
+    broken = broken.where("_corrupt_record IS NOT NULL")
+    rows = failures(broken, reason="_corrupt_record", payload="_corrupt_record", key="id")
+    report = write_failures(rows, options | {"subscription": "pruned"})
+    return [report.rows, report.by_reason]
+
+
 (folder / "in").mkdir()
 (folder / "in" / "1.json").write_text("".join(f'{{"id": {i}}}\n' for i in range(10)))
 

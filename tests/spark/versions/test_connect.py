@@ -92,6 +92,7 @@ STEPS = {
     "oversize": ["PulsarFailuresError", "OVERSIZE"],  # Connect wraps a task's error more often
     "read": 100,
     "redrive": {"retry": 100},
+    "pruned": [5, {"MALFORMED_RECORD_IN_PARSING": 5}],
     "stream": [[0, 5]],  # `foreachBatch` runs the route on the server
     "source": [False, True],  # a client can't look whether there is a column `_metadata`
 }

@@ -211,6 +211,16 @@ def test_rows_of_many_kinds():
     assert all(f"name-{n}" not in rows[n + 1][3] for n in range(count - 1))
 
 
+@pytest.mark.parametrize(("are_equal", "batches"), [(True, 1), (False, 4)])
+def test_a_batch_is_parted_if_its_headers_differ(are_equal, batches):
+    """Not because there are many: a column for each of them is what they need."""
+    heads = [[(f"{0 if are_equal else n}-{m}", "x") for m in range(40)] for n in range(64)]
+    batch = pa.record_batch({"payload": [b""] * 64, "headers": pa.array(heads, MAP)})
+    found = list(router(batch.schema.names).messages(batch))
+    assert batches <= len(found) <= 8 * batches
+    assert 64 == sum(len(each) for each in found)
+
+
 @pytest.mark.parametrize(
     ("row", "topic", "message"),
     [
