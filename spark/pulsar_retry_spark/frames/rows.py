@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 )
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.frames.columns import ALIASES
 from pulsar_retry_spark.frames.plans import check_frame, hides_metadata, needs_all_columns
 from pulsar_retry_spark.frames.splitting import OF_SPLIT, Verdict, json_array
 
@@ -100,7 +101,8 @@ def failures(
             *details*.
         payload: The payload of the message, binary or text. A struct, array, map or variant becomes
             JSON, and a timestamp a text in UTC. Default: `value` if *df* has only columns of
-            Spark's Kafka source, whose other columns become key, event time, headers and source;
+            Spark's Kafka source or of pulsar-spark, of which the others become the key, the event
+            time, headers and the origin;
             `_corrupt_record` where the reader has filled it; else the row as JSON,
             without the columns that other arguments name (the columns of *key*, *ordering_key* and
             *event_time* are kept). Columns that you have added to judge the row are part of it:
@@ -164,7 +166,7 @@ def failures(
     }
     for name in _facts_of_split(df, reason):
         given[name] = name if given[name] is None and _has(df, name) else given[name]
-    for name, column in _of_kafka(df, given).items():
+    for name, column in _of_source(df, given).items():
         given[name] = column if given[name] is None else given[name]
     columns = {name: _column(df, name, each) for name, each in given.items() if each is not None}
     if "source" not in columns and (found := _source(df)) is not None:
@@ -214,14 +216,17 @@ def _facts_of_split(df: DataFrame, reason: Column | str) -> list[str]:
     return ["rule", *(["details"] if any(each.metadata == OF_SPLIT for each in details) else [])]
 
 
-def _of_kafka(df: DataFrame, given: Mapping[str, object]) -> dict[str, Column]:
-    """Return arguments for the rows of Spark's Kafka source; none if *df* has other columns too."""
+def _of_source(df: DataFrame, given: Mapping[str, object]) -> dict[str, Column]:
+    """Return arguments for rows of Kafka's source or pulsar-spark's; none for other columns."""
     kinds = {field.name.lower(): field.dataType for field in df.schema}
-    named = {each.lower() for each in given.values() if isinstance(each, str)}
-    texts = (kinds.get("key"), kinds.get("value"))
-    if not all(isinstance(each, BinaryType | StringType) for each in texts):
+    others = kinds.keys() - {each.lower() for each in given.values() if isinstance(each, str)}
+    if not isinstance(kinds.get("value"), BinaryType | StringType):
         return {}
-    if not kinds.keys() - named <= set(_KAFKA):
+    if "__topic" in kinds and others <= {*ALIASES, "__publishtime"}:
+        # The columns of the origin stay under their names: headers win over them.
+        of_origin = {each.lower() for each in _PULSAR_SPARK.values()}
+        return {ALIASES[name]: F.col(name) for name in kinds.keys() & ALIASES.keys() - of_origin}
+    if not (others <= set(_KAFKA) and isinstance(kinds.get("key"), BinaryType | StringType)):
         return {}
     found = {"payload": F.col("value"), "key": F.col("key")}
     if isinstance(kinds.get("timestamp"), TimestampType):

@@ -409,6 +409,25 @@ def test_rows_of_kafka_are_messages(spark, columns, texts):
         assert 1_704_164_645 == row.event_time.timestamp()
 
 
+def test_rows_of_pulsar_spark_are_messages(spark):
+    """With key, headers and event time; the first message of a letter stays its origin."""
+    row = failures(
+        spark.sql(
+            """
+            select X'76' as value, X'6B' as __key, 't' as __topic, X'00FF' as __messageId,
+                   timestamp'2024-01-02 03:04:05Z' as __eventTime, now() as __publishTime,
+                   map('h', '1', 'RECONSUMETIMES', '3') as __messageProperties
+            """
+        ),
+        reason="late",
+    ).first()
+
+    assert (b"v", b"k", "t") == (row.payload, row.key, row["__topic"])
+    assert {"h": "1", "RECONSUMETIMES": "3"} == row.headers
+    assert 1_704_164_645 == row.event_time.timestamp()
+    assert "__publishTime" not in row
+
+
 def test_a_row_with_more_than_kafkas_columns_is_data(spark):
     """Nothing of it is left out."""
     row = failures(spark.sql("select 'k' as key, 'v' as value, 1 as id"), reason="late").first()
