@@ -16,7 +16,7 @@ from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.policy.checks import not_blank, one_of, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.engine.admission import AdmissionControl
+from pulsar_retry.pull.engine.hand import AdmissionControl
 from pulsar_retry.pull.settings import Breaker, FlowControl, Lanes, Lease, Letters
 from pulsar_retry.pull.typed import of_message
 from pulsar_retry.pull.workers.returned import is_lazy

@@ -12,7 +12,7 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import whole
-from pulsar_retry.pull.engine.admission import Outlook
+from pulsar_retry.pull.engine.hand import Outlook
 
 # -- the window: how many requests may be outstanding ---------------------------------------------
 
@@ -243,7 +243,7 @@ def in_hand(window: int) -> int:
 
 
 class Pacer:
-    """A `pulsar_retry.pull.engine.admission.AdmissionControl`. Thread-safe."""
+    """A `pulsar_retry.pull.engine.hand.AdmissionControl`. Thread-safe."""
 
     def __init__(
         self,

@@ -15,7 +15,6 @@ from typing import Any
 
 import pulsar
 
-from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.breaker import CANDIDATES, BreakerGate
 from pulsar_retry.pull.engine.connection import (
     ENOUGH_ERRORS,
@@ -26,7 +25,7 @@ from pulsar_retry.pull.engine.connection import (
     ConnectionProbe,
     Renewal,
 )
-from pulsar_retry.pull.engine.hand import Hand, Held
+from pulsar_retry.pull.engine.hand import AdmissionControl, Hand, Held
 from pulsar_retry.pull.engine.lanes import OrderedLanes
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.settings import PAUSE, RESUME, FlowControl, Lease

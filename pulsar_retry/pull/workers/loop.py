@@ -12,9 +12,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from pulsar_retry.policy.outcomes import outcome_of
-from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.ending import contained
-from pulsar_retry.pull.engine.hand import HANDLED_BY, Hand, Item, Slot
+from pulsar_retry.pull.engine.hand import HANDLED_BY, AdmissionControl, Hand, Item, Slot
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.wire.owner import Recipient

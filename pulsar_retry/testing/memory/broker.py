@@ -26,9 +26,8 @@ from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.faults import Faults
 from pulsar_retry.testing.memory.message import Builder, Content, Delivered, RawMessage
 from pulsar_retry.testing.memory.raw_client import RawClient
-from pulsar_retry.testing.memory.recorder import RetryRecorder, origin_of
 from pulsar_retry.testing.memory.topic import MemorySubscription
-from pulsar_retry.testing.memory.world import World
+from pulsar_retry.testing.memory.world import RetryRecorder, World, origin_of
 from pulsar_retry.testing.payloads import payload_of
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.properties import RetryProperties

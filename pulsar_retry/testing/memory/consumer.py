@@ -12,8 +12,7 @@ import pulsar
 
 from pulsar_retry.runtime.upstream import error_of
 from pulsar_retry.testing.clock import VirtualClock
-from pulsar_retry.testing.memory.guard import QuietLock
-from pulsar_retry.testing.memory.later import later
+from pulsar_retry.testing.memory.callbacks import QuietLock, later
 from pulsar_retry.testing.memory.message import MemoryEntry, RawMessage
 from pulsar_retry.testing.memory.topic import MemorySubscription
 

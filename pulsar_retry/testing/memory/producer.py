@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import _pulsar
 
 from pulsar_retry.runtime.upstream import error_of
-from pulsar_retry.testing.memory.later import later
+from pulsar_retry.testing.memory.callbacks import later
 from pulsar_retry.testing.memory.message import Content
 from pulsar_retry.testing.memory.topic import Topic
 from pulsar_retry.testing.memory.world import World

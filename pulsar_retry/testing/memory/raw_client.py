@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import _pulsar
 
 from pulsar_retry.runtime.upstream import error_of
+from pulsar_retry.testing.memory.callbacks import later
 from pulsar_retry.testing.memory.consumer import RawConsumer
-from pulsar_retry.testing.memory.later import later
 from pulsar_retry.testing.memory.producer import RawProducer
 from pulsar_retry.testing.memory.reader import RawReader
 from pulsar_retry.testing.memory.topic import Topic

@@ -10,8 +10,7 @@ import _pulsar
 
 from pulsar_retry.runtime.upstream import error_of
 from pulsar_retry.testing.clock import VirtualClock
-from pulsar_retry.testing.memory.guard import QuietLock
-from pulsar_retry.testing.memory.later import later
+from pulsar_retry.testing.memory.callbacks import QuietLock, later
 from pulsar_retry.testing.memory.message import RawMessage
 from pulsar_retry.testing.memory.topic import Topic
 

@@ -11,7 +11,7 @@ import attrs
 
 from pulsar_retry.runtime.upstream import error_of
 from pulsar_retry.testing.clock import VirtualClock
-from pulsar_retry.testing.memory.guard import QuietLock
+from pulsar_retry.testing.memory.callbacks import QuietLock
 from pulsar_retry.testing.memory.message import Content, MemoryEntry, RawMessage, StoredMessage
 
 Type = _pulsar.ConsumerType

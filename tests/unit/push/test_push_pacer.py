@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.pull.engine.admission import Outlook
+from pulsar_retry.pull.engine.hand import Outlook
 from pulsar_retry.push.pacing import CATCH_UP, Pacer, RateLimit, Ticket, Window
 
 

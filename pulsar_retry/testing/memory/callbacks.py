@@ -1,4 +1,4 @@
-"""The lock of the in-memory broker."""
+"""How the in-memory broker calls back: after its lock is released, and as pulsar-client does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+import _pulsar
 
 
 class QuietLock:
@@ -32,3 +34,28 @@ class QuietLock:
         self._lock.release()
         for call in calls:
             call()
+
+
+def later(method: Callable[..., Any], *, gives: bool = False) -> Callable[..., None]:
+    """Return an asynchronous variant of a method of pulsar-client, with a callback.
+
+    It calls *method* at once, and passes the result to its last argument.
+
+    The callback gets the result code; with *gives* it also gets what *method* returns.
+    """
+
+    def asynchronous(self: Any, *arguments: Any) -> None:
+        *given, callback = arguments
+        try:
+            value = method(self, *given)
+        except _pulsar.PulsarException as error:
+            result = getattr(_pulsar.Result, type(error).__name__, _pulsar.Result.UnknownError)
+            value = None
+        else:
+            result = _pulsar.Result.Ok
+        if gives:
+            callback(result, value)
+        else:
+            callback(result)
+
+    return asynchronous
