@@ -23,16 +23,14 @@ class AdminClient:
         subscriptions: Requests about subscriptions, and changes to them.
     """
 
-    def __init__(self, endpoint: Endpoint, *, check: bool = False) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         """Make a client, such as ``AdminClient(Cluster("pulsar://localhost:6650"))``.
 
-        Args:
-            endpoint: The location of the API, and the token.
-            check: Whether the first call checks that Pulsar answers: some other server's answers
-                could pass for empty lists.
+        The first call checks that Pulsar answers: some other server's answers could pass for empty
+        lists.
         """
         self.endpoint = endpoint
-        self._transport = Transport(endpoint, check=check)
+        self._transport = Transport(endpoint, check=True)
         self.namespaces = Namespaces(self._transport)
         self.topics = Topics(self._transport)
         self.subscriptions = Subscriptions(self._transport)

@@ -9,8 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-import attrs
-
 from pulsar_retry.errors import shown
 from pulsar_retry.observe.watch import Events
 from pulsar_retry.policy.outcomes import Action, DeadLetter, Failure, RetryLater
@@ -43,34 +41,30 @@ class Turn(NamedTuple):
         return f"; {self.held_back} more like it since the last such line" if self.held_back else ""
 
 
-@attrs.define
-class _Kind:
-    next_at: float
-    held_back: int = 0
-
-
 class LogLimiter:
     """Permits one line of each kind every *every* seconds, and counts the others. Thread-safe."""
 
     def __init__(self, every: float = EVERY, now: Callable[[], float] = time.monotonic) -> None:
         self._every = every
         self._now = now
-        self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
+        #: When a line of each kind is permitted again, and how many were held back.
+        self._kinds: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def turn(self, kind: Hashable) -> Turn | None:
         """Return the permission to log this *kind*; None: the line is held back and counted."""
         now = self._now()
         with self._lock:
-            known = self._kinds.get(kind)
-            if known is not None and now < known.next_at:
-                known.held_back += 1
+            is_first = kind not in self._kinds
+            next_at, held_back = self._kinds.get(kind, (now, 0))
+            if now < next_at:
+                self._kinds[kind] = next_at, held_back + 1
                 return None
-            self._kinds[kind] = _Kind(now + self._every)
+            self._kinds[kind] = now + self._every, 0
             self._kinds.move_to_end(kind)
             if len(self._kinds) > _MOST_KINDS:
                 self._kinds.popitem(last=False)
-        return Turn(is_first=known is None, held_back=0 if known is None else known.held_back)
+        return Turn(is_first, held_back)
 
 
 class FailureLog:

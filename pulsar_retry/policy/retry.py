@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import attrs
 
@@ -366,12 +366,10 @@ def _age_of_text(text: str) -> float:
     return math.inf if text == "inf" else seconds_of_text("max_age", text)
 
 
-#: The function that parses the text of each setting that has a text form.
+#: The functions that parse the texts of settings; the policy itself takes the others as text.
 _READERS: Mapping[str, Callable[[str], Any]] = {
     "max_attempts": _attempts_of_text,
     "max_age": _age_of_text,
-    "backoff": backoff_of,
-    "jitter": cast("Callable[[str], Jitter]", checked_jitter),
 }
 
 
@@ -387,5 +385,7 @@ def policy_of_texts(
     Raises:
         ConfigError: a text is invalid.
     """
-    given = {name: _READERS[name](text) for name, text in texts.items() if text is not None}
+    given = {
+        name: _READERS.get(name, str)(text) for name, text in texts.items() if text is not None
+    }
     return RetryPolicy(**given) if policy is None else attrs.evolve(policy, **given)

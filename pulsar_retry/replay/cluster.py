@@ -139,7 +139,7 @@ class Cluster:
 
     def admin(self) -> AdminClient:
         """Return a REST API client, whose first call checks that Pulsar answers."""
-        return AdminClient(self, check=True)
+        return AdminClient(self)
 
 
 def _usual_admin_url(service_url: str) -> str:

@@ -86,7 +86,7 @@ def _matching(options: SourceOptions) -> list[SourceTopic]:
     assert options.pattern is not None  # noqa: S101 - the caller knows
     namespace = "/".join(options.pattern.split("/")[:2])
     try:
-        with AdminClient(options.connection, check=True) as admin:
+        with AdminClient(options.connection) as admin:
             names = admin.namespaces.topics(namespace)
     except AdminError as error:
         raise PulsarSourceError("ADMIN_ERROR", f"the topics could not be listed: {error}") from None
