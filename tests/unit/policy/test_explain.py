@@ -222,5 +222,5 @@ def test_help_has_examples_that_run(run: Callable[..., tuple[int, str, str]]) ->
     examples = [
         line.split("explain ", 1)[1] for line in out.splitlines() if "  pulsar-retry" in line
     ]
-    assert 4 == len(examples)
-    assert [0] * 4 == [run(*shlex.split(example))[0] for example in examples]
+    assert examples
+    assert {0} == {run(*shlex.split(example))[0] for example in examples}
