@@ -8,7 +8,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.admin.client import AdminClient
-from pulsar_retry.errors import AdminNotFoundError
+from pulsar_retry.errors import AdminError, AdminNotFoundError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 from pulsar_retry.replay.reading import read_after
 from pulsar_retry.replay.redriving.report import Became
@@ -34,13 +34,18 @@ class _Place:
 
 
 class Aftermath:
-    """Counts what became of the letters of one redrive. For one thread."""
+    """Counts what became of the letters of one redrive. For one thread.
+
+    Attributes:
+        trouble: Why that cannot be counted; None if it can.
+    """
 
     def __init__(self, admin: AdminClient, client: pulsar.Client, job: str) -> None:
         """Know no topics yet; *job* is the id of the redrive."""
         self._admin, self._client, self._job = admin, client, job
         self._places: dict[str, _Place] = {}
         self._states = LetterStates()
+        self.trouble: AdminError | None = None
 
     def watch(self, topic: str, subscription: str | None = None) -> None:
         """Count the letters that come to a topic from now on.
@@ -48,9 +53,6 @@ class Aftermath:
         Args:
             topic: Its full name. A topic that does not exist is left out.
             subscription: The subscription that gets them; None: it is a dead-letter topic.
-
-        Raises:
-            AdminError: the REST API is unreachable, or refuses a request.
         """
         try:
             for each in self._admin.topics.partition_names(topic):
@@ -58,14 +60,18 @@ class Aftermath:
                 self._places.setdefault(each, _Place(subscription, last, last))
         except AdminNotFoundError:
             return
+        except AdminError as error:  # a redrive works without
+            self.trouble = error
 
     def look(self, published: int) -> Became:
         """Return what became of the *published* letters. Reads what has come since the last look.
 
         Raises:
-            AdminError: the REST API is unreachable, or refuses a request.
+            AdminError: the REST API is unreachable, or refuses a request, now or in `watch`.
             pulsar.PulsarException: the broker is unreachable, or refuses a request.
         """
+        if self.trouble is not None:
+            raise self.trouble
         # A letter goes from its topic to the dead-letter topic, so that is read later.
         places = sorted(self._places.items(), key=lambda each: each[1].subscription is None)
         counts = [self._look(topic, place) for topic, place in places]

@@ -35,7 +35,7 @@ STAYS = {
     UNREADABLE: "unreadable",
     LATE: "not delivered in time",
     REFUSED: "refused by their topic",
-    UNCONFIRMED: "published, but perhaps not acknowledged",
+    UNCONFIRMED: "published or discarded, but perhaps not acknowledged",
     PATCH_REFUSED: "the patch does not fit them",
 }
 #: The reasons that a redrive which meant these letters is not complete.
@@ -48,20 +48,20 @@ WHY_UNREADABLE = (
 #: The problems of letters that a redrive has not seen, by reason.
 WHY_NOT_SEEN = {
     UNREADABLE: WHY_UNREADABLE,
-    LATE: "the broker has not delivered some letters in time; run the same redrive again",
+    LATE: "the broker has not delivered some letters in time: run it again",
 }
 WHY_UNCONFIRMED = (
-    "the broker has not reported some acknowledgements, so the next redrive may publish these "
-    "letters again, with the same DEDUPE_ID"
+    "the broker has not reported some acknowledgements: run it again; what is published twice has "
+    "the same DEDUPE_ID"
 )
 #: Why a redrive ends early, besides REFUSED; SAMPLE: a dry run has not read all in its time.
 LIMIT, CANCELLED, SAMPLE = "limit", "cancelled", "sample"
 #: Why a redrive ended early, in words.
 STOPPED = {
-    LIMIT: "The limit is reached. Run the same redrive again for the next letters.",
-    CANCELLED: "Cancelled. Run the same redrive again to continue.",
+    LIMIT: "The limit is reached. Run it again for the next letters.",
+    CANCELLED: "Cancelled. Run it again to continue.",
     SAMPLE: "Not all letters were read.",
-    REFUSED: "Stopped: letters could not be published. Run the same redrive again to continue.",
+    REFUSED: "Stopped: the broker was away, or a topic took no letters. Run it again to continue.",
 }
 
 #: How many ids of letters are shown for a group.

@@ -333,6 +333,21 @@ def test_an_interrupted_redrive_goes_on(dead, start, run_json) -> None:
     assert 400 == len({each.properties()["DEDUPE_ID"] for each in messages})
 
 
+def test_watching_ends_with_ctrl_c(dead, start, run_json, namespace) -> None:
+    """The redrive is done and recorded by then, and so it is no failure."""
+    consumer = dead.subscribe()
+    dead.fill(2)
+    process = start("redrive", dead.dlq, "--yes", "--wait", "--json")
+    consumer.acknowledge(consumer.receive(60_000))
+    eventually(lambda: [each for each in run_json("audit", "ls", namespace) if each["ended"]])
+
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+
+    assert (0, "") == (process.returncode, errors)
+    assert {"handled": 1, "waiting": 1, "dead": 0} == json.loads(output)["became"]
+
+
 def test_doctor(dead, run, run_json, admin, namespace) -> None:
     """A subscription in good health, and what is said of one that is not."""
     consumer = dead.subscribe()
