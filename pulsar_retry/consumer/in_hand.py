@@ -241,8 +241,7 @@ class InHand:
             TypeError: *message* is neither a message nor an id.
             ConfigError: it is the id of a chunked message that can be from any topic of a pattern.
         """
-        if not isinstance(raw, _pulsar.Message | _pulsar.MessageId):
-            raise TypeError(f"expected a message or a message id, not {message!r}")
+        _check_kind(message, raw)
         is_letter = self.is_letter(message)
         if wait is None:
             wait = self._plan.nack_backoff.delay(self._deliveries(raw, letter=is_letter))
@@ -364,13 +363,21 @@ def _part(topic: str, message_id: Any) -> str:
     return f"{topic_label(logical(topic))}{part}"
 
 
+def _check_kind(message: Any, raw: Any) -> None:
+    """Check that *raw*, that of *message*, is a raw message or a raw id, as pulsar-client does."""
+    if not isinstance(raw, _pulsar.Message | _pulsar.MessageId):
+        raise TypeError(f"expected a message or a message id, not {message!r}")
+
+
 def _check_id(message: Any) -> None:
     """Check that the rest of a batch is not acknowledged with an id.
 
     Raises:
         ConfigError: it would be.
+        TypeError: *message* is neither a message nor an id.
     """
     raw = raw_of(message)
+    _check_kind(message, raw)
     if isinstance(raw, _pulsar.MessageId) and is_whole_batch(raw):
         accepted = (
             "a message, or what its message_id() returned: pulsar-client takes an id of a message "

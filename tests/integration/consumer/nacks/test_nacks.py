@@ -181,12 +181,18 @@ def test_the_plain_delay_still_works(nacking, publish):
         consumer.negative_acknowledge(again, delay=0)
 
 
-def test_nacking_a_wrong_thing_is_a_type_error(nacking):
+def test_settling_a_wrong_thing_is_a_type_error(nacking):
     """As in pulsar-client, and at once."""
     consumer = nacking()
 
-    with pytest.raises(TypeError):
-        consumer.negative_acknowledge("message")
+    for wrong in ("message", None, []):
+        for settle in (
+            consumer.negative_acknowledge,
+            consumer.acknowledge,
+            consumer.acknowledge_cumulative,
+        ):
+            with pytest.raises(TypeError):
+                settle(wrong)
     with pytest.raises(pr.ConfigError, match="delay"):
         consumer.negative_acknowledge(pulsar.MessageId.earliest, delay=-1)
 
