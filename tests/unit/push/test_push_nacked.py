@@ -14,7 +14,6 @@ from pulsar_retry.push.endpoint import PushEndpoint
 from pulsar_retry.push.errors import MOST, PushNacked, excerpt, secrets_of
 from pulsar_retry.push.http import Answer, Poster
 from pulsar_retry.wire.envelope import Envelope
-from pulsar_retry.wire.properties import Origin
 from pulsar_retry.wire.stack import fingerprint_of
 from support.push.receiving import Receiver, Request, Say
 
@@ -42,8 +41,8 @@ def raised(answer: Answer, token: str = "") -> PushNacked:
 
 def letter(error: PushNacked) -> dict[str, str]:
     """Return the failure properties of a dead letter."""
-    envelope = Envelope().after(
-        error, attempt=1, when=NOW, origin=Origin("t", "s", "1:2:-1"), reason="retries-exhausted"
+    envelope = Envelope.of(
+        error, attempt=1, when=NOW, published=NOW, reason="retries-exhausted", topic="t"
     )
     return envelope.to_properties()
 
