@@ -153,6 +153,16 @@ def test_details_are_taken_only_where_they_are_added(orders):
         split(frame, {"amount": cast_failed("amount", "id")})
 
 
+def test_a_cast_is_the_same_each_time(spark):
+    """So it may judge a stream, and rows that are not kept."""
+    rule = {"value": cast_failed(F.expr("try_cast(value as tinyint)"), "value")}
+    stream = spark.readStream.format("rate").load()
+    assert "reason" in split(stream, rule)[1].columns
+
+    good, failed = split(spark.range(100, 150).toDF("value"), rule, once=False)
+    assert (28, 22) == (good.count(), failed.count())
+
+
 @pytest.mark.parametrize("raw", ['\'{"a": "x"}\'', "'no JSON'"])
 def test_a_struct_is_no_result_of_a_cast(spark, raw):
     """`from_json` returns one for every text, broken or not; its own column says what is broken."""
