@@ -9,7 +9,8 @@ from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.patching import LetterDiff
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import Group, Redriven
-from pulsar_retry.replay.seeking.report import LetterCounts, PartitionReport, SeekReport
+from pulsar_retry.replay.seeking.goal import PartitionReport
+from pulsar_retry.replay.seeking.report import LetterCounts, SeekReport
 from pulsar_retry.replay.seeking.seek import seek
 from pulsar_retry.replay.snapshots.snapshot import Snapshot
 from pulsar_retry.replay.subscription import Subscription

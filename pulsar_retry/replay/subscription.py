@@ -7,7 +7,7 @@ import attrs
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName
+from pulsar_retry.wire.names import Naming, NamingLike, TopicName
 from pulsar_retry.wire.owner import Recipient
 
 
@@ -77,11 +77,6 @@ class Subscription:
     def recipient(self) -> Recipient:
         """Tells which letters are its own."""
         return Recipient.of((self.topic,), self.name, self.retry_letter_topic)
-
-    @property
-    def letters(self) -> LetterTopics:
-        """The two topics of its letters."""
-        return LetterTopics(self.retry_letter_topic, self.dead_letter_topic)
 
     def partitions(self, admin: AdminClient) -> list[str]:
         """Return the full names of the main topic's partitions, or its own name if it has none."""

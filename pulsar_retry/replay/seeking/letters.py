@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -10,7 +9,8 @@ import attrs
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
+from pulsar_retry.replay.ack_state import EntryPlace
+from pulsar_retry.replay.seeking.goal import Fate, Goal
 from pulsar_retry.wire.names import Naming, logical
 from pulsar_retry.wire.properties import (
     DELAY,
@@ -28,24 +28,6 @@ SEEK_COPY_OF = "SEEK_COPY_OF"
 
 #: Properties that a letter loses when it starts anew: its counts and its delay.
 _COUNTS = frozenset({RECONSUMETIMES, DELAY_TIME, FAILURE_CRASHES, SEEK_COPY_OF})
-
-
-class Fate(enum.Enum):
-    """What happens to a letter."""
-
-    #: Acknowledged: its original, or another letter of it, will be delivered.
-    REPLAYED = "replayed"
-    #: Acknowledged: its original was published before the target.
-    PURGED = "purged"
-    #: Published again without its count and its delay, and then acknowledged.
-    RESET = "reset"
-    #: Not changed: it has neither count nor delay, or it belongs to another topic.
-    KEPT = "kept"
-
-    @property
-    def is_acknowledged(self) -> bool:
-        """Whether the letter is acknowledged without a replacement."""
-        return self in {Fate.REPLAYED, Fate.PURGED}
 
 
 @attrs.frozen
@@ -107,32 +89,6 @@ class OpenLetter:
 
 
 @attrs.frozen
-class Main:
-    """The state of a main partition after it was moved.
-
-    Attributes:
-        log: What is stored.
-        acks: What is acknowledged now.
-        cut: The move had to acknowledge everything up to this entry.
-    """
-
-    log: Log
-    acks: AckState
-    cut: EntryPlace
-
-    def fate(self, place: EntryPlace) -> Fate | None:
-        """Return the fate of a letter whose original is at *place*; None if it is unknown here."""
-        entries = dict(self.log.ledgers).get(place.ledger)
-        if entries is None:
-            return None
-        if place <= self.cut:
-            return Fate.PURGED
-        # It was acknowledged since the move: either it was handled again, or a late acknowledgement
-        # has hidden it. This cannot be known, so the letter stays.
-        return Fate.RESET if self.acks.is_acknowledged(place) else Fate.REPLAYED
-
-
-@attrs.frozen
 class SeekJudge:
     """Decides what happens to letters when a subscription is moved.
 
@@ -147,7 +103,7 @@ class SeekJudge:
     """
 
     topic: str
-    mains: Sequence[Main]
+    mains: Sequence[Goal]
     before: datetime | None = None
     restored: Collection[OpenLetter] | None = None
     everything: bool = False

@@ -21,9 +21,9 @@ from pulsar_retry.client import Client
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.publishing import TargetKeeper
 from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
-from pulsar_retry.replay.seeking.late import Late
-from pulsar_retry.replay.seeking.letters import Fate, Main, OpenLetter, SeekJudge
-from pulsar_retry.replay.seeking.report import Goal, LetterCounts, SeekReport
+from pulsar_retry.replay.seeking.goal import Fate, Goal, Late
+from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
+from pulsar_retry.replay.seeking.report import LetterCounts, SeekReport
 from pulsar_retry.replay.seeking.republishing import Republisher, read_open_letters
 from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, survey_all
 from pulsar_retry.replay.seeking.warnings import what_to_know
@@ -39,7 +39,7 @@ _LOOK = 0.05
 _IN_HAND_INTERVAL = 0.01
 
 #: Makes the judge of letters from the state of the main topic.
-MakeJudge = Callable[[Sequence[Main]], SeekJudge]
+MakeJudge = Callable[[Sequence[Goal]], SeekJudge]
 
 
 @attrs.frozen
@@ -131,7 +131,7 @@ class Mover:
         make_judge: MakeJudge,
     ) -> LetterCounts:
         """Return what would happen to the letters. Changes nothing."""
-        judge = make_judge([goal.main() for goal in mains])
+        judge = make_judge(mains)
         left, unreadable = self._open(retries, letters), list[EntryPlace]()
         found = [letter for each in left for letter in self._letters(each, {}, unreadable)]
         return LetterCounts.of(judge.fates(found), len(unreadable))
@@ -219,7 +219,8 @@ class Mover:
         """Decide about the letters that existed before, by the current state, and act."""
         name = self.subscription.name
         now = survey_all(self.admin, [goal.seen.topic for goal in mains], name)
-        judge = make_judge([goal.main(each) for goal, each in zip(mains, now, strict=True)])
+        moved = [attrs.evolve(goal, now=each) for goal, each in zip(mains, now, strict=True)]
+        judge = make_judge(moved)
         chunked: dict[EntryPlace, Any] = {}
         unreadable: list[EntryPlace] = []
         found: dict[str, list[OpenLetter]] = {

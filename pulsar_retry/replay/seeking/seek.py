@@ -23,9 +23,10 @@ from pulsar_retry.errors import (
 from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.replay.ack_state import EntryPlace, cursor_of
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.seeking.goal import Goal
 from pulsar_retry.replay.seeking.letters import SeekJudge
 from pulsar_retry.replay.seeking.mover import Mover
-from pulsar_retry.replay.seeking.report import Goal, SeekReport
+from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.survey import (
     Surveyed,
     published_at,

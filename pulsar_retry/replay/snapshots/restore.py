@@ -15,9 +15,10 @@ from pulsar_retry.client import Client
 from pulsar_retry.errors import AdminConflictError, SnapshotError
 from pulsar_retry.replay.ack_state import EntryPlace, cursor_of
 from pulsar_retry.replay.publishing import TargetKeeper
+from pulsar_retry.replay.seeking.goal import Goal
 from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
 from pulsar_retry.replay.seeking.mover import MakeJudge, Mover
-from pulsar_retry.replay.seeking.report import Goal, SeekReport
+from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.republishing import Republisher, read_open_letters
 from pulsar_retry.replay.seeking.seek import letters_of, survey_main
 from pulsar_retry.replay.seeking.survey import Surveyed, survey_all

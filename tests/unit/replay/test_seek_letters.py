@@ -8,15 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
+from pulsar_retry.admin.position import Position
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
-from pulsar_retry.replay.seeking.letters import Fate, Main, OpenLetter, SeekJudge, anew
+from pulsar_retry.replay.seeking.goal import Fate, Goal
+from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge, anew
+from pulsar_retry.replay.seeking.survey import Surveyed
 
 TOPIC = "persistent://public/default/orders"
 ELSEWHERE = EntryPlace(50, 0)
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 LOG = Log(((10, 8), (12, 8)), EntryPlace(12, 7))
 #: Moved to 10:4; since then 10:6 was acknowledged.
-MAIN = Main(LOG, AckState(EntryPlace(10, 3), (Range(10, 6, 6),)), EntryPlace(10, 3))
+NOW = Surveyed(TOPIC, LOG, AckState(EntryPlace(10, 3), (Range(10, 6, 6),)), EntryPlace(10, 7))
+MAIN = Goal(NOW, Position(10, 4), now=NOW)
 
 
 def letter(origin: str | None = None, place: EntryPlace = ELSEWHERE, **facts: object) -> OpenLetter:
