@@ -277,4 +277,7 @@ def _reason(response: Any) -> str | None:
 
 def _cause(error: urllib3.exceptions.HTTPError) -> str:
     reason = getattr(error, "reason", None) or error
+    system = reason.__cause__
+    if isinstance(system, OSError) and system.strerror:  # such as "Connection refused"
+        return system.strerror.lower()
     return f"{type(reason).__name__}: {shown(reason)}"[:_MAX_REASON]

@@ -140,7 +140,7 @@ def test_a_cluster_that_is_not_there(verb, capsys, monkeypatch) -> None:
     monkeypatch.setenv("PULSAR_SERVICE_URL", "pulsar://127.0.0.1:1")
     assert 1 == cli.main(verb)
     errors = capsys.readouterr().err
-    assert "://127.0.0.1:1 was not reached" in errors
+    assert "://127.0.0.1:1 was not reached: connection refused\n" in errors
     assert 1 == len(errors.splitlines())
 
 
