@@ -114,12 +114,14 @@ class Message(pulsar.Message):
         settled: True if it was acknowledged; the future of its hand-off; None: neither.
         is_nacked: Whether this delivery was nacked and counted in `Returns`, not by the broker.
         facts: See `facts_of`.
+        retries_in_lane: How often a subscriber has retried it in its lane.
     """
 
     is_letter: bool | None = None
     settled: Any = None
     is_nacked: bool = False
     facts: Any = None
+    retries_in_lane: int = 0
 
     def value(self) -> Any:
         """Return the decoded payload; subscribers recognize the error of one that is broken."""
@@ -196,7 +198,7 @@ def publish_time(message: Any) -> datetime:
     return datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)
 
 
-def message_of(raw: Any, schema: Any, *, letter: bool | None = None) -> pulsar.Message:
+def message_of(raw: Any, schema: Any, *, letter: bool | None = None) -> Message:
     """Return the message that `pulsar.Consumer.receive` makes from pulsar-client's raw message.
 
     Args:

@@ -347,7 +347,8 @@ def attempt_of(message: WireMessage) -> int:
     It is 1 + the reconsume count + the broker's redelivery count. The reconsume count is stored in
     the message, so it is durable. The redelivery count is only in the broker's memory: it restarts
     when the topic is unloaded, the broker restarts, or the subscription's last consumer leaves. On
-    Exclusive and Failover subscriptions it is always 0.
+    Exclusive and Failover subscriptions it is always 0. Retries in a subscriber's lane are counted
+    too; their count is in memory.
 
     It is what the message says. An application can have copied its properties from a message of
     another subscription; consumers do not believe such a count, but this function does.
@@ -359,4 +360,5 @@ def attempt_of(message: WireMessage) -> int:
         properties, redeliveries = message.properties(), message.redelivery_count()
     except AttributeError:
         raise ConfigError.bad("message", message, _A_MESSAGE) from None
-    return 1 + reconsume_times(properties) + redeliveries
+    in_lane: int = getattr(message, "retries_in_lane", 0)
+    return 1 + reconsume_times(properties) + redeliveries + in_lane

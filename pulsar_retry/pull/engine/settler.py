@@ -344,6 +344,7 @@ class Settler:
         assert lanes is not None and place is not None and place.lane is not None  # noqa: S101, PT018 - it is in a lane
         self._count(_kind(action))
         place.retries += action.counted
+        held.message.retries_in_lane = place.retries
         facts.crashes += isinstance(failure.cause, WorkerCrashedError)
         if lanes.is_of_before(place):
             self.let_go(held, frozenset())

@@ -66,6 +66,7 @@ def carried(message: Any) -> dict[str, Any]:
         **{name: _read(getattr(raw, name), UnicodeDecodeError) for name in _READ},
         "message_id": raw.message_id().serialize(),
         "has_null_value": raw.has_null_value(),
+        "retries_in_lane": message.retries_in_lane,
         "written": _read(lambda: schema.written(raw), Exception)
         if isinstance(schema, LettersSchema)
         else None,
@@ -110,7 +111,9 @@ class _Restored:
 
 def restored(parts: dict[str, Any], schema: Any) -> pulsar.Message:
     """Return a `pulsar.Message` that reads like the original."""
-    return message_of(_Restored(parts), schema)
+    message = message_of(_Restored(parts), schema)
+    message.retries_in_lane = parts["retries_in_lane"]
+    return message
 
 
 # -- errors ---------------------------------------------------------------------------------------

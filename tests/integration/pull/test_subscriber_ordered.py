@@ -14,6 +14,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from support.pull import workers
 from support.pull.handling import Notes, fails
 from support.pull.ordered import Crowd
 from support.pull.ordered import publish as publish_load
@@ -65,6 +66,23 @@ def test_order_is_kept_through_retries(start, publish_keyed):
     report = subscriber.stop()
     assert {key: list(range(30)) for key in KEYS} == order
     assert (120, 24, 0) == (report.acknowledged, report.retried, report.dead_lettered)
+
+
+@pytest.mark.parametrize("form", ["def", "async", "processes"])
+@pytest.mark.parametrize("kind", [KEY_SHARED, pulsar.ConsumerType.Failover])
+def test_a_handler_knows_the_attempt_in_a_lane(start, publish, dead_letters, kind, form):
+    """As elsewhere, although no letter and no redelivery tells it."""
+
+    async def say_later(message: Any) -> None:
+        workers.say_attempt(message)
+
+    options = {"workers": "processes"} if form == "processes" else {}
+    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(0.05))
+    handler = say_later if form == "async" else workers.say_attempt
+    start(handler, consumer_type=kind, retry_policy=policy, **options)
+    publish(partition_key="k")
+    (dead,) = dead_letters(1)
+    assert "attempt 3" == pr.DeadLetter.of(dead).failure.message
 
 
 @pytest.mark.parametrize("redelivery", ["letters", "nack"])

@@ -80,6 +80,11 @@ def hang(message: Any) -> None:
         time.sleep(600)
 
 
+def say_attempt(message: Any) -> None:
+    """Fail, and say at which attempt."""
+    raise ValueError(f"attempt {pr.attempt_of(message)}")
+
+
 def start_others(_message: Any) -> None:
     """Start processes, end them by SIGTERM, and say by raising how they ended."""
     program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
