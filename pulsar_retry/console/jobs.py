@@ -1,7 +1,7 @@
 """Jobs: a dry run, then the work itself, after a confirmation.
 
-Jobs are in memory. What outlives the console is in Pulsar: the letters that are left, the progress
-of a redrive with its dead-letter topic, and the audit log.
+Jobs are in memory. What outlives the console is in Pulsar: the letters that are left, and the audit
+log.
 """
 
 from __future__ import annotations
