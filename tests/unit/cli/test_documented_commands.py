@@ -35,7 +35,7 @@ def commands() -> list[str]:
 def verb_of(words: list[str]) -> tuple[click.Command, list[str]]:
     """Return the verb that *words* name, and the rest."""
     command: click.Command = _root
-    while isinstance(command, click.Group) and words:
+    while isinstance(command, click.Group) and words and words != ["--help"]:
         found = command.get_command(click.Context(command), words[0])
         assert found is not None, words
         command, words = found, words[1:]

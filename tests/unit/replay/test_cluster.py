@@ -97,8 +97,8 @@ def test_a_subscription_and_its_letters() -> None:
     )
     assert f"{root}/billing-DLQ" == tdmq.dead_letter_topic
     assert ("persistent://a/b/orders-billing-RETRY", "persistent://a/b/dead") == (
-        named.letters.retry,
-        named.letters.dead_letter,
+        named.retry_letter_topic,
+        named.dead_letter_topic,
     )
 
 
