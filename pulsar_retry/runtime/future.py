@@ -58,12 +58,24 @@ class LetterFuture(Future[None]):
     def succeed(self) -> None:
         """Resolve the future without an error."""
         with _guard:
+            first = self._first
             if is_simple := self._made is None:  # so there are no waiters, and one callback at most
-                self._state = _FINISHED
+                self._state, self._first = _FINISHED, None
         if not is_simple:
             self.set_result(None)
-        elif self._first is not None:
-            self._call(self._first)
+            self._forget()
+        elif first is not None:
+            self._call(first)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Resolve the future with an error."""
+        super().set_exception(exception)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget the callbacks, which were called: they can have the message, which has this."""
+        with _guard:
+            self._first, self._done_callbacks = None, []
 
     def add_done_callback(self, fn: Callable[[Future[None]], Any]) -> None:
         """Have *fn* called with this future when it is resolved, or now if it is already."""
