@@ -352,15 +352,17 @@ PyObject* reading_take(PyObject* object, PyObject*) {
 // gaps() -> [(ledger, last entry, entries)]: what did not come between messages since the last call
 PyObject* reading_gaps(PyObject* object, PyObject*) {
     auto* piece = reinterpret_cast<Reading*>(object)->inner;
+    Busy busy(piece->is_busy);
+    if (!busy.mine) return nullptr;
     PyObject* list = PyList_New(0);
+    if (list == nullptr) return nullptr;
     for (auto& [ledger, entry, count] : piece->gaps) {
-        PyObject* item = list == nullptr ? nullptr
-                                         : Py_BuildValue("(LLL)", static_cast<long long>(ledger),
-                                                         static_cast<long long>(entry),
-                                                         static_cast<long long>(count));
+        PyObject* item = Py_BuildValue("(LLL)", static_cast<long long>(ledger),
+                                       static_cast<long long>(entry),
+                                       static_cast<long long>(count));
         if (item == nullptr || PyList_Append(list, item) != 0) {
             Py_XDECREF(item);
-            Py_XDECREF(list);
+            Py_DECREF(list);
             return nullptr;
         }
         Py_DECREF(item);

@@ -32,6 +32,9 @@ _OF_STREAMS = (
     "discovery.seconds",
 )
 
+#: The name of a namespace, with its tenant.
+_NAMESPACE = re.compile(r"[-=:.\w]+/[-=:.\w]+", re.ASCII)
+
 #: The option that names the topic of each kind.
 _OPTION = {RETRY: "retry.topic", DEAD_LETTER: "dead_letter.topic"}
 
@@ -167,7 +170,12 @@ def _pattern(reader: OptionReader, connection: ClusterConnection) -> str | None:
     if not connection.admin_url:
         raise ConfigError.bad("admin.url", None, "the URL of the REST API, which lists topics")
     parts = text.removeprefix("persistent://").split("/", 2)
-    pattern = "/".join(parts if len(parts) > 1 else ["public", "default", *parts])
+    if len(parts) == 1:
+        parts = ["public", "default", *parts]
+    if len(parts) == 2 or not _NAMESPACE.fullmatch("/".join(parts[:2])):  # noqa: PLR2004
+        accepted = "a tenant and a namespace, and a regular expression: tenant/namespace/.*"
+        raise ConfigError.bad("topicsPattern", text, accepted)
+    pattern = "/".join(parts)
     try:
         re.compile(pattern)
     except re.error as error:
@@ -209,7 +217,10 @@ def _listed(text: str, wanted: Collection[str]) -> tuple[SourceTopic, ...]:
     if len(set(names)) < len(names):
         raise ConfigError.bad("topics", text, "different topics")
     topics = (SourceTopic(kind_of(name) or DEAD_LETTER, name) for name in names)
-    return tuple(topic for topic in topics if topic.kind in wanted)
+    found = tuple(topic for topic in topics if topic.kind in wanted)
+    if not found:
+        raise ConfigError.bad("topics", text, f"topics of kind {' or '.join(wanted)}")
+    return found
 
 
 def _name(reader: OptionReader, key: str) -> str | None:

@@ -88,6 +88,11 @@ def test_letters_since_a_time(spark, several, namespace, letters, read):
         ({"topics": "a", "topicsPattern": "b/c/.*"}, "topicsPattern.*expected no topics"),
         ({"topicsPattern": "a/b/.*"}, "admin.url=None: expected the URL"),
         ({"topicsPattern": "a/b/(", "admin.url": "http://b:8080"}, "topicsPattern=.*expected"),
+        *(
+            ({"topicsPattern": each, "admin.url": "http://b:8080"}, "expected a tenant and a names")
+            for each in ("a/.*", "a/.*/x-DLQ", "non-persistent://a/b/.*")
+        ),
+        ({"topics": "a-DLQ,b", "kind": "retry"}, "topics='a-DLQ,b': expected topics of kind retry"),
         (
             {"topics": "a", "startingTime": "yesterday"},
             "startingTime='yesterday': expected a whole",
