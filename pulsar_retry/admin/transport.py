@@ -64,13 +64,13 @@ class _Retry(urllib3.Retry):
         if isinstance(error, ConnectTimeoutError | NameResolutionError | ReadTimeoutError):
             raise error
         target = response and response.get_redirect_location()
-        if (
-            target
-            and urllib.parse.urljoin(url, target).startswith("http:")
-            and url.startswith("https:")
-        ):
+        if target and _uses_tls(url) and not _uses_tls(urllib.parse.urljoin(url, target)):
             raise LocationValueError("refused a redirect from https to http")
         return super().increment(method, url, *args, **kwargs)
+
+
+def _uses_tls(url: str) -> bool:
+    return urllib.parse.urlsplit(url).scheme == "https"
 
 
 #: Seconds to wait for a connection and for an answer. The broker may first have to load partitions.
@@ -81,6 +81,7 @@ _RETRIES = _Retry(
     connect=4,
     read=4,
     status=4,
+    other=4,  # such as errors of TLS; None would be no limit
     redirect=5,
     remove_headers_on_redirect=(),
     backoff_factor=0.2,

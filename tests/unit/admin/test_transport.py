@@ -110,12 +110,31 @@ def test_redirects_without_end(api) -> None:
     assert not api.answers
 
 
-def test_no_token_goes_from_tls_to_plain_text() -> None:
+@pytest.mark.parametrize("target", ["http://b/admin/v2/x", "HTTP://b/admin/v2/x"])
+def test_no_token_goes_from_tls_to_plain_text(target) -> None:
     """A redirect that would send it so is refused."""
-    answer = urllib3.HTTPResponse(status=307, headers={"Location": "http://b/admin/v2/x"})
+    answer = urllib3.HTTPResponse(status=307, headers={"Location": target})
     with pytest.raises(urllib3.exceptions.HTTPError, match="refused a redirect from https to http"):
         _RETRIES.increment("PUT", "https://a/admin/v2/x", response=answer)
     assert _RETRIES.increment("PUT", "http://a/admin/v2/x", response=answer)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        urllib3.exceptions.SSLError("no trust"),
+        urllib3.exceptions.ProxyError("no way", OSError("no tunnel")),
+        urllib3.exceptions.ProtocolError("it hung up"),
+    ],
+)
+def test_no_error_is_tried_without_end(error) -> None:
+    """Whatever kind urllib3 counts it as."""
+    retries = _RETRIES
+    for _ in range(4):
+        retries = retries.increment("GET", "/x", error=error)
+
+    with pytest.raises(urllib3.exceptions.MaxRetryError):
+        retries.increment("GET", "/x", error=error)
 
 
 def test_reading_is_tried_again(api) -> None:
