@@ -111,7 +111,7 @@ class Envelope:
         message_id: The id of the first publication, ``ledger:entry:partition[:batch]``.
         published: When the message was first published.
         reason: A short, stable name of the problem. Retry letters have none.
-        stage: Where it failed: ``decode``, ``handler``, ``settle``, ``push`` or a user's own stage.
+        stage: Where it failed: ``decode``, ``handler`` or a user's own stage.
         error: The class of the error.
         message: The error's text.
         traceback: The error's traceback, including the errors that it was raised from. Retry
