@@ -7,11 +7,16 @@ its messages; rarer calls, such as opening, closing and pulling, use a small poo
 Methods that do not wait are plain methods, as in `pulsar.asyncio`.
 """
 
-from pulsar.asyncio import Producer, PulsarException, Reader
+import pulsar.asyncio
 
 from pulsar_retry.asyncio.client import Client, Delivery
 from pulsar_retry.asyncio.consumer import Consumer
 from pulsar_retry.asyncio.subscriber import Subscriber
+
+# After the imports above, which say what an older pulsar-client lacks.
+Producer = pulsar.asyncio.Producer
+PulsarException = pulsar.asyncio.PulsarException
+Reader = pulsar.asyncio.Reader
 
 __all__ = [
     "Client",

@@ -84,7 +84,7 @@ def check(module: ModuleType, names: Names) -> None:
     if absent := missing(module, names):
         raise ImportError(
             f"pulsar-client {pulsar.__version__} lacks {', '.join(absent)}, which pulsar-retry "
-            "needs: install a version of pulsar-client that this version of pulsar-retry supports"
+            "needs: install pulsar-client 3.13 or later, below 4, or a newer pulsar-retry"
         )
 
 

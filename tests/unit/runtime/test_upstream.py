@@ -45,6 +45,16 @@ def test_the_error_names_all_that_is_missing() -> None:
     assert lacks in str(caught.value)
 
 
+def test_the_error_of_an_older_pulsar_client_says_which_is_needed() -> None:
+    """It comes before that of an import from pulsar.asyncio, which names no version."""
+    program = "import pulsar.asyncio; del pulsar.asyncio.Reader; import pulsar_retry.asyncio"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "lacks pulsar.asyncio.Reader" in done.stderr
+    assert "install pulsar-client 3.13 or later" in done.stderr
+
+
 #: Makes the installed pulsar-client a later one.
 _LATER = """
 import inspect, _pulsar, pulsar
