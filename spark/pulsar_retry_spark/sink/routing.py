@@ -266,7 +266,8 @@ class Router:
             head = dict(self._recipient.own(head, topic or str(self.targets.topic)))
         if head and decision[2] is None:
             asked, retryable, _, target = decision
-            decision = (asked, retryable, wire.reconsume_times(head) + 1, target)
+            attempt = min(_MAX_ATTEMPT, wire.reconsume_times(head) + 1)
+            decision = (asked, retryable, attempt, target)
         route = self.routes.get(decision) or self._decide(decision)
         if route.action != RETRY or not (self._columns.read_back or wire.REDRIVE_COUNT in head):
             return route, head, 0, False

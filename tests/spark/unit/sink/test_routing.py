@@ -377,6 +377,14 @@ def test_an_attempt_that_only_headers_count():
     assert "1" == properties(headers=headers, attempt=1)["RECONSUMETIMES"]
 
 
+@pytest.mark.parametrize("count", ["2147483647", "9" * 30])
+def test_a_count_in_headers_has_a_largest_value(count):
+    """Such a row is a dead letter like others: a header does not fail the job each time."""
+    topic, *_ = one(headers=headed(RECONSUMETIMES=count))
+    assert topic == DEAD
+    assert "2147483647" == properties(headers=headed(RECONSUMETIMES=count))["RECONSUMETIMES"]
+
+
 # --- Payload, key, time --------------------------------------------------------------------------
 
 
