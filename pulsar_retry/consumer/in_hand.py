@@ -69,7 +69,8 @@ class InHand:
         self._watch = watch
         self._now = timer.now
         self._clock = clock
-        self._settled_before = 0  # when all acknowledgements so far had been sent
+        # How many were settled when everything was last requested, and at the last seek.
+        self._settled_before = self._settled_at_seek = 0
         self._has_chunked = False
         self._looked, self._step, self._samples_at = float("-inf"), 1, 0
 
@@ -283,10 +284,11 @@ class InHand:
         return source, message_id, self._chunks(raw, message_id, source)
 
     def await_acknowledgements(self) -> None:
-        """Wait until pulsar-client has sent all acknowledgements so far."""
-        if self.settled != self._settled_before:
+        """Wait, before a seek, until pulsar-client has sent all acknowledgements so far."""
+        settled = self.settled  # other threads settle messages during the wait
+        if settled != self._settled_at_seek:
             self._clock.sleep(ACKS_SENT)
-            self._settled_before = self.settled
+            self._settled_at_seek = settled
 
     def redeliver_everything(self) -> None:
         """Have all unacknowledged messages redelivered, including nacked ones.

@@ -39,7 +39,9 @@ class Received:
         self.seconds = 100.0
         timer: Any = SimpleNamespace(now=lambda: self.seconds, check_later=lambda *_: None)
         watch: Any = None  # nothing is acknowledged
-        self.in_hand = InHand(plan, timer, SYSTEM, watch)
+        clock: Any = SimpleNamespace(time=SYSTEM.time, sleep=self.sleep)
+        self.waits: list[float] = []
+        self.in_hand = InHand(plan, timer, clock, watch)
         self.checked: list[Any] = []
 
         def saw(message_id: Any) -> bool:
@@ -47,6 +49,11 @@ class Received:
             return False
 
         monkeypatch.setattr(self.in_hand.main, "saw", saw)
+
+    def sleep(self, seconds: float) -> None:
+        """Note a wait, in which another thread settles a message."""
+        self.waits.append(seconds)
+        self.in_hand.settled += 1
 
     def batches(self, count: int, *, size: int, per_second: float) -> int:
         """Receive batches of *size* messages; return how many messages were checked."""
@@ -93,3 +100,16 @@ def test_a_nacked_message_that_comes_early_is_recognized(received: Received, cou
     received.in_hand.took([again])
     assert received.in_hand.pending_nacks == 0
     assert received.in_hand.unsettled == 20_000
+
+
+def test_a_seek_waits_for_each_acknowledgement(received: Received) -> None:
+    """Also for those before another request, and those that were made while it waited."""
+    in_hand = received.in_hand
+    in_hand.await_acknowledgements()
+    assert [] == received.waits
+    received.batches(2, size=1, per_second=50)
+    in_hand.settled += 2
+    in_hand.redeliver_everything()
+    for count in (1, 2):
+        in_hand.await_acknowledgements()
+        assert [0.2] * count == received.waits
