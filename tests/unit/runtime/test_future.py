@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from functools import partial
 
 import pytest
 
@@ -81,3 +83,21 @@ def test_no_end_is_missed() -> None:
             ending = pool.submit(future.succeed)
             assert waiting.result(120) is None
             assert ending.result(120) is None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("error", [None, ValueError()])
+def test_a_resolved_future_forgets_its_callbacks(count: int, error: Exception | None) -> None:
+    """They can have the message, which has the future: nothing would free them soon."""
+    future, called = LetterFuture(), list[object]()
+    callbacks = [partial(called.append) for _ in range(count)]
+    for each in callbacks:
+        future.add_done_callback(each)
+    left = [weakref.ref(each) for each in callbacks]
+    del callbacks, each
+    if error is None:
+        future.succeed()
+    else:
+        future.set_exception(error)
+    assert [future] * count == called
+    assert [None] * count == [each() for each in left]
