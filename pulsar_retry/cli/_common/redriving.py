@@ -178,9 +178,9 @@ def _interruptible(job: Redrive) -> Iterator[None]:
     previous = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
     def cancel(_number: int, _frame: object) -> None:
-        job.cancel()
-        for each, handler in previous.items():
+        for each, handler in previous.items():  # first, so that the second signal always ends it
             signal.signal(each, handler)
+        job.cancel()
 
     for each in previous:
         signal.signal(each, cancel)

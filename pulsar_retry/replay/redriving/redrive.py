@@ -115,7 +115,7 @@ class Redrive:
                 environment.
             topic: The topic whose letters are redriven. None: the letters and the name of *source*
                 say it. If they do not, such as for a dead-letter topic with a name of your own,
-                both *topic* and *subscription* are needed.
+                both *topic* and *subscription* are needed. Not with `DISCARD`.
             subscription: The subscription whose letters are redriven; None: as for *topic*.
             dlq_subscription: The subscription of the dead-letter topic through which letters are
                 read. None means `pulsar-retry`, or else the only one. If there is no subscription,
@@ -166,6 +166,8 @@ class Redrive:
         self._any_topic = any_topic
         if patch is not None and to == DISCARD:
             raise ConfigError("patch: letters that are discarded are not published")
+        if to == DISCARD and (topic or subscription):
+            raise ConfigError("topic, subscription: letters are discarded whosever they are")
         self._patch = None if patch is None else PayloadPatch.of(patch)
         self._dry_run = dry_run
         self._within = math.inf if within is None else seconds("within", within)

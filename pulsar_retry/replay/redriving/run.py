@@ -238,11 +238,14 @@ class Run:
 
     def _close_partitions(self, silence: float) -> None:
         """Read no more from partitions whose letters have all come, or that are silent."""
-        with contextlib.suppress(AdminError):
+        try:
             for topic in list(self._open_partitions):
                 now = self._source.unsettled(topic, self.states)
                 if not now.unseen or silence > (_ON_ITS_WAY if now.all_sent else _STUCK):
                     del self._open_partitions[topic]
+        except AdminError:
+            if silence > _STUCK:
+                self._open_partitions.clear()
 
     # -- handing on -------------------------------------------------------------------------------
 
@@ -326,8 +329,8 @@ class Run:
 
     def _check(self) -> None:
         self._take_back()
-        if self._cancelled.is_set():
-            self.stopped = self.stopped or CANCELLED
+        if self._cancelled.is_set() and self._goes_on:
+            self.stopped = CANCELLED
         if time.monotonic() >= self._next_tick:
             self._tick()
 

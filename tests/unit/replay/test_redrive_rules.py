@@ -84,6 +84,8 @@ def test_a_time_needs_a_zone() -> None:
         {"max_redrives": -1},
         {"max_redrives": None},
         {"naming": "esperanto"},
+        {"topic": "orders", "to": "discard"},
+        {"subscription": "billing", "to": "discard"},
     ],
 )
 def test_what_a_redrive_does_not_accept(wrong) -> None:

@@ -197,6 +197,41 @@ def test_acknowledgements_that_the_broker_never_reports(carry_out, monkeypatch) 
     assert "DEDUPE_ID" in next(iter(run.problems))
 
 
+def test_a_cancelled_run_whose_limit_is_reached_does_not_go_on(carry_out, monkeypatch) -> None:
+    """Letters that their topic does not take are left to the next run."""
+    monkeypatch.setattr(redrive_run, "_PATIENCE", 1.0)
+    cancelled, lost = threading.Event(), published("retry", pulsar.Timeout())
+
+    def hand_on(_self: HandOffDouble, flight: Flight) -> None:
+        threading.Timer(0.05, flight.future.set_exception, [lost]).start()
+
+    def progress(run: Run) -> None:
+        if run.stopped == "limit" and run.waits:
+            cancelled.set()
+
+    monkeypatch.setattr(HandOffDouble, "hand_on", hand_on)
+    run, _, consumer = carry_out([0, 1], limit=1, cancelled=cancelled, progress=progress)
+
+    assert (0, "cancelled", []) == (run.redriven, run.stopped, consumer.acknowledged)
+
+
+def test_a_rest_api_that_stays_away_does_not_keep_a_run_from_its_end(
+    carry_out, monkeypatch
+) -> None:
+    """It cannot tell whether more letters come, or whether what is redriven is acknowledged."""
+    monkeypatch.setattr(redrive_run, "_STUCK", 0.05)
+    monkeypatch.setattr(redrive_run, "_PATIENCE", 0.05)
+
+    def unsettled(*_: object) -> Unsettled:
+        raise pr.AdminError(None, "topics", "nothing answers")
+
+    monkeypatch.setattr(Source, "unsettled", unsettled)
+    run, _, consumer = carry_out([0, 1])
+
+    assert (2, {"unconfirmed": 2}) == (run.redriven, dict(run.left))
+    assert [Raw(0), Raw(1)] == consumer.acknowledged
+
+
 def test_a_rate_begins_anew_after_a_pause(carry_out, monkeypatch) -> None:
     """What was missed is not caught up, and letters that failed do not come all at once."""
     now = [0.0]
