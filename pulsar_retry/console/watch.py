@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import attrs
 
 from pulsar_retry.console.indexing import Indexer
+from pulsar_retry.errors import AdminNotFoundError
 from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.ops.overview import LetterTopic, letter_topics
 from pulsar_retry.ops.polling import Polling
@@ -152,6 +153,8 @@ class Watcher:
         for each in found:
             if each.kind == "dead_letter" and _has_changed(known.get(each.topic), each):
                 self._sync(each.topic)
+        for topic in known.keys() - {each.topic for each in found}:
+            self._sync(topic)  # it was deleted, and leaves the index
         if before is None or _shown(before) != _shown(found):
             self._changes.tell(TOPICS)
 
@@ -174,7 +177,8 @@ class Watcher:
     def _tell(self, topic: str, done: Future[None]) -> None:
         """Log why a topic could not be read, once for each reason."""
         error = None if done.cancelled() else done.exception()
-        why = "" if error is None else f"{type(error).__name__}: {error}"
+        is_known = error is None or isinstance(error, AdminNotFoundError)  # pages say so
+        why = "" if is_known else f"{type(error).__name__}: {error}"
         if why and self._faults.get(topic) != why:
             _log.warning("the letters of %s could not be read: %s", topic, why)
         self._faults[topic] = why

@@ -11,7 +11,8 @@ import pytest
 from pulsar_retry.console.app import Console
 from pulsar_retry.console.login import Access
 from pulsar_retry.console.watch import PROBLEM, Watcher
-from pulsar_retry.errors import AdminError
+from pulsar_retry.errors import AdminError, AdminNotFoundError
+from pulsar_retry.ops.overview import LetterTopic
 from pulsar_retry.replay import Cluster
 from support.waiting import eventually
 
@@ -64,3 +65,30 @@ def test_a_topic_that_cannot_be_read_is_in_the_log_once(watcher, monkeypatch, ca
                 watcher.refresh(DLQ, 30)
             eventually(lambda: DLQ in caplog.text)
     assert 1 == sum(DLQ in each.getMessage() for each in caplog.records)
+
+
+def test_a_topic_that_is_deleted_leaves_the_index(watcher, monkeypatch, caplog) -> None:
+    """Otherwise its letters would stay in memory."""
+    numbers = {"backlog": 1, "oldest_age_seconds": 1.0, "rate_in": 0.0, "rate_out": 0.0}
+    others = {"main_topic": None, "subscription": None, "partitions": 0, "consumers": 0}
+    listed = [LetterTopic(topic=DLQ, kind="dead_letter", subscriptions=(), **numbers, **others)]
+    indexer = watcher._indexer
+
+    def ask(namespace: str) -> tuple[LetterTopic, ...]:
+        watcher._listed[namespace] = tuple(listed) if namespace == "shop/a" else ()
+        return watcher._listed[namespace]
+
+    def sync(topic: str, *_: object) -> None:
+        if not listed:
+            raise AdminNotFoundError(404, "stats", "no such topic")
+        indexer._topics[topic] = None
+
+    monkeypatch.setattr(watcher, "_ask", ask)
+    monkeypatch.setattr(indexer, "clients", tuple)
+    monkeypatch.setattr(indexer, "_sync", sync)
+    watcher.poll()
+    eventually(lambda: DLQ in indexer._topics)
+    listed.clear()
+    watcher.poll()
+    eventually(lambda: DLQ not in indexer._topics)
+    assert not caplog.messages
