@@ -218,7 +218,8 @@ class Circuit:
         if self.state is BreakerState.CLOSED:
             self._recent.append(False)
             helpful = self._helpful if now < self._helpful_until else 0
-            if is_new if not helpful else self._failed.count(key) == helpful:
+            # Other workers may have had the earlier failures of a message: its last one counts too.
+            if is_new if not helpful else is_last or self._failed.count(key) == helpful:
                 self._fresh.add(key)
             if len(self._fresh) < ENOUGH or sum(self._recent) >= SHARE * len(self._recent):
                 return True

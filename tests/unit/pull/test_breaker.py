@@ -202,6 +202,14 @@ def test_it_closes_where_retries_succeed_and_first_attempts_fail() -> None:
     assert it.state is OPEN
 
 
+def test_where_retries_have_helped_last_attempts_open_it_too() -> None:
+    """Other workers may have had the earlier failures of these messages."""
+    it = opened()
+    prove(it)
+    found = [it.failed(key, 3.0, is_last=True) for key in names(10, 100)]
+    assert [True] * 9 + [False] == found
+
+
 def test_what_was_proven_is_forgotten() -> None:
     """After ten minutes, first failures open it again."""
     it = opened()
