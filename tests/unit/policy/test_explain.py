@@ -215,12 +215,11 @@ def test_wrong_usage_is_2(
     assert expected in errors
 
 
-def test_help_has_examples_that_run(run: Callable[..., tuple[int, str, str]]) -> None:
-    """Each line of them."""
+def test_help_has_an_example_that_runs(run: Callable[..., tuple[int, str, str]]) -> None:
+    """It is one line."""
     code, out, _ = run("--help")
     assert 0 == code
-    examples = [
+    (example,) = [
         line.split("explain ", 1)[1] for line in out.splitlines() if "  pulsar-retry" in line
     ]
-    assert examples
-    assert {0} == {run(*shlex.split(example))[0] for example in examples}
+    assert 0 == run(*shlex.split(example))[0]
