@@ -194,8 +194,8 @@ class Consumer(pulsar.Consumer):
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages of both topics redelivered, also nacked ones.
 
-        If anything was acknowledged since the last call, it is requested 0.2 s later, because
-        pulsar-client sends acknowledgements up to 0.1 s late.
+        It is requested after all acknowledgements so far, which pulsar-client sends up to 0.1 s
+        late: 0.2 s later, unless nothing was acknowledged since such a wait.
         """
         self._receiving.drop()
         self._in_hand.redeliver_everything()
@@ -352,9 +352,10 @@ class Consumer(pulsar.Consumer):
         """Move the subscription to a message id or a time (milliseconds since 1970).
 
         Only the topic is moved. The retry letters stay as they are. Messages that were fetched
-        before, and pending nacks, are dropped. If anything was acknowledged since the last call,
-        it begins 0.2 s later: pulsar-client sends acknowledgements up to 0.1 s late, and one that
-        comes after the seek acknowledges its message at the new position, too.
+        before, and pending nacks, are dropped. It begins after all acknowledgements so far, which
+        pulsar-client sends up to 0.1 s late: 0.2 s later, unless nothing was acknowledged since
+        such a wait. One that comes after the seek acknowledges its message at the new position,
+        too.
         """
         self._in_hand.await_acknowledgements()
         super().seek(messageid)

@@ -69,8 +69,8 @@ class InHand:
         self._watch = watch
         self._now = timer.now
         self._clock = clock
-        # How many were settled when everything was last requested, and at the last seek.
-        self._settled_before = self._settled_at_seek = 0
+        # With so many settled messages, all acknowledgements are sent from this time on.
+        self._sent_count, self._all_sent = 0, float("-inf")
         self._has_chunked = False
         self._looked, self._step, self._samples_at = float("-inf"), 1, 0
 
@@ -285,22 +285,27 @@ class InHand:
 
     def await_acknowledgements(self) -> None:
         """Wait, before a seek, until pulsar-client has sent all acknowledgements so far."""
-        settled = self.settled  # other threads settle messages during the wait
-        if settled != self._settled_at_seek:
-            self._clock.sleep(ACKS_SENT)
-            self._settled_at_seek = settled
+        if left := self._unsent():
+            self._clock.sleep(left)
 
     def redeliver_everything(self) -> None:
         """Have all unacknowledged messages redelivered, including nacked ones.
 
         pulsar-client sends acknowledgements late, but this request at once. So it is made after
-        those since the last one.
+        all acknowledgements so far.
         """
-        waits = self.settled != self._settled_before
+        waits = self._unsent() > 0
         for source in self.sources:
             source.ask_for_all(waits=waits)
         self.all_redelivered()
-        self._settled_before = self.settled
+        self._sent_count = self.settled
+
+    def _unsent(self) -> float:
+        """Return in how many seconds pulsar-client has sent all acknowledgements so far."""
+        settled, now = self.settled, self._now()
+        if settled != self._sent_count:
+            self._sent_count, self._all_sent = settled, now + ACKS_SENT
+        return max(0.0, self._all_sent - now)
 
     def close(self) -> None:
         """Drop pending nacks: the broker redelivers these messages at once."""

@@ -112,4 +112,20 @@ def test_a_seek_waits_for_each_acknowledgement(received: Received) -> None:
     in_hand.redeliver_everything()
     for count in (1, 2):
         in_hand.await_acknowledgements()
-        assert [0.2] * count == received.waits
+        assert [pytest.approx(0.2)] * count == received.waits
+
+
+def test_a_request_for_everything_waits_for_what_is_on_its_way(received: Received) -> None:
+    """Also the second of two in succession: acknowledged messages would come again."""
+    in_hand, asked = received.in_hand, list[float]()
+    in_hand.main.raw = SimpleNamespace(
+        redeliver_unacknowledged_messages=lambda: asked.append(received.seconds)
+    )
+    received.batches(2, size=1, per_second=50)
+    in_hand.settled += 2
+    for _ in range(2):
+        in_hand.redeliver_everything()
+    assert [] == asked
+    received.seconds += 0.2
+    in_hand.redeliver_everything()
+    assert [received.seconds] == asked
