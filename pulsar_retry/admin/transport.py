@@ -10,12 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import urllib3
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    LocationValueError,
-    NameResolutionError,
-    ReadTimeoutError,
-)
+from urllib3.exceptions import ConnectTimeoutError, LocationValueError, ReadTimeoutError
 
 from pulsar_retry.errors import (
     AdminConflictError,
@@ -54,14 +49,15 @@ class Endpoint(Protocol):
 class _Retry(urllib3.Retry):
     """When a request is sent again, or to another broker: the one that owns its topic.
 
-    It is not sent again after a time-out or a failed name look-up, because these take long already.
-    The owner gets the token too, as from the Java client, but never without TLS if the first
-    request used TLS.
+    It is not sent again if there is no connection, or no answer in time: an address where nothing
+    listens is reported at once, and time-outs take long already. The owner gets the token too, as
+    from the Java client, but never without TLS if the first request used TLS.
     """
 
     def increment(self, method: Any = None, url: Any = None, *args: Any, **kwargs: Any) -> Any:
         error, response = kwargs.get("error"), kwargs.get("response")
-        if isinstance(error, ConnectTimeoutError | NameResolutionError | ReadTimeoutError):
+        # The first is also that of a refused connection and of an unknown name.
+        if isinstance(error, ConnectTimeoutError | ReadTimeoutError):
             raise error
         target = response and response.get_redirect_location()
         if target and _uses_tls(url) and not _uses_tls(urllib.parse.urljoin(url, target)):
@@ -75,7 +71,8 @@ def _uses_tls(url: str) -> bool:
 
 #: Seconds to wait for a connection and for an answer. The broker may first have to load partitions.
 _TIMEOUT = urllib3.Timeout(connect=4, read=30)
-#: Requests that change nothing are sent again while a broker restarts or transfers a topic.
+#: Requests that change nothing are sent again if a broker hangs up, or answers that it restarts or
+#: transfers a topic.
 _RETRIES = _Retry(
     total=None,
     connect=4,

@@ -137,6 +137,24 @@ def test_no_error_is_tried_without_end(error) -> None:
         retries.increment("GET", "/x", error=error)
 
 
+NOWHERE = urllib3.connection.HTTPConnection("nowhere")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        urllib3.exceptions.NewConnectionError(NOWHERE, "refused"),
+        urllib3.exceptions.NameResolutionError("nowhere", NOWHERE, socket.gaierror()),
+        urllib3.exceptions.ConnectTimeoutError("late"),
+        urllib3.exceptions.ReadTimeoutError(urllib3.HTTPConnectionPool("nowhere"), "/x", "late"),
+    ],
+)
+def test_where_nothing_answers_is_said_at_once(error) -> None:
+    """Such an error is not tried again, although nothing was changed."""
+    with pytest.raises(type(error)):
+        _RETRIES.increment("GET", "/x", error=error)
+
+
 def test_reading_is_tried_again(api) -> None:
     """A broker that restarts, or gives a topic away, answers 503 for a moment."""
     api.answer(503)
