@@ -59,7 +59,14 @@ class Facts:
     """
 
     __slots__ = (
-        *("chain", "crashes", "is_text", "key", "message_id", "properties", "published", "topic"),
+        "chain",
+        "crashes",
+        "is_text",
+        "key",
+        "message_id",
+        "properties",
+        "published",
+        "topic",
     )
 
     def __init__(self, message: Any, recipient: Recipient) -> None:

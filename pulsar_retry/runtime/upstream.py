@@ -43,7 +43,7 @@ RAW: Names = {
         *("get_schema_info", "get_topic_partitions_async", "subscribe_async_pattern"),
     ),
     "ClientConfiguration": ("set_file_logger",),
-    "Consumer": (*("acknowledge_async", "batch_receive", "get_last_message_id_async", "receive"),),
+    "Consumer": ("acknowledge_async", "batch_receive", "get_last_message_id_async", "receive"),
     "Message": ("encryption_context", "has_null_value", "int_schema_version", "length"),
     "MessageBuilder": ("build", "content", "deliver_at", "properties"),
     "Producer": ("send_async",),
