@@ -15,7 +15,7 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.errors import AdminError, ConfigError
+from pulsar_retry.errors import AdminError, ConfigError, PulsarRetryError, shown
 from pulsar_retry.policy.checks import Duration, number, seconds, whole
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
@@ -26,6 +26,7 @@ from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.patching import Patcher, PatchLike, PayloadPatch
 from pulsar_retry.replay.redriving.report import (
     LATE,
+    REFUSED,
     WHY_NOT_SEEN,
     Redriven,
     first_of_each,
@@ -210,12 +211,12 @@ class Redrive:
             progress: Called on this thread about twice a second, with the state so far.
 
         Returns:
-            What was redriven, or for a dry run what would be.
+            What was redriven, or for a dry run what would be. If an error ends a redrive after
+            letters were redriven, this has it as a problem, and is not complete.
 
         Raises:
             ConfigError: the source is not a dead-letter or retry topic, and *any_topic* is not set.
-            RedriveError: the redrive could not begin, or the dead-letter topic cannot be read any
-                more.
+            RedriveError: the redrive could not begin, or the dead-letter topic cannot be read.
             AdminError: the REST API is unreachable, or refuses a request.
             pulsar.PulsarException: the broker is unreachable, or refuses a request.
         """
@@ -314,15 +315,20 @@ class Redrive:
                 progress=lambda run: tell(report(run)),
                 cancelled=self._cancelled,
             )
-            run.run()
+            try:
+                run.run()
+                if run.stopped is None:
+                    missed = source.left(run.states)
+                    missed[LATE] += run.left.pop(LATE, 0)
+                    run.left += missed
+                    run.problems |= {WHY_NOT_SEEN[each]: None for each in +missed}
+            except (PulsarRetryError, pulsar.PulsarException) as error:
+                if not run.redriven:
+                    raise
+                run.stopped = REFUSED
+                run.problems[shown(error)] = None
             hand_off.producers.check_kept()
-            if run.stopped is None:
-                missed = source.left(run.states)
-                missed[LATE] += run.left.pop(LATE, 0)
-                run.left += missed
-                run.problems |= {WHY_NOT_SEEN[each]: None for each in +missed}
-            done = report(run)
-        return self._follow(aftermath, done, tell)
+        return self._follow(aftermath, report(run), tell)
 
     def _report(self, run: Run, problems: Mapping[str, None], doubts: tuple[str, ...]) -> Redriven:
         return Redriven(

@@ -14,6 +14,7 @@ import pulsar_retry as pr
 from pulsar_retry.replay import Filter, Redriven, Subscription
 from pulsar_retry.replay.reading import read_letters
 from pulsar_retry.replay.redriving.report import Became
+from pulsar_retry.replay.redriving.states import Source
 from support.reading import SUBSCRIPTION
 from support.replay.redriving import Dead, received
 from support.waiting import eventually
@@ -321,6 +322,40 @@ def test_what_becomes_of_them_at_their_origin(dead, client) -> None:
     assert Became(handled=0, waiting=2, dead=0) == done.became
     received(other, 2)
     received(consumer, 2)
+
+
+@pytest.mark.parametrize("step", ["unsettled", "left"])
+def test_an_error_after_letters_were_redriven_is_part_of_the_report(
+    dead, monkeypatch, step
+) -> None:
+    """The counts are not lost, and nobody takes the redrive for a complete one."""
+
+    def fail(*_: object) -> None:
+        raise pr.RedriveError("the subscription keep no longer exists")
+
+    monkeypatch.setattr(Source, step, fail)
+    dead.subscribe()
+    dead.fill(3)
+
+    done = dead.redrive().run()
+
+    assert (3, "refused", False) == (done.redriven, done.stopped, done.is_complete)
+    assert {dead.retry: 3} == done.targets
+    assert "the subscription keep no longer exists" in done.problems
+
+
+def test_an_error_before_any_letter_was_redriven_is_raised(dead, monkeypatch) -> None:
+    """There is nothing to report."""
+
+    def fail(*_: object) -> None:
+        raise pr.AdminError(None, "stats", "nothing answers")
+
+    monkeypatch.setattr(Source, "left", fail)
+    dead.subscribe()
+    dead.fill(3)
+
+    with pytest.raises(pr.AdminError, match="nothing answers"):
+        dead.redrive(where=Filter(reason=["none"])).run()
 
 
 def test_a_topic_without_a_subscription_gets_one(dead) -> None:
