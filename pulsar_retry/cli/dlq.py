@@ -77,8 +77,12 @@ def ls(*, cluster: Cluster, namespace: str | None, everything: bool, as_json: bo
         if namespace is not None:
             found += letter_topics(admin, namespace, by_letters=True, progress=show)
         for each in () if namespace is not None else _namespaces(admin):
-            with contextlib.suppress(AdminForbiddenError, AdminNotFoundError):
+            try:
                 found += letter_topics(admin, each, by_letters=True, progress=show)
+            except AdminForbiddenError as error:
+                click.echo(clean(f"{each} is left out: {error}"), err=True)
+            except AdminNotFoundError:
+                continue  # it was deleted meanwhile
     found.sort(key=lambda each: -each.backlog)
     if as_json:
         show_json([each.facts() for each in found])

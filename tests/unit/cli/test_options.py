@@ -198,6 +198,29 @@ def test_errors_are_json_where_results_are(capsys, monkeypatch) -> None:
     assert "http://127.0.0.1:1 was not reached" in facts["error"]
 
 
+def test_a_namespace_that_may_not_be_listed_is_named(capsys, monkeypatch) -> None:
+    """Its letters are not among those of all namespaces; one that was deleted is no matter."""
+    errors = {
+        "shop/hidden": pr.AdminForbiddenError(403, "stats", "not allowed"),
+        "shop/gone": pr.AdminNotFoundError(404, "topics", "not found"),
+    }
+
+    def letter_topics(_admin: object, namespace: str, **_options: object) -> list[object]:
+        if namespace in errors:
+            raise errors[namespace]
+        return []
+
+    monkeypatch.setattr("pulsar_retry.cli.dlq._namespaces", lambda _: ["shop/orders", *errors])
+    monkeypatch.setattr("pulsar_retry.cli.dlq.letter_topics", letter_topics)
+    assert 0 == cli.main(["dlq", "ls", "--json"])
+
+    output = capsys.readouterr()
+    assert [] == json.loads(output.out)
+    (line,) = output.err.splitlines()
+    assert "shop/hidden is left out" in line
+    assert "not allowed" in line
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
