@@ -126,23 +126,25 @@ def carry_out(
         least = "at least " if None in totals.values() else ""
         ask(f"{question.format(count=least + letters(count))}?")
     results: list[Redriven] = []
-    for each, job in jobs.items():
-        if dry_run:
-            done = _run(job, "looking", total)
-        else:
-            act = who.act(each, job.job)
-            in_log = partial(audited_redrive, cluster, job, act, enabled=who.audits)
-            with audit_hint():
-                done = _run(job, job.done_word, totals[each], in_log)
-        results.append(done)
-        if not as_json:
-            _show(done, several=len(topics) > 1, diffs=diffs)
-        if done.stopped == "cancelled":
-            break
-    if as_json:
-        facts = [each.facts() for each in results]
-        show_json(facts[0] if len(topics) == 1 else facts)
-    elif not topics:
+    try:
+        for each, job in jobs.items():
+            if dry_run:
+                done = _run(job, "looking", total)
+            else:
+                act = who.act(each, job.job)
+                in_log = partial(audited_redrive, cluster, job, act, enabled=who.audits)
+                with audit_hint():
+                    done = _run(job, job.done_word, totals[each], in_log)
+            results.append(done)
+            if not as_json:
+                _show(done, several=len(topics) > 1, diffs=diffs)
+            if done.stopped == "cancelled":
+                break
+    finally:  # an error about a topic must not hide what was done before
+        if as_json and (results or not topics):
+            facts = [each.facts() for each in results]
+            show_json(facts[0] if len(topics) == 1 else facts)
+    if not topics and not as_json:
         click.echo("no letters")
     return 0 if all(each.is_complete for each in results) else 1
 

@@ -17,7 +17,7 @@ from pulsar_retry import cli
 from pulsar_retry.cli._common.cluster import cluster_options
 from pulsar_retry.cli._common.output import clean, words_of_age
 from pulsar_retry.ops.formatting import moment
-from pulsar_retry.replay import Cluster
+from pulsar_retry.replay import Cluster, Redrive, Redriven
 
 VERBS = [
     *(("dlq", each) for each in ("ls", "show", "tail", "export")),
@@ -219,6 +219,24 @@ def test_a_namespace_that_may_not_be_listed_is_named(capsys, monkeypatch) -> Non
     (line,) = output.err.splitlines()
     assert "shop/hidden is left out" in line
     assert "not allowed" in line
+
+
+def test_the_report_of_a_topic_is_not_lost_with_the_next_one(capsys, monkeypatch) -> None:
+    """If that fails, JSON has the topics until then, and the error is told."""
+
+    def run(job: Redrive, _tell: object) -> Redriven:
+        if "returns" in job.source:
+            raise pr.TopicMissingError("there is no topic")
+        return Redriven(source=job.source, job=job.job, dry_run=False, redriven=3)
+
+    monkeypatch.setattr(Redrive, "run", run)
+    dlqs = ["orders-billing-DLQ", "returns-billing-DLQ"]
+    assert 1 == cli.main(["redrive", *dlqs, "--yes", "--no-audit", "--json"])
+
+    output = capsys.readouterr()
+    (done,) = json.loads(output.out)
+    assert 3 == done["redriven"]
+    assert "topic_missing" == json.loads(output.err)["code"]
 
 
 @pytest.mark.parametrize(
