@@ -30,7 +30,7 @@ class AdminClient:
         lists.
         """
         self.endpoint = endpoint
-        self._transport = Transport(endpoint, check=True)
+        self._transport = Transport(endpoint)
         self.namespaces = Namespaces(self._transport)
         self.topics = Topics(self._transport)
         self.subscriptions = Subscriptions(self._transport)

@@ -86,6 +86,8 @@ _RETRIES = _Retry(
     allowed_methods={"GET", "HEAD"},
     raise_on_status=False,
 )
+#: The maximum number of connections that are kept open.
+_MOST_IDLE = 16
 _OK, _BAD = 200, 400
 _DOTS = frozenset({".", ".."})
 #: The maximum number of characters that are shown of a broker's reason.
@@ -109,18 +111,12 @@ class Transport:
     It uses a proxy from the environment, but never for loopback addresses.
     """
 
-    def __init__(self, endpoint: Endpoint, *, connections: int = 16, check: bool = False) -> None:
-        """Store the arguments; nothing is opened yet.
-
-        Args:
-            endpoint: The location of the REST API.
-            connections: The maximum number of connections that are kept open.
-            check: Whether to check, before the first request, that Pulsar answers.
-        """
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Store the location of the REST API; nothing is opened yet."""
         self._endpoint = endpoint
         self._root = endpoint.admin_url.rstrip("/")
-        self._pool = _pool(endpoint, self._root, connections)
-        self._is_known = not check
+        self._pool = _pool(endpoint, self._root)
+        self._is_known = False
 
     def json(self, method: str, path: str, body: object = None, **query: object) -> Any:
         """Send *body* as JSON and return the JSON of the answer; None if it is empty.
@@ -231,9 +227,9 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _pool(endpoint: Endpoint, root: str, connections: int) -> urllib3.PoolManager:
+def _pool(endpoint: Endpoint, root: str) -> urllib3.PoolManager:
     parts = urllib.parse.urlsplit(root)
-    options: dict[str, Any] = {"maxsize": connections, "block": False}
+    options: dict[str, Any] = {"maxsize": _MOST_IDLE, "block": False}
     if parts.scheme == "https":
         options["ssl_context"] = tls_context(endpoint)
     proxy = urllib.request.getproxies().get(parts.scheme)

@@ -72,8 +72,10 @@ def api() -> Iterator[Api]:
 
 
 def transport(api: Api, **options: Any) -> Transport:
-    """Return a transport to it."""
-    return Transport(Cluster(admin_url=api.url, **options))
+    """Return a transport to it, which knows that Pulsar answers."""
+    made = Transport(Cluster(admin_url=api.url, **options))
+    made._is_known = True
+    return made
 
 
 def test_what_is_sent_and_what_comes_back(api) -> None:
@@ -303,6 +305,7 @@ def test_proxies_are_for_others_than_loopback(api, monkeypatch) -> None:
         monkeypatch.setenv(name, api.url)
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
+    api.answer(200, [])
     api.answer(200, "from the proxy")
     api.answer(200, "direct")
 
@@ -310,7 +313,8 @@ def test_proxies_are_for_others_than_loopback(api, monkeypatch) -> None:
 
     assert "from the proxy" == far.json("GET", "x")
     assert "direct" == transport(api).json("GET", "x")
-    assert ["http://pulsar.invalid:8080/admin/v2/x", "/admin/v2/x"] == [e[1] for e in api.asked]
+    by_proxy = [f"http://pulsar.invalid:8080/admin/v2/{each}" for each in ("clusters", "x")]
+    assert [*by_proxy, "/admin/v2/x"] == [each[1] for each in api.asked]
 
 
 @pytest.mark.parametrize(
