@@ -38,6 +38,7 @@ from pulsar_retry.pull.workers.pickled import (
     restored_error,
 )
 from pulsar_retry.pull.workers.returned import Finisher
+from pulsar_retry.runtime.fork import free_in_child
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -55,10 +56,14 @@ _log = logging.getLogger("pulsar_retry")
 #: The child processes of this process, which may have ended.
 _children: weakref.WeakSet[Any] = weakref.WeakSet()
 
+#: Held while a child process is started.
+_starting = free_in_child(threading.Lock())
+
 
 @atexit.register
 def _kill_children() -> None:
     # Their handlers were abandoned. multiprocessing would wait for them.
+    _starting.acquire()  # not released: a worker thread that still runs must start no other one
     for process in _children:
         process.kill()
 
@@ -132,7 +137,7 @@ class ProcessWorker:
 
     def _started(self) -> Any:
         try:
-            with self._lock:
+            with _starting, self._lock:
                 self._pipe, theirs = _CONTEXT.Pipe()
                 process = _CONTEXT.Process(  # no daemon, so that handlers can start processes
                     target=_serve, args=(theirs, *self._task), name="pulsar-retry"

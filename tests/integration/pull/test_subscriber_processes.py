@@ -117,6 +117,36 @@ class TestWorkerProcesses:
         command = [sys.executable, str(program), broker.service_url, topic]
         subprocess.run(command, check=True, timeout=SOON)
 
+    def test_no_worker_process_is_started_at_the_exit(self, broker, publish, topic, tmp_path):
+        """Functions of `atexit` may take a while, and the worker threads still run."""
+        publish(b"first")
+        publish(b"second")
+        program = tmp_path / "main.py"
+        program.write_text(
+            "import atexit, multiprocessing, sys, time\n"
+            "import pulsar_retry as pr\n"
+            "def hang(message):\n"
+            "    time.sleep(600)\n"
+            "def clean_up():\n"
+            "    until = time.monotonic() + 3\n"
+            "    while not (late := {*multiprocessing.active_children()} - first):\n"
+            "        if time.monotonic() > until:\n"
+            "            break\n"
+            "        time.sleep(0.01)\n"
+            "    print(len(late))\n"
+            "if __name__ == '__main__':\n"
+            "    client = pr.Client(sys.argv[1])\n"
+            "    atexit.register(clean_up)\n"
+            "    subscriber = client.subscriber(\n"
+            "        sys.argv[2], 's', hang, workers='processes', concurrency=1\n"
+            "    ).start()\n"
+            "    while not (first := {*multiprocessing.active_children()}):\n"
+            "        time.sleep(0.1)\n"
+        )
+        command = [sys.executable, str(program), broker.service_url, topic]
+        ran = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=SOON)
+        assert b"0\n" == ran.stdout
+
     def test_a_process_that_may_have_no_children(self, client, topic, publish, monkeypatch, admin):
         """The subscriber does not start, so it fails no messages."""
         publish()
