@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable
 
 import pytest
@@ -269,6 +271,10 @@ def test_it_opens_within_ten_first_failures_after_the_last_success(before: int) 
     assert failures == ENOUGH or before
 
 
+#: Which message is tried.
+OF = st.sampled_from(["new", "sample", "failed"])
+
+
 class Outages(RuleBasedStateMachine):
     """Whatever happens in whatever order."""
 
@@ -278,76 +284,112 @@ class Outages(RuleBasedStateMachine):
         self.now = 0.0
         self.running: list[str] = []
         self.failed: set[str] = set()
-        self.first_failures = self.in_a_row = self.successes = 0
+        self.spent: Counter[str] = Counter()
+        self.evidence: set[str] = set()  # first failures since the last success
+        self.sample: set[str] = set()
+        self.probes = ""  # what became of them: of the Sample, of New messages, or of others
+        self.helpful, self.helpful_until, self.resumes_at = 0, 0.0, 0.0
+        self.in_a_row = self.successes = 0
         self.numbers = iter(range(10**6))
 
-    def lets_fail(self, key: str) -> None:
+    def lets_fail(self, key: str, *, is_last: bool, is_probe: bool = False) -> None:
         """A message fails: its attempt counts if and only if it may."""
         was_closed, began = self.it.state is CLOSED, self.it.opened_at
-        self.first_failures += key not in self.failed
+        is_new = key not in self.failed
         self.failed.add(key)
-        spends = self.it.failed(key, self.now)
+        spends = self.it.failed(key, self.now, is_last=is_last)
         if was_closed:
             assert spends is (self.it.state is CLOSED)
+            helpful = self.helpful if self.now < self.helpful_until else 0
+            if is_last or self.spent[key] == helpful if helpful else is_new:
+                self.evidence.add(key)
+            if not spends:
+                assert len(self.evidence) >= ENOUGH
+                self.sample = self.evidence - {key}
+                self.helpful_until = 0.0
         else:
-            assert not spends or self.now >= began + 600
-        if was_closed and self.it.state is OPEN:
-            assert self.first_failures >= ENOUGH
+            goes_on = key in self.sample and not is_last
+            assert spends is (is_probe and (goes_on or self.now >= began + 600))
+        if is_probe:
+            assert self.it.state is OPEN
+            self.probes += "N" if is_new else "f"
+            self.in_a_row = 0
+        if is_probe or (was_closed and not spends):
             self.running.clear()
+            self.resumes_at = self.now + self.it.wait(self.now)
+        self.spent[key] += spends
 
-    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 29.0, 31.0, 300.0]))
+    @rule(seconds=st.sampled_from([0.125, 1.0, 5.0, 29.0, 31.0, 300.0]))
     def time_passes(self, seconds: float) -> None:
         """Some."""
         self.now += seconds
 
-    @rule()
-    def a_new_message_fails(self) -> None:
-        """One that has not begun as a probe."""
-        self.lets_fail(f"message {next(self.numbers)}")
+    @rule(count=st.sampled_from([1, 3, ENOUGH]), is_last=st.booleans())
+    def new_messages_fail(self, count: int, is_last: bool) -> None:
+        """They have not begun as probes."""
+        for _ in range(count):
+            self.lets_fail(f"message {next(self.numbers)}", is_last=is_last)
 
-    @precondition(lambda self: self.failed)
-    @rule(data=st.data())
-    def a_known_message_fails(self, data: st.DataObject) -> None:
-        """A retry, which is no evidence."""
-        key = data.draw(st.sampled_from(sorted(self.failed - set(self.running)) or ["other"]))
-        was_closed = self.it.state is CLOSED
-        if key in self.failed:
-            self.lets_fail(key)
-            assert not was_closed or self.it.state is CLOSED
+    @precondition(lambda self: self.failed - set(self.running))
+    @rule(data=st.data(), is_last=st.booleans())
+    def a_known_message_fails(self, data: st.DataObject, is_last: bool) -> None:
+        """A retry, which is no evidence, unless it was proven that retries help."""
+        key = data.draw(st.sampled_from(sorted(self.failed - set(self.running))))
+        self.lets_fail(key, is_last=is_last)
 
     @rule(count=st.integers(1, 60))
     def messages_succeed(self, count: int) -> None:
         """Not as probes."""
         self.it.succeeded(count)
         if self.it.state is CLOSED:
-            self.first_failures = 0
+            self.evidence.clear()
 
-    @precondition(lambda self: self.it.state is not CLOSED and self.it.room(self.now) >= 1)
-    @rule()
-    def a_probe_begins(self) -> None:
-        """There is room for it."""
-        self.running.append(f"message {next(self.numbers)}")
+    @precondition(lambda self: self.it.state is not CLOSED)
+    @rule(data=st.data(), of=OF)
+    def a_probe_begins(self, data: st.DataObject, of: str) -> None:
+        """If there is room for it, perhaps after a pause."""
+        if self.it.room(self.now) < 1:
+            self.now += self.it.wait(self.now)
+        known = {"new": set(), "sample": self.sample, "failed": self.failed}[of]
+        choices = sorted(known - set(self.running)) or [f"message {next(self.numbers)}"]
+        self.running.append(data.draw(st.sampled_from(choices)))
         self.it.begin(self.running[-1], self.now)
 
     @precondition(lambda self: self.running)
-    @rule(succeeds=st.booleans())
-    def a_probe_ends(self, succeeds: bool) -> None:
-        """In one way or the other."""
+    @rule()
+    def a_probe_succeeds(self) -> None:
+        """It closes after enough of them, or when it is proven that retries help."""
         key = self.running.pop()
-        if succeeds:
-            self.it.probe_succeeded(key)
-            self.in_a_row += 1
-            self.successes += 1
-            assert self.in_a_row < CLOSES_AFTER or self.it.state is CLOSED
-            if self.it.state is CLOSED:
-                assert self.successes >= CLOSES_AFTER
-                self.running.clear()
-                self.in_a_row = self.successes = self.first_failures = 0
-        else:
-            self.lets_fail(key)
-            assert self.it.state is OPEN
+        self.it.probe_succeeded(key)
+        self.probes += "S" if key in self.sample else "s"
+        self.in_a_row += 1
+        self.successes += 1
+        is_proven = re.search("S[^s]*N[^s]*S$", self.probes)
+        assert self.in_a_row < CLOSES_AFTER or self.it.state is CLOSED
+        assert not is_proven or self.it.state is CLOSED
+        if self.it.state is CLOSED:
+            assert is_proven or self.successes >= CLOSES_AFTER
+            if is_proven:
+                self.helpful, self.helpful_until = self.spent[key], self.resumes_at + 600
             self.running.clear()
-            self.in_a_row = 0
+            self.evidence.clear()
+            self.in_a_row = self.successes = 0
+            self.probes = ""
+
+    @precondition(lambda self: self.running)
+    @rule(is_last=st.booleans())
+    def a_probe_fails(self, is_last: bool) -> None:
+        """It opens again."""
+        self.lets_fail(self.running.pop(), is_last=is_last, is_probe=True)
+
+    @precondition(lambda self: self.it.state is not CLOSED)
+    @rule(data=st.data(), probes=st.lists(st.tuples(OF, st.booleans()), max_size=2 * CLOSES_AFTER))
+    def probes_end(self, data: st.DataObject, probes: list[tuple[str, bool]]) -> None:
+        """One after the other."""
+        for of, succeeds in probes:
+            if self.it.state is not CLOSED:
+                self.a_probe_begins(data, of)
+                self.a_probe_succeeds() if succeeds else self.a_probe_fails(is_last=False)
 
     @invariant()
     def it_goes_on(self) -> None:
