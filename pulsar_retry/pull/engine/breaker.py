@@ -303,10 +303,9 @@ class BreakerGate:
 
         *key* is the identity of the message. With *is_last*, that would be its last attempt.
         """
-        now, done = self._now(), self._hand.done()
+        now = self._now()
         with self._lock:
-            if done > self._acknowledged:
-                self._acknowledge(done)
+            self._acknowledge()
             was_open = self.is_open
             spends = self._circuit.failed(key, now, is_last=is_last)
             self.is_open = self._circuit.state is not BreakerState.CLOSED
@@ -323,7 +322,7 @@ class BreakerGate:
         return spends
 
     def succeeded(self, held: Held) -> None:
-        """Record a success that `acknowledged` does not count."""
+        """Record a success that the workers do not count (`Hand.done`)."""
         key = self._key(held) if self.is_open else ""
         with self._lock:
             began = self._circuit.opened_at
@@ -347,18 +346,19 @@ class BreakerGate:
                 self._circuit.ended(key)
             self._hand.notify()
 
-    def _acknowledge(self, total: int) -> None:
-        """Record how many messages the workers have acknowledged in total. Call it locked."""
-        new, self._acknowledged = total - self._acknowledged, total
-        self._circuit.succeeded(new)
+    def _acknowledge(self) -> None:
+        """Record what the workers have acknowledged meanwhile. Call it locked."""
+        done = self._hand.done()
+        if done > self._acknowledged:
+            self._circuit.succeeded(done - self._acknowledged)
+            self._acknowledged = done
 
     # -- the receiving thread ---------------------------------------------------------------------
 
     def room(self) -> float:
         """Return how many more messages may begin now; math.inf if the breaker is closed."""
-        done = self._hand.done()
         with self._lock:
-            self._acknowledge(done)
+            self._acknowledge()
             return self._circuit.room(self._now())
 
     def wait(self) -> float:
