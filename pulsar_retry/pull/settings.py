@@ -126,8 +126,10 @@ class Breaker:
     So retries of messages that are known to fail do not open it, nor do failures among successes.
 
     While it is open, one message at a time is tried, after 1 s, 2 s, up to 30 s. A failure uses up
-    no attempt. When one has succeeded, two may be handled at a time, then four, and so on, until
-    one fails. The breaker closes when sixteen of the last 50 that were tried have succeeded. What
+    no attempt, unless the message is one of those whose failures have opened the breaker: they go
+    on with their attempts, but keep the last one. When one has succeeded, two may be handled at a
+    time, then four, and so on, until one fails. The breaker closes when sixteen of the last 50 that
+    were tried have succeeded, or as soon as retries succeed where first attempts fail. What
     `Reject`, `Drop`, `Defer` or a list of errors in the policy decides happens at once, and counts
     as neither.
 
