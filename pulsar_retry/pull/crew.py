@@ -220,7 +220,7 @@ class Crew:
         return self._on_loop.error
 
     def _start(self, worker: WorkerThread) -> None:
-        worker.thread.start()  # first: `dead` forgets a thread that is not alive
+        worker.thread.start()  # first: `_dead` forgets a thread that is not alive
         self._crew.append(worker)
         self.threads.append(worker.thread)
 

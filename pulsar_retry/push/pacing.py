@@ -200,7 +200,7 @@ class RateLimit:
         self._next = max(self._next, now - CATCH_UP) + 1 / self.per_second
 
 
-# -- all three, for one dispatcher ---------------------------------------------------------
+# -- all three, for one dispatcher ----------------------------------------------------------------
 
 #: How many messages are received ahead and not sent yet, at most.
 _AHEAD = 256

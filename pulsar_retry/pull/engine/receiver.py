@@ -450,7 +450,7 @@ class Receiver:
             if lanes is not None:
                 self._renewal.lost()  # else what the connection has fetched would overtake these
             self._let_go()
-        if lanes is not None and not (lanes.is_empty and not self._renewal.is_pending):
+        if lanes is not None and (self._renewal.is_pending or not lanes.is_empty):
             return True
         return bool(self._hand.gated or self._hand.ready)
 
