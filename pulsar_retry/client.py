@@ -192,7 +192,7 @@ class Client(consumer_client.Client):
             dead_letter_policy: See `subscriber`.
             consumer_type: See `subscriber`. The caller is responsible for the order of handling.
             redelivery: See `subscriber`.
-            lease: Only ``max_total`` and ``late`` are used; *ack_deadline* replaces the rest.
+            lease: Only ``max_total`` is used.
             letters: See `subscriber`.
             schema: See `subscriber`.
             crypto_key_reader: See `subscriber`.
