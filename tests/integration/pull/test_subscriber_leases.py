@@ -40,8 +40,8 @@ def test_an_expired_delivery_comes_back(start, publish, caplog):
     assert 1 <= report.expired == report.retried
 
 
-def test_a_lease_is_extended(start, publish):
-    """A handler that takes long, but not longer than its lease, is left alone."""
+def test_a_long_handler_is_left_alone(start, publish):
+    """As long as its lease is not over: there is only one, which is not extended."""
     pause = threading.Event()
     notes = Notes(lambda _message: pause.wait(1.5))
     subscriber = start(notes, lease=pr.Lease(max_total=600))
