@@ -58,7 +58,7 @@ PyType_Spec receipts_spec = {"pulsar_retry.native._rows.Receipts", sizeof(Receip
 PyMethodDef letters_methods[] = {
     {"append", letters_append, METH_O, "Add a message of pulsar-client's builder."},
     {"extend", letters_extend, METH_VARARGS,
-     "extend(columns, rows, plan, now_ms): build messages of rows."},
+     "extend(columns, rows, plan): build messages of rows."},
     {"send", letters_send, METH_VARARGS,
      "send(producer, receipts, topic, each): send all messages, and forget them."},
     {"first", letters_first, METH_NOARGS, "Return what the first message has, for a test."},

@@ -72,7 +72,7 @@ struct Column {
 };
 
 // The first columns are those of a message; then come those of properties.
-enum { PAYLOAD, KEY, ORDERING_KEY, EVENT_TIME, DELAY, FIRST_PROPERTY };
+enum { PAYLOAD, KEY, ORDERING_KEY, EVENT_TIME, DUE, FIRST_PROPERTY };
 
 struct Frame {
     std::int64_t rows = 0;
@@ -112,7 +112,7 @@ PyObject* columns_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
             column->start = start;
             column->rows = rows;
             if (!column->is_sound() ||
-                (each == EVENT_TIME || each == DELAY) != (column->offsets.view.obj == nullptr)) {
+                (each == EVENT_TIME || each == DUE) != (column->offsets.view.obj == nullptr)) {
                 PyErr_SetString(PyExc_ValueError, "a column's buffers do not fit");
                 return nullptr;
             }
@@ -246,7 +246,6 @@ struct Property {
 struct Builder {
     const Frame& frame;
     const std::vector<Property>& properties;
-    std::uint64_t deliver_at;
     std::string text;
 
     const std::string& copied(const Slice& slice) {
@@ -278,11 +277,8 @@ struct Builder {
             if (key->bytes(row).size != 0) library.set_ordering_key(builder, copied(key->bytes(row)));
         if (auto* time = given(EVENT_TIME))
             if (time->number(row) > 0) library.set_event_time(builder, time->number(row));
-        if (deliver_at != 0) {
-            auto* delay = given(DELAY);
-            std::int64_t more = delay == nullptr ? 0 : std::max<std::int64_t>(0, delay->number(row));
-            library.set_deliver_at(builder, deliver_at + std::uint64_t(more));
-        }
+        if (auto* due = given(DUE))
+            if (due->number(row) > 0) library.set_deliver_at(builder, due->number(row));
         return library.build(builder);
     }
 };
@@ -341,13 +337,10 @@ bool read_plan(PyObject* plan, const Frame& frame, std::vector<Property>& proper
     return true;
 }
 
-// extend(columns, rows, plan, now_ms): build messages of *rows* (64-bit numbers). They are delivered
-// at that time and the delay of their row; if it is 0, at once.
+// extend(columns, rows, plan): build messages of *rows* (64-bit numbers).
 PyObject* letters_extend(PyObject* object, PyObject* arguments) {
     PyObject *source, *rows, *plan;
-    unsigned long long deliver_at;
-    if (!PyArg_ParseTuple(arguments, "O!OO!K", columns_type, &source, &rows, &PyTuple_Type, &plan,
-                          &deliver_at))
+    if (!PyArg_ParseTuple(arguments, "O!OO!", columns_type, &source, &rows, &PyTuple_Type, &plan))
         return nullptr;
     auto* built = reinterpret_cast<Letters*>(object)->inner;
     Busy busy(built->is_busy);
@@ -365,7 +358,7 @@ PyObject* letters_extend(PyObject* object, PyObject* arguments) {
                 return nullptr;
             }
         bool done = without_python([&] {
-            Builder builder{frame, properties, deliver_at, {}};
+            Builder builder{frame, properties, {}};
             built->messages.reserve(built->messages.size() + count);
             for (std::int64_t each = 0; each < count; ++each)
                 built->messages.push_back(builder.build(row[each]));

@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 from _pulsar import MessageBuilder
 
 from pulsar_retry.wire.properties import DEDUPE_ID
@@ -47,8 +46,7 @@ class Messages:
         groups: Which rows go where.
         parts: Payloads, keys, ordering keys and event times (ms since 1970), each a column or None.
         properties: By name, a text that all rows have, or a column of texts.
-        now: The time in milliseconds since 1970.
-        dues: When each row is due, in milliseconds since 1970, 0 for at once; None if all are.
+        dues: When each row is due, in milliseconds since 1970; 0 for at once. None if all are.
         sizes: The most bytes of each row on the wire.
         payload_sizes: Bytes of each row's payload.
     """
@@ -56,7 +54,6 @@ class Messages:
     groups: Sequence[Group]
     parts: tuple[pa.Array, pa.Array | None, pa.Array | None, pa.Array | None]
     properties: Mapping[str, str | pa.Array]
-    now: int
     dues: Sequence[int] | None
     sizes: Sequence[int]
     payload_sizes: Sequence[int]
@@ -88,9 +85,8 @@ class Messages:
         if module is None:
             letters.extend([self.message(row) for row in rows])
         elif rows:
-            now = self.now if self.due(rows[0]) else 0
             columns, plan = self._native or self._to_native(module)
-            letters.extend(columns, array("q", rows), plan, now)
+            letters.extend(columns, array("q", rows), plan)
 
     def message(self, row: int) -> Any:
         """Return the message of a row as pulsar-client's builder makes it."""
@@ -125,7 +121,8 @@ class Messages:
 
     def _to_native(self, module: Any) -> tuple[Any, tuple[tuple[str, str | int], ...]]:
         """Return the extension module's `Columns`, and the plan of the properties."""
-        columns = [*self.parts, self._delays()]
+        dues = None if self.dues is None else pa.array(self.dues, pa.int64())
+        columns = [*self.parts, dues]
         plan: list[tuple[str, str | int]] = []
         for name in sorted(self.properties, key=str.encode):  # as pulsar-client sorts them
             value = self.properties[name]
@@ -137,9 +134,6 @@ class Messages:
         buffers = tuple(map(_buffers, columns))
         self._native = module.Columns(len(self), buffers), tuple(plan)
         return self._native
-
-    def _delays(self) -> pa.Array | None:
-        return None if self.dues is None else pc.subtract(pa.array(self.dues, pa.int64()), self.now)
 
 
 def _buffers(column: pa.Array | None) -> tuple[int, Any, Any, Any] | None:

@@ -303,7 +303,6 @@ class Router:
             groups=(),
             parts=(frame.payload, frame.key, frame.ordering_key, frame.event_time),
             properties=properties,
-            now=now,
             dues=self._dues(frame, taken, now),
             sizes=sizes,
             payload_sizes=frame.payload_sizes,
