@@ -78,7 +78,8 @@ PyMethodDef reading_methods[] = {
      "read(reader, timeout_ms): receive messages; return why it has ended."},
     {"add", reading_add, METH_O, "Take a message that was received; return a status."},
     {"take", reading_take, METH_NOARGS, "Return the buffers of what was read, and start anew."},
-    {"gaps", reading_gaps, METH_NOARGS, "Return which entries did not come between messages."},
+    {"gaps", reading_gaps, METH_NOARGS,
+     "Return the messages that do not follow the one before, or that came in chunks."},
     {"rows", reading_rows, METH_NOARGS, "Return how many rows `take` would return."},
     {"position", reading_position, METH_NOARGS, "Return the position of the last message."},
     {}};
@@ -87,9 +88,8 @@ PyType_Slot reading_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(deallocated<Reading>)},
     {Py_tp_methods, reading_methods},
     {Py_tp_doc,
-     const_cast<char*>("Reading(number, after, first, end, from_start, since, until, wanted, rows, bytes): "
-                       "a part of a partition, in blocks of at most so many rows and bytes of "
-                       "payload.")},
+     const_cast<char*>("Reading(number, after, first, end, since, until, wanted, rows, bytes): a part of a "
+                       "partition, in blocks of at most so many rows and bytes of payload.")},
     {}};
 PyType_Spec reading_spec = {"pulsar_retry.native._rows.Reading", sizeof(Reading), 0,
                             Py_TPFLAGS_DEFAULT, reading_slots};

@@ -108,13 +108,19 @@ enum Status { FULL, WAITING, AT_END, BEHIND_END, TOO_LATE, FIRST_IS_MISSING };
 // The most bytes of properties in one block: 32-bit offsets have to suffice.
 constexpr std::size_t MOST_PROPERTY_BYTES = 256 << 20;
 
+// A message that does not follow the last one, or that came in chunks.
+struct Gap {
+    bool has_after;
+    Position after, position;
+    std::string id;
+};
+
 struct Piece {
     std::string number;  // of the partition
     bool has_after = false, has_first = false, has_position = false, is_busy = false;
-    bool from_start = false;  // of the partition
     Position after, first, end, position;
     std::int64_t since = -1, until = -1;
-    std::vector<Position> gaps;  // ledger, last entry, and how many entries
+    std::vector<Gap> gaps;
     std::int64_t most_rows = 0, most_bytes = 0;  // of a block
     std::vector<std::string> wanted;             // sorted
     std::vector<std::size_t> order;   // of the wanted properties, as they were given
@@ -136,30 +142,31 @@ struct Piece {
         has_first = false;
         // After a reconnection, a reader starts again at the beginning of its current batch.
         if (!has_after || position > after) {
-            note_gap(id);
+            const std::string text = text_of(id);
+            note_gap(text);
             after = position;
             has_after = true;
-            if (std::int64_t(library.publish_time(&message)) >= since) add(message, id);
+            if (std::int64_t(library.publish_time(&message)) >= since) add(message, text);
         }
         return position == end ? AT_END : is_full() ? FULL : WAITING;
     }
 
-    // Notes entries between the last message and this one, which are no chunks of it.
-    void note_gap(const MessageId& id) {
-        if (!has_after && !from_start) return;
-        auto [ledger, first, batch] = position;
-        std::int64_t before = has_after && std::get<0>(after) == ledger ? std::get<1>(after) : -1;
-        if (first - 1 > before && batch < 0) {
-            std::string text = id_text(library.print_id, id);
-            if (text.find(';') != std::string::npos) {  // the first chunk's id comes first
-                char* rest;
-                first = std::strtoll(text.c_str(), &rest, 10) == ledger ? std::strtoll(rest + 1, nullptr, 10) : 0;
-            }
-        }
-        if (first - 1 > before) gaps.push_back({ledger, first - 1, first - 1 - before});
+    std::string text_of(const MessageId& id) const {
+        auto [ledger, entry, batch] = position;
+        if (batch < 0) return id_text(library.print_id, id);  // the message may be chunked
+        return std::to_string(ledger) + ':' + std::to_string(entry) + ':' + number + ':' +
+               std::to_string(batch);
     }
 
-    void add(const Message& message, const MessageId& id) {
+    // Notes a message between which and the last one there may be entries: Python judges that.
+    void note_gap(const std::string& id) {
+        auto [ledger, entry, batch] = position;
+        std::int64_t before = has_after && std::get<0>(after) == ledger ? std::get<1>(after) : -1;
+        if (entry - 1 > before || id.find(';') != std::string::npos)
+            gaps.push_back({has_after, after, position, id});
+    }
+
+    void add(const Message& message, const std::string& id) {
         Block& to = *block;
         const std::size_t size = library.length(&message);
         if (library.has_null_value(&message))
@@ -170,12 +177,7 @@ struct Piece {
         key.empty() ? to.key.add_null() : to.key.add(key);
         auto& ordering_key = library.ordering_key(&message);
         ordering_key.empty() ? to.ordering_key.add_null() : to.ordering_key.add(ordering_key);
-        if (std::get<2>(position) < 0)  // the message may be chunked
-            to.id.add(id_text(library.print_id, id));
-        else
-            to.id.add(std::to_string(std::get<0>(position)) + ':' +
-                      std::to_string(std::get<1>(position)) + ':' + number + ':' +
-                      std::to_string(std::get<2>(position)));
+        to.id.add(id);
         to.publish_time.add(std::int64_t(library.publish_time(&message)));
         to.event_time.add(std::int64_t(library.event_time(&message)));
         to.schema_version.add(library.schema_version(&message));
@@ -234,19 +236,16 @@ bool read_position(PyObject* object, bool& given, Position& position) {
     return true;
 }
 
-// Reading(number, after, first, end, from_start, since, until, wanted, rows, bytes); the last two
-// limit a block
+// Reading(number, after, first, end, since, until, wanted, rows, bytes); the last two limit a block
 PyObject* reading_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     long long number, since, until, rows, bytes;
-    int from_start;
     PyObject *after, *first, *end, *wanted;
-    if (!PyArg_ParseTuple(arguments, "LOOOpLLO!LL", &number, &after, &first, &end,
-                          &from_start, &since, &until, &PyTuple_Type, &wanted, &rows, &bytes))
+    if (!PyArg_ParseTuple(arguments, "LOOOLLO!LL", &number, &after, &first, &end, &since, &until,
+                          &PyTuple_Type, &wanted, &rows, &bytes))
         return nullptr;
     return guarded([=]() -> PyObject* {
         auto piece = std::make_unique<Piece>();
         piece->number = std::to_string(number);
-        piece->from_start = from_start != 0;
         piece->since = since;
         piece->until = until;
         piece->most_rows = rows;
@@ -349,17 +348,23 @@ PyObject* reading_take(PyObject* object, PyObject*) {
     });
 }
 
-// gaps() -> [(ledger, last entry, entries)]: what did not come between messages since the last call
+PyObject* tuple_of(const Position& position) {
+    auto [ledger, entry, batch] = position;
+    return Py_BuildValue("(LLL)", static_cast<long long>(ledger), static_cast<long long>(entry),
+                         static_cast<long long>(batch));
+}
+
+// gaps() -> [(the position before or None, position, id)]: messages since the last call that do not
+// follow the one before, or that came in chunks
 PyObject* reading_gaps(PyObject* object, PyObject*) {
     auto* piece = reinterpret_cast<Reading*>(object)->inner;
     Busy busy(piece->is_busy);
     if (!busy.mine) return nullptr;
     PyObject* list = PyList_New(0);
     if (list == nullptr) return nullptr;
-    for (auto& [ledger, entry, count] : piece->gaps) {
-        PyObject* item = Py_BuildValue("(LLL)", static_cast<long long>(ledger),
-                                       static_cast<long long>(entry),
-                                       static_cast<long long>(count));
+    for (auto& gap : piece->gaps) {
+        PyObject* after = gap.has_after ? tuple_of(gap.after) : Py_BuildValue("");
+        PyObject* item = Py_BuildValue("(NNs)", after, tuple_of(gap.position), gap.id.c_str());
         if (item == nullptr || PyList_Append(list, item) != 0) {
             Py_XDECREF(item);
             Py_DECREF(list);
@@ -380,9 +385,7 @@ PyObject* reading_rows(PyObject* object, PyObject*) {
 PyObject* reading_position(PyObject* object, PyObject*) {
     auto* piece = reinterpret_cast<Reading*>(object)->inner;
     if (!piece->has_position) Py_RETURN_NONE;
-    auto [ledger, entry, batch] = piece->position;
-    return Py_BuildValue("(LLL)", static_cast<long long>(ledger), static_cast<long long>(entry),
-                         static_cast<long long>(batch));
+    return tuple_of(piece->position);
 }
 
 }  // namespace

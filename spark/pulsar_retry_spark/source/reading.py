@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
+from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Any
@@ -146,9 +146,7 @@ def _many(module: Any, client: CachedClient, piece: Piece, queue: int) -> Iterat
     times = [-1 if each is None else each for each in (piece.since, piece.until)]
     end = tuple(min(each, _LAST_NUMBER) for each in piece.end)  # `END` is greater
     limits = (_BATCH_ROWS, _BATCH_BYTES)
-    reading = module.Reading(
-        number, after, first, end, piece.from_start, *times, PROPERTIES, *limits
-    )
+    reading = module.Reading(number, after, first, end, *times, PROPERTIES, *limits)
     reader = patiently(lambda: _open(client, piece, queue))
     raw = reader._reader  # noqa: SLF001 - as in `messages`
     try:
@@ -163,7 +161,7 @@ def _many(module: Any, client: CachedClient, piece: Piece, queue: int) -> Iterat
             elif result != _OK:
                 raise getattr(_pulsar, _pulsar.Result(result).name, pulsar.PulsarException)
             for gap in reading.gaps():
-                unread.skipped(*gap)
+                unread.look(*gap)
             if status == _FULL:
                 yield reading.take()
                 status = _WAITING
@@ -238,7 +236,7 @@ def _between(
         first = None
         # After a reconnection, a reader starts again at the beginning of its current batch.
         if after is None or position > after:
-            unread.look(after, position, raw)
+            unread.look(after, position, _id_text(position, piece.partition.number, raw))
             after = position
             if raw.publish_timestamp() >= since:
                 yield position, raw
@@ -257,34 +255,56 @@ class Unread:
     _client: CachedClient
     _piece: Piece
     _entries: int = attrs.field(default=0, init=False)
-    _gaps: int = attrs.field(default=0, init=False)
+    _looks: int = attrs.field(default=0, init=False)
     _encrypted: bool = attrs.field(default=False, init=False)
+    #: The last entries that did not come: the ledger, the first entry, and the one after the last.
+    _gaps: deque[tuple[int, int, int]] = attrs.field(
+        factory=lambda: deque(maxlen=_MOST_LOOKS), init=False
+    )
 
     def look(
-        self, after: tuple[int, int, int] | None, position: tuple[int, int, int], raw: Any
+        self, after: tuple[int, int, int] | None, position: tuple[int, int, int], text: str
     ) -> None:
-        """Look for entries between two messages that come one after the other."""
-        ledger, first, batch = position
-        if after is None and not self._piece.from_start:
-            return
-        before = after[1] if after is not None and after[0] == ledger else -1
-        if first - 1 > before and batch < 0:  # the message may be chunked
-            chunk = re.match(r"\((\d+),(\d+),[^;]*;", str(raw.message_id()))
-            if chunk is not None:
-                first = int(chunk[2]) if int(chunk[1]) == ledger else 0
-        if first - 1 > before:
-            self.skipped(ledger, first - 1, first - 1 - before)
+        """Look for entries between two messages that come one after the other.
 
-    def skipped(self, ledger: int, entry: int, entries: int) -> None:
-        """Count *entries* entries of which *entry* is the last.
+        Args:
+            after: The position of the first one; None if there is none.
+            position: That of the second one.
+            text: The id of the second one, which has that of its first chunk.
 
         Raises:
             PulsarSourceError: they are encrypted, and this is an error.
         """
-        self._entries += entries
-        self._gaps += 1
-        if not self._encrypted and self._gaps <= _MOST_LOOKS:
-            self.is_encrypted(pulsar.MessageId(-1, ledger, entry, -1), _PATIENCE_MS)
+        if after is None and not self._piece.from_start:
+            return
+        ledger, end, _ = position
+        if ";" in text:
+            chunk = MessagePosition(*map(int, text.split(":", 2)[:2]))
+            self._forget(chunk)
+            end = chunk.entry if chunk.ledger == ledger else 0
+        begin = after[1] + 1 if after is not None and after[0] == ledger else 0
+        if begin >= end:
+            return
+        self._entries += end - begin
+        self._gaps.append((ledger, begin, end))
+        self._looks += 1
+        if not self._encrypted and self._looks <= _MOST_LOOKS:
+            self.is_encrypted(pulsar.MessageId(-1, ledger, end - 1, -1), _PATIENCE_MS)
+
+    def _forget(self, first: MessagePosition) -> None:
+        """Take back what was counted from a message's *first* chunk on: those were its chunks.
+
+        Messages of other producers may lie between them, and come before it.
+        """
+        while self._gaps:
+            ledger, begin, end = self._gaps[-1]
+            if (ledger, end) <= (first.ledger, first.entry):
+                break
+            self._gaps.pop()
+            kept = max(begin, first.entry) if ledger == first.ledger else begin
+            self._entries -= end - kept
+            if kept > begin:
+                self._gaps.append((ledger, begin, kept))
 
     def is_encrypted(
         self, at: pulsar.MessageId | _pulsar.MessageId, patience: int = _LAST_PATIENCE_MS

@@ -8,10 +8,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import pulsar
 import pytest
 
+from pulsar_retry.native.loading import Native
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source import reading
 from pulsar_retry_spark.source import stream as stream_module
@@ -236,6 +238,30 @@ def test_chunks_on_both_sides_of_an_offset_are_one_message(letters, micro):
     # As if the stream had stopped at the first chunk, for another's message there.
     stream.offset = {letters.dead: f"{ledger}:{entry}:-1"}
     assert [large] == stream.run()
+
+
+@pytest.mark.parametrize("is_native", [True, False], ids=["native", "python"])
+def test_messages_between_chunks(letters, proxy, is_native, monkeypatch, caplog):
+    """They come before the chunked message, and no warning says that its chunks were left out."""
+    if not is_native:
+        monkeypatch.setattr(reading, "native_rows", lambda: Native(None, "a test"))
+    large, sent, count = bytes(12_000_000), threading.Event(), 0
+    with closing(pulsar.Client(proxy.url)) as other:
+        producer = other.create_producer(
+            letters.dead, batching_enabled=False, chunking_enabled=True
+        )
+        proxy.delay = 0.005  # so that others come between
+        producer.send_async(large, lambda *_: sent.set())
+        while not sent.is_set():
+            letters.send(b"small")
+            count += 1
+    letters.send(b"last")
+
+    read = read_batch(letters)
+
+    assert [*[b"small"] * count, b"last"] == [each for each in read if each != large]
+    assert 0 < read.index(large)
+    assert "left out" not in caplog.text
 
 
 @pytest.fixture

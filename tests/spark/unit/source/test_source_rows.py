@@ -58,7 +58,7 @@ def row(raw):
     batch = buffer.take()
     assert 0 == len(buffer._rows) == len(buffer._names)
     if MODULE is not None:
-        reading = MODULE.Reading(-1, None, None, END, 0, -1, -1, PROPERTIES, *MANY)
+        reading = MODULE.Reading(-1, None, None, END, -1, -1, PROPERTIES, *MANY)
         assert (1, 1) == (reading.add(raw), reading.rows())
         module = Block(reading.take(), CONSTANTS).take()
         module.validate(full=True)
@@ -202,8 +202,8 @@ def test_where_reading_ends():
         (before, END, -1, 5),
         (at, END, 0, 1),
     ]:
-        assert status == MODULE.Reading(0, None, first, end, 0, -1, until, (), *MANY).add(raw)
-    again = MODULE.Reading(0, at, None, END, 0, -1, -1, (), *MANY)
+        assert status == MODULE.Reading(0, None, first, end, -1, until, (), *MANY).add(raw)
+    again = MODULE.Reading(0, at, None, END, -1, -1, (), *MANY)
     assert (1, 0) == (again.add(raw), again.rows())  # it was read before
 
 
@@ -211,6 +211,6 @@ def test_where_reading_ends():
 @pytest.mark.parametrize("limits", [(1, 1 << 30), (1_000, 6)])
 def test_a_block_is_limited_however_its_messages_come(limits):
     """Rows and bytes of a message that was waited for count as those of the others."""
-    reading = MODULE.Reading(0, None, None, END, 0, -1, -1, (), *limits)
+    reading = MODULE.Reading(0, None, None, END, -1, -1, (), *limits)
     assert 0 == reading.add(message({}, b"x" * 6))
     assert 1 == reading.take()[0]

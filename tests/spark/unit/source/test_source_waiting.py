@@ -191,3 +191,13 @@ def test_a_first_message_that_is_gone():
 def test_an_end_that_is_not_known():
     """It is behind every message."""
     assert [0, 1, 2] == read(0, 1, 2, position=END, certain=False)
+
+
+def test_chunks_that_came_before_other_messages_are_not_left_out(caplog):
+    """They count until their message comes; what came before its first chunk goes on to count."""
+    unread = reading.Unread(Reader([]), Piece(PARTITION, None, END))
+    unread.look(None, (7, 3, -1), "7:3:-1")
+    unread.look((7, 3, -1), (7, 5, -1), "7:5:-1")
+    unread.look((7, 5, -1), (7, 6, -1), "7:1:-1;7:6:-1")
+    unread.warn()
+    assert "t: 1 entries were left out" in caplog.text
