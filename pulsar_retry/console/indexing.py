@@ -15,9 +15,9 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
 from pulsar_retry.console.letters import IndexedLetter, Summary, indexed
 from pulsar_retry.errors import AdminError, AdminNotFoundError
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.reading import read_after
+from pulsar_retry.replay.reading import log_and_acks, read_after
 from pulsar_retry.replay.redriving.source import durable_subscriptions, usual_subscription
 
 #: How many letters are read until pages see them, and how many of a partition are kept.
@@ -248,7 +248,7 @@ class Indexer:
     ) -> bool:
         """Bring one partition up to date, and tell whether anything has changed."""
         part = self._topics[topic].parts[name]
-        log, acks = _state(admin, name, through)
+        log, acks = log_and_acks(admin, name, through)
         if not part.follow(log, acks):
             return False
         if len(part.letters) >= MOST:
@@ -271,17 +271,6 @@ class Indexer:
         part.unreadable = {each for each in part.unreadable if not acks.is_acknowledged(each)}
         part.log = log
         return True
-
-
-def _state(admin: AdminClient, partition: str, through: str | None) -> tuple[Log, AckState]:
-    """Return what the broker stores, and what does not wait any more.
-
-    Without a subscription, letters leave with their ledgers.
-    """
-    stats = admin.topics.internal_stats(partition)
-    log = Log.read(stats)
-    cursor = None if through is None else cursor_of(stats, through)
-    return log, AckState.of_nothing(log) if cursor is None else AckState.read(cursor, log)
 
 
 def _went_back(before: AckState, now: AckState) -> bool:

@@ -238,6 +238,39 @@ class AckState:
             raise SnapshotError(f"the snapshot cannot be read: {error}") from error
 
 
+@attrs.frozen
+class Surveyed:
+    """The state of one partition with a subscription, as it was a moment ago.
+
+    Attributes:
+        topic: Its full name.
+        log: What is stored.
+        acks: What the subscription has acknowledged.
+        read: The next entry that the broker dispatches.
+    """
+
+    topic: str
+    log: Log
+    acks: AckState
+    read: EntryPlace
+
+    @classmethod
+    def of(cls, topic: str, facts: Mapping[str, Any], subscription: str) -> Self | None:
+        """Read a topic's internal statistics; None if it does not have the subscription."""
+        cursor = cursor_of(facts, subscription)
+        if cursor is None:
+            return None
+        log = Log.read(facts)
+        read = EntryPlace.parse(cursor["readPosition"])
+        return cls(topic, log, AckState.read(cursor, log), read)
+
+    @property
+    def in_hand(self) -> int:
+        """How many entries consumers may have in hand, at most."""
+        before = self.read.before
+        return self.acks.backlog(self.log) - self.acks.backlog(self.log, before)
+
+
 def _past(mark: EntryPlace, each: Range) -> Range:
     """Return the part of a range after *mark*; it may be empty."""
     if each.ledger < mark.ledger:

@@ -10,7 +10,6 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 import _pulsar
-import attrs
 import pulsar
 from pulsar import Client as BareClient
 
@@ -82,10 +81,7 @@ def read_letters(
             if number < after.partition:
                 continue
             begin = after
-        stats = admin.topics.internal_stats(topic)
-        log = Log.read(stats)
-        cursor = None if subscription is None else cursor_of(stats, subscription)
-        done = AckState.of_nothing(log) if cursor is None else AckState.read(cursor, log)
+        log, done = log_and_acks(admin, topic, subscription)
         mark = done.mark if begin is None else max(done.mark, EntryPlace.of(begin).before)
 
         def skipped(place: EntryPlace, topic: str = topic, done: AckState = done) -> None:
@@ -97,6 +93,17 @@ def read_letters(
                 continue
             if not done.is_acknowledged(EntryPlace.of(position)):
                 yield LetterInPlace(raw, topic, position)
+
+
+def log_and_acks(admin: AdminClient, topic: str, subscription: str | None) -> tuple[Log, AckState]:
+    """Return what the broker stores of a partition, and what a subscription has acknowledged.
+
+    Without a subscription nothing is acknowledged, and messages leave with their ledgers.
+    """
+    stats = admin.topics.internal_stats(topic)
+    log = Log.read(stats)
+    cursor = None if subscription is None else cursor_of(stats, subscription)
+    return log, AckState.of_nothing(log) if cursor is None else AckState.read(cursor, log)
 
 
 def read_after(
@@ -228,9 +235,10 @@ def read_one(
     log = Log.read(admin.topics.internal_stats(topic))
     if not log.has(place):
         return None
-    only = attrs.evolve(log, last=place)
     is_readable = False
-    with contextlib.closing(read_after(client, admin, topic, place.before, only)) as reading:
+    with contextlib.closing(
+        read_after(client, admin, topic, place.before, log.until(place))
+    ) as reading:
         for raw, found in reading:
             is_readable = True
             if asked.batch in {-1, found.batch}:

@@ -12,7 +12,7 @@ import pulsar
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import RedriveError
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
+from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
 from pulsar_retry.replay.reading import read_after
 from pulsar_retry.replay.redriving.report import LATE, UNREADABLE
 
@@ -105,9 +105,9 @@ class Source:
             AdminError: the REST API is unreachable, or refuses the request.
             RedriveError: the subscription no longer exists.
         """
-        log, acks, read = self._now(topic)
-        counts = Counter(map(states.of_entry, acks.unacknowledged(log)))
-        return Unsettled(counts[DONE], counts[NEW], read > log.last)
+        now = self._now(topic)
+        counts = Counter(map(states.of_entry, now.acks.unacknowledged(now.log)))
+        return Unsettled(counts[DONE], counts[NEW], now.read > now.log.last)
 
     def left(self, states: LetterStates) -> Counter[str]:
         """Return how many letters have not come to the run, by reason. Reads them.
@@ -117,24 +117,24 @@ class Source:
         """
         found = Counter[str]()
         for topic in self.ends:
-            log, acks, _ = self._now(topic)
-            unseen = {each for each in acks.unacknowledged(log) if states.of_entry(each) == NEW}
+            now = self._now(topic)
+            places = now.acks.unacknowledged(now.log)
+            unseen = {each for each in places if states.of_entry(each) == NEW}
             if not unseen:
                 continue  # otherwise: chunks of a letter, what cannot be read, or what is late
             missed: list[EntryPlace] = []
             begin = min(unseen).before
-            reading = read_after(self.client, self.admin, topic, begin, log, skipped=missed.append)
+            reading = read_after(
+                self.client, self.admin, topic, begin, now.log, skipped=missed.append
+            )
             for _, position in reading:
                 found[LATE] += EntryPlace.of(position) in unseen
             found[UNREADABLE] += len(unseen.intersection(missed))
         return +found
 
-    def _now(self, topic: str) -> tuple[Log, AckState, EntryPlace]:
-        """Return the log up to the end of the run, what is acknowledged, and what is sent next."""
-        stats = self.admin.topics.internal_stats(topic)
-        cursor = cursor_of(stats, self.subscription)
-        if cursor is None:
+    def _now(self, topic: str) -> Surveyed:
+        """Return the state of a partition, up to the end of the run."""
+        now = Surveyed.of(topic, self.admin.topics.internal_stats(topic), self.subscription)
+        if now is None:
             raise RedriveError(f"the subscription {self.subscription} of {topic} no longer exists")
-        log = Log.read(stats)
-        until, read = EntryPlace.of(self.ends[topic]), EntryPlace.parse(cursor["readPosition"])
-        return log.until(until), AckState.read(cursor, log), read
+        return attrs.evolve(now, log=now.log.until(EntryPlace.of(self.ends[topic])))

@@ -16,8 +16,7 @@ from itertools import takewhile
 import attrs
 
 from pulsar_retry.admin.position import Position
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
-from pulsar_retry.replay.seeking.survey import Surveyed
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Surveyed
 
 
 class Fate(enum.Enum):

@@ -18,14 +18,14 @@ import attrs
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
-from pulsar_retry.replay.ack_state import EntryPlace
+from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
 from pulsar_retry.replay.publishing import TargetKeeper
 from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
 from pulsar_retry.replay.seeking.goal import Fate, Goal, Late
 from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
 from pulsar_retry.replay.seeking.report import LetterCounts, SeekReport
 from pulsar_retry.replay.seeking.republishing import Republisher, read_open_letters
-from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, survey_all
+from pulsar_retry.replay.seeking.survey import consumers_of, survey_all
 from pulsar_retry.replay.seeking.warnings import what_to_know
 from pulsar_retry.replay.subscription import Subscription
 

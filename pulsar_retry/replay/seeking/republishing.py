@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-import attrs
 import pulsar
 
 from pulsar_retry.admin.client import AdminClient
@@ -17,11 +16,10 @@ from pulsar_retry.client import Client
 from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.letters.facts import is_published_here
 from pulsar_retry.letters.letter import Letter
-from pulsar_retry.replay.ack_state import EntryPlace
+from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
 from pulsar_retry.replay.publishing import AcknowledgedLater, TargetKeeper, hand_off_of
 from pulsar_retry.replay.reading import read_after
 from pulsar_retry.replay.seeking.letters import OpenLetter, anew
-from pulsar_retry.replay.seeking.survey import Surveyed
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.wire.owner import Recipient, Stray
@@ -57,7 +55,7 @@ def read_unacknowledged(
     wanted = set(seen.acks.unacknowledged(seen.log) if places is None else places)
     if not wanted:
         return
-    log = attrs.evolve(seen.log, last=max(wanted))
+    log = seen.log.until(max(wanted))
     begin = min(wanted).before
 
     def skipped(place: EntryPlace) -> None:

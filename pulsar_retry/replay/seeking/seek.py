@@ -21,17 +21,13 @@ from pulsar_retry.errors import (
     TopicMissingError,
 )
 from pulsar_retry.policy.checks import Duration, seconds
-from pulsar_retry.replay.ack_state import EntryPlace, cursor_of
+from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.goal import Goal
 from pulsar_retry.replay.seeking.letters import SeekJudge
 from pulsar_retry.replay.seeking.mover import Mover
 from pulsar_retry.replay.seeking.report import SeekReport
-from pulsar_retry.replay.seeking.survey import (
-    Surveyed,
-    published_at,
-    survey_all,
-)
+from pulsar_retry.replay.seeking.survey import published_at, survey_all, survey_partition
 from pulsar_retry.replay.seeking.target import LATEST, SeekTarget, SeekTo, target_of
 from pulsar_retry.replay.seeking.warnings import beyond_retention
 from pulsar_retry.replay.subscription import Subscription
@@ -145,12 +141,9 @@ def survey_main(admin: AdminClient, subscription: Subscription) -> list[Surveyed
 
 def letters_of(admin: AdminClient, subscription: Subscription) -> list[Surveyed]:
     """Return the state of the retry topic's partitions that have the subscription, if any."""
-    topics = [
-        topic
-        for topic in subscription.retry_partitions(admin)
-        if cursor_of(admin.topics.internal_stats(topic), subscription.name) is not None
-    ]
-    return survey_all(admin, topics, subscription.name)
+    topics = subscription.retry_partitions(admin)
+    found = (survey_partition(admin, topic, subscription.name) for topic in topics)
+    return [each for each in found if each is not None]
 
 
 @contextlib.contextmanager

@@ -4,47 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import attrs
-
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminNotFoundError, SeekError, TopicMissingError
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
-
-
-@attrs.frozen
-class Surveyed:
-    """The state of one partition with a subscription, as it was a moment ago.
-
-    Attributes:
-        topic: Its full name.
-        log: What is stored.
-        acks: What the subscription has acknowledged.
-        read: The next entry that the broker dispatches.
-    """
-
-    topic: str
-    log: Log
-    acks: AckState
-    read: EntryPlace
-
-    @property
-    def in_hand(self) -> int:
-        """How many entries consumers may have in hand, at most."""
-        before = self.read.before
-        return self.acks.backlog(self.log) - self.acks.backlog(self.log, before)
+from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
 
 
 def survey_partition(admin: AdminClient, topic: str, subscription: str) -> Surveyed | None:
     """Return the state of one partition; None if it does not have the subscription."""
-    facts = admin.topics.internal_stats(topic)
-    cursor = cursor_of(facts, subscription)
-    if cursor is None:
-        return None
-    log = Log.read(facts)
-    return Surveyed(
-        topic, log, AckState.read(cursor, log), EntryPlace.parse(cursor["readPosition"])
-    )
+    return Surveyed.of(topic, admin.topics.internal_stats(topic), subscription)
 
 
 def survey_all(admin: AdminClient, topics: list[str], subscription: str) -> list[Surveyed]:

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.topics import Retention
 from pulsar_retry.errors import AdminForbiddenError
+from pulsar_retry.replay.ack_state import Surveyed
 from pulsar_retry.replay.seeking.goal import Goal
-from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, created_at
+from pulsar_retry.replay.seeking.survey import consumers_of, created_at
 from pulsar_retry.replay.seeking.target import SeekTarget
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, logical

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import AdminForbiddenError
-from pulsar_retry.replay.seeking.survey import Surveyed, published_at
+from pulsar_retry.replay.ack_state import Surveyed
+from pulsar_retry.replay.seeking.survey import published_at
 from pulsar_retry.replay.snapshots.value import LIFETIME
 from pulsar_retry.wire.names import TopicName
 

@@ -13,7 +13,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
 from pulsar_retry.errors import AdminConflictError, SnapshotError
-from pulsar_retry.replay.ack_state import EntryPlace, cursor_of
+from pulsar_retry.replay.ack_state import EntryPlace, Surveyed, cursor_of
 from pulsar_retry.replay.publishing import TargetKeeper
 from pulsar_retry.replay.seeking.goal import Goal
 from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
@@ -21,7 +21,7 @@ from pulsar_retry.replay.seeking.mover import MakeJudge, Mover
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.republishing import Republisher, read_open_letters
 from pulsar_retry.replay.seeking.seek import letters_of, survey_main
-from pulsar_retry.replay.seeking.survey import Surveyed, survey_all
+from pulsar_retry.replay.seeking.survey import survey_all
 from pulsar_retry.replay.snapshots.value import Capture, Manifest
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.properties import REAL_SUBSCRIPTION, RETRY_TOPIC

@@ -18,10 +18,11 @@ from pulsar_retry.errors import (
     TopicMissingError,
 )
 from pulsar_retry.policy.checks import Duration, seconds
+from pulsar_retry.replay.ack_state import Surveyed
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.seek import GRACE, client_of, letters_of, survey_main
-from pulsar_retry.replay.seeking.survey import Surveyed, survey_partition
+from pulsar_retry.replay.seeking.survey import survey_partition
 from pulsar_retry.replay.snapshots.policies import kept_for, oldest
 from pulsar_retry.replay.snapshots.restore import Restore
 from pulsar_retry.replay.snapshots.store import MAX_CAPTURE, Store

@@ -42,7 +42,7 @@ class Topic:
         self.unreadable: set[int] = set()
         self.acks = AckState(EntryPlace(7, -1))
         self.told: list[str] = []
-        monkeypatch.setattr(indexing, "_state", lambda *_: self.state)
+        monkeypatch.setattr(indexing, "log_and_acks", lambda *_: self.state)
         monkeypatch.setattr(indexing, "read_after", self.after)
         monkeypatch.setattr(indexing, "durable_subscriptions", lambda *_: ["pulsar-retry"])
         self.indexer = Indexer(Cluster("pulsar://127.0.0.1:1"), self.told.append)

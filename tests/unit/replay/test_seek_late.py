@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.admin import Position
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range, Surveyed
 from pulsar_retry.replay.seeking.goal import Goal, Late
-from pulsar_retry.replay.seeking.survey import Surveyed
 
 LOG = Log(((3, 20),), EntryPlace(3, 19))
 

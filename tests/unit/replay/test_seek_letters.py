@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 import pulsar_retry as pr
 from pulsar_retry.admin.position import Position
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range, Surveyed
 from pulsar_retry.replay.seeking.goal import Fate, Goal
 from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge, anew
-from pulsar_retry.replay.seeking.survey import Surveyed
 
 TOPIC = "persistent://public/default/orders"
 ELSEWHERE = EntryPlace(50, 0)

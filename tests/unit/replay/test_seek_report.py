@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.admin import Position
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range, Surveyed
 from pulsar_retry.replay.seeking.goal import Goal
 from pulsar_retry.replay.seeking.report import LetterCounts, SeekReport
-from pulsar_retry.replay.seeking.survey import Surveyed
 from pulsar_retry.replay.seeking.target import SeekTarget
 from pulsar_retry.replay.seeking.warnings import beyond_retention
 
