@@ -158,9 +158,7 @@ def _inactivity(target: Subscription, admin: AdminClient, _: Client) -> Iterator
 
 def _broker(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     namespace = "/".join(_namespace(target.topic))
-    found = None
-    with contextlib.suppress(AdminForbiddenError):
-        found = admin.broker_configuration()
+    found = _settings_of_broker(admin)
     minutes = None if found is None else int(found.get("subscriptionExpirationTimeMinutes", 0))
     with contextlib.suppress(AdminForbiddenError):
         own_value = admin.namespaces.policy(namespace, "subscriptionExpirationTime")
@@ -172,10 +170,8 @@ def _broker(target: Subscription, admin: AdminClient, _: Client) -> Iterator[Che
 def _publishing(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     """Check what the namespace demands of producers, and what it creates by itself."""
     namespace = "/".join(_namespace(target.topic))
-    policy = admin.namespaces.policy
-    found: dict[str, str] = {}
-    with contextlib.suppress(AdminForbiddenError):
-        found = admin.broker_configuration()
+    policy, known = admin.namespaces.policy, _settings_of_broker(admin)
+    found = known or {}
     yield from settings.of_publishing(
         namespace,
         must_encrypt=bool(policy(namespace, "encryptionRequired"))
@@ -183,13 +179,15 @@ def _publishing(target: Subscription, admin: AdminClient, _: Client) -> Iterator
         must_have_schema=bool(policy(namespace, "schemaValidationEnforced"))
         or found.get("isSchemaValidationEnforced") == "true",
     )
-    off, missing = [], []
+    off, missing, hidden = [], [], []
     for path, setting in (
         ("autoTopicCreation", "allowAutoTopicCreation"),
         ("autoSubscriptionCreation", "allowAutoSubscriptionCreation"),
     ):
         own = policy(namespace, path) or {}
-        if str(own.get(setting, found.get(setting, "true"))).lower() == "false":
+        if known is None and setting not in own:
+            hidden.append(setting)
+        elif str(own.get(setting, found.get(setting, "true"))).lower() == "false":
             off.append(setting)
     wanted = {target.retry_letter_topic: target.name, target.dead_letter_topic: SUBSCRIPTION}
     for topic, name in wanted.items():
@@ -197,7 +195,7 @@ def _publishing(target: Subscription, admin: AdminClient, _: Client) -> Iterator
             missing += [topic] if "allowAutoTopicCreation" in off else []
         elif "allowAutoSubscriptionCreation" in off and not durable_subscriptions(admin, topic):
             missing.append(f"the subscription {name} of {topic}")
-    yield from settings.of_creation(off, missing)
+    yield from settings.of_creation(off, missing, hidden)
 
 
 def _owners(target: Subscription, admin: AdminClient, client: Client) -> Iterator[CheckResult]:
@@ -240,9 +238,7 @@ def _waiting_letters(target: Subscription, admin: AdminClient, _: Client) -> Ite
         for topic in admin.topics.partition_names(target.retry_letter_topic)
         for stats in [admin.topics.stats(topic, precise=False)["subscriptions"].get(target.name)]
     }
-    most, found = max(waiting.values()), None
-    with contextlib.suppress(AdminForbiddenError):
-        found = admin.broker_configuration()
+    most, found = max(waiting.values()), _settings_of_broker(admin)
     yield from settings.of_stored_acks(found, most)
     lookahead = int((found or {}).get("delayedDeliveryFixedDelayDetectionLookahead", _LOOKAHEAD))
     for topic, count in waiting.items():
@@ -391,6 +387,14 @@ def _retention(target: Subscription, admin: AdminClient, _: Client) -> Iterator[
         age = "without a time limit" if kept.minutes < 0 else f"for {kept.minutes} min"
         size = "" if kept.megabytes < 0 else f", {kept.megabytes} MB at most"
         yield CheckResult("retention", "ok", f"a seek reaches back {age}{size}")
+
+
+def _settings_of_broker(admin: AdminClient) -> dict[str, str] | None:
+    """Return the broker's settings; None if this role may not read them."""
+    try:
+        return admin.broker_configuration()
+    except AdminForbiddenError:
+        return None
 
 
 def _namespace(topic: str) -> tuple[str, str]:

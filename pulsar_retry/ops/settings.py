@@ -163,17 +163,22 @@ def of_stored_acks(settings: Mapping[str, str] | None, waiting: int) -> Iterator
         yield CheckResult(name, "ok", f"{most:,} acknowledged ranges are stored")
 
 
-def of_creation(off: Sequence[str], missing: Sequence[str]) -> Iterator[CheckResult]:
+def of_creation(
+    off: Sequence[str], missing: Sequence[str], hidden: Sequence[str] = ()
+) -> Iterator[CheckResult]:
     """Check whether what is missing is created when it is needed.
 
     Args:
         off: The settings that forbid the automatic creation of topics or subscriptions.
         missing: The topics and subscriptions that are missing and would not be created, in words.
+        hidden: The settings of the same kind that this role may not read.
     """
     name, settings = "creation", " and ".join(off)
     if missing:
         text = f"{', '.join(missing)} is missing, and is not created automatically ({settings})"
         yield CheckResult(name, "error", f"{text}: create it")
+    elif hidden:
+        yield _hidden(name, " and ".join(hidden))
     elif off:
         yield CheckResult(name, "ok", f"not automatic ({settings}), and nothing is missing")
     else:

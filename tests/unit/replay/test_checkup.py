@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import attrs
 import pytest
 
-from pulsar_retry.ops import settings
+import pulsar_retry as pr
+from pulsar_retry.ops import doctor, settings
 from pulsar_retry.ops.doctor import keeps_later_waiting
+from pulsar_retry.replay import Cluster, Subscription
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -91,6 +94,8 @@ def tracker(version, name="BucketDelayedDeliveryTrackerFactory", batches="true")
         (settings.of_creation([], []), ["ok"]),
         (settings.of_creation(["allowAutoTopicCreation"], []), ["ok"]),
         (settings.of_creation(["allowAutoTopicCreation"], [TOPIC]), ["error"]),
+        (settings.of_creation([], [], ["allowAutoTopicCreation"]), ["unknown"]),
+        (settings.of_creation(["allowAutoTopicCreation"], [TOPIC], ["x"]), ["error"]),
         (settings.of_publishing("a/b", must_encrypt=False, must_have_schema=False), []),
         (
             settings.of_publishing("a/b", must_encrypt=True, must_have_schema=True),
@@ -125,6 +130,31 @@ def test_what_settings_mean(findings, verdicts):
 def test_defaults_that_pulsar_5_changes(findings, expected):
     """More letters than stored acknowledgements come again after a restart."""
     assert expected == [each.verdict for each in findings]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "verdict"), [(None, "unknown"), (True, "ok"), (False, "error")]
+)
+def test_what_a_role_may_not_ask_the_broker_is_not_known(allowed, verdict):
+    """Unless the namespace has settings of its own."""
+
+    def refuse():
+        raise pr.AdminForbiddenError(403, "brokers/configuration/runtime", "not allowed")
+
+    own = {
+        f"auto{kind}Creation": {f"allowAuto{kind}Creation": allowed}
+        for kind in ("Topic", "Subscription")
+        if allowed is not None
+    }
+    admin = SimpleNamespace(
+        broker_configuration=refuse,
+        namespaces=SimpleNamespace(policy=lambda _, name: own.get(name)),
+        topics=SimpleNamespace(exists=lambda _: False),
+    )
+    target = Subscription(Cluster(), TOPIC, "billing")
+
+    (found,) = doctor._publishing(target, admin, None)
+    assert ("creation", verdict) == (found.check, found.verdict)
 
 
 def test_a_result_is_a_value():
