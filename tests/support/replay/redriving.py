@@ -136,8 +136,12 @@ class Dead:
         return Redrive(self.dlq, *arguments, cluster=self.cluster, **options)
 
     def program(self, *, dies_after: int = 0) -> subprocess.Popen[str]:
-        """Start a redrive in a separate process; it is killed after so many letters, if any."""
-        urls = (self.broker.service_url, self.broker.admin_url, self.dlq, "{}", str(dies_after))
+        """Start a redrive in a separate process; it is killed after so many letters, if any.
+
+        A rate leaves letters for the next run: progress is told only twice a second.
+        """
+        options = '{"rate": 2000}' if dies_after else "{}"
+        urls = (self.broker.service_url, self.broker.admin_url, self.dlq, options, str(dies_after))
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *urls], stdout=subprocess.PIPE, encoding="utf-8"
         )
