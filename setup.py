@@ -1,4 +1,4 @@
-"""The extension modules and the description; everything else of the package is in setup.cfg.
+"""The packages, the extension modules and the description; everything else is in setup.cfg.
 
 Without a compiler, or on another platform than Linux, the package is installed without the modules,
 and does their work in Python.
@@ -10,8 +10,9 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_py import build_py
 
 REPOSITORY = "pulsar-retry/pulsar-retry"
@@ -53,17 +54,26 @@ class BuildPython(build_py):
         super().run()
 
 
-MODULES = [extension("_handoff", "handoff.cpp"), extension("_rows", "rows.cpp")]
+# The stubs are the types of pulsar-client, which ships none (docs/decisions.md).
+STUBS = ["_pulsar-stubs", "pulsar-stubs", "pulsar-stubs.functions", "pulsar-stubs.schema"]
+PACKAGES = [
+    *find_packages(include=["pulsar_retry", "pulsar_retry.*"]),
+    *find_packages("spark"),
+    *STUBS,
+]
 
 # A Python without its global lock has no stable ABI. PULSAR_RETRY_PURE=1 makes the wheel for all
 # other platforms.
+NATIVE: dict[str, Any] = {}
 CAN = sys.platform == "linux" and not sysconfig.get_config_var("Py_GIL_DISABLED")
 if CAN and os.environ.get("PULSAR_RETRY_PURE") != "1":
-    setup(
-        cmdclass={"build_py": BuildPython},
-        long_description=description(),
-        ext_modules=MODULES,
-        options={"bdist_wheel": {"py_limited_api": "cp311"}},
-    )
-else:
-    setup(cmdclass={"build_py": BuildPython}, long_description=description())
+    NATIVE = {
+        "ext_modules": [extension("_handoff", "handoff.cpp"), extension("_rows", "rows.cpp")],
+        "options": {"bdist_wheel": {"py_limited_api": "cp311"}},
+    }
+setup(
+    packages=PACKAGES,
+    cmdclass={"build_py": BuildPython},
+    long_description=description(),
+    **NATIVE,
+)
