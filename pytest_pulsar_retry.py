@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def virtual_clock() -> VirtualClock:
     """Return the clock of `memory_broker`: it stands still until the test lets it go on."""
-    from pulsar_retry.testing import VirtualClock  # noqa: PLC0415 - see above
+    from pulsar_retry.testing import VirtualClock
 
     return VirtualClock()
 
@@ -27,7 +27,7 @@ def virtual_clock() -> VirtualClock:
 @pytest.fixture
 def memory_broker(virtual_clock: VirtualClock) -> Iterator[MemoryBroker]:
     """Return an empty broker in memory; at the end its clients are killed."""
-    from pulsar_retry.testing import MemoryBroker  # noqa: PLC0415 - see above
+    from pulsar_retry.testing import MemoryBroker
 
     broker = MemoryBroker(virtual_clock)
     yield broker
@@ -47,7 +47,7 @@ def real_broker() -> Iterator[RunningBroker]:
     It needs ``pip install 'pulsar-retry[testing]'``. Each worker of pytest-xdist starts one of its
     own, unless PULSAR_SERVICE_URL names one.
     """
-    from pulsar_retry.testing.broker import running_broker  # noqa: PLC0415 - see above
+    from pulsar_retry.testing.broker import running_broker
 
     with running_broker() as broker:
         yield broker

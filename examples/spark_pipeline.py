@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import pulsar
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql import functions as F
 from vega_datasets import local_data
 
 import pulsar_retry as pr

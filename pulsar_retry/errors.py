@@ -246,7 +246,7 @@ class AcknowledgeError(SettleError):
     """The letter was published, but the original was not acknowledged: both will be delivered."""
 
 
-class LeaseExpired(SettleError):  # noqa: N818 - it is not a mistake of the caller
+class LeaseExpired(SettleError):  # it is not a mistake of the caller
     """A delivery was in hand for longer than its lease; the message will be redelivered."""
 
 

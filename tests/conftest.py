@@ -199,7 +199,7 @@ def index_ack_broker() -> Iterator[Standalone]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Give a cluster of several processes, with tokens and TLS, which tests may break and mend."""
-    from support.brokers.clusters import is_required, running_cluster  # noqa: PLC0415 - for few runs
+    from support.brokers.clusters import is_required, running_cluster
 
     with ExitStack() as stack:
         try:
@@ -232,7 +232,7 @@ def admin(broker: RunningBroker) -> Admin:
 @pytest.fixture
 def proxy(broker: RunningBroker) -> Iterator[Any]:
     """Give what stands between the broker and the clients that connect to it."""
-    from support.brokers.proxy import Proxy  # noqa: PLC0415 - for few tests
+    from support.brokers.proxy import Proxy
 
     url = urlsplit(broker.service_url)
     with Proxy(url.hostname, url.port) as proxy:

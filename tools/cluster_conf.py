@@ -35,7 +35,7 @@ def files(
         more: More settings, by the name of the broker.
     """
     # Connections from outside the containers arrive at another address than loopback.
-    public = {"bindAddress": "0.0.0.0"}  # noqa: S104 - of the container
+    public = {"bindAddress": "0.0.0.0"}
     found = {"metadata": conf.metadata_settings(METADATA_PORT, DATA / "metadata")}
     for number, port in enumerate(BOOKIE_PORTS, start=1):
         name = f"bookie-{number}"

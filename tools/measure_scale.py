@@ -48,8 +48,8 @@ NACKS, WARM = 45_000, 1_000
 
 def admin(method: str, path: str) -> bytes:
     """Call the REST API."""
-    request = urllib.request.Request(f"{ADMIN}{path}", method=method)  # noqa: S310 - our broker
-    with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310
+    request = urllib.request.Request(f"{ADMIN}{path}", method=method)
+    with urllib.request.urlopen(request, timeout=120) as response:
         content: bytes = response.read()
     return content
 
@@ -75,7 +75,7 @@ def outstanding(client: Any, letters: int, spread: float = 0.0) -> None:
     topic = f"scale-{uuid.uuid4().hex[:8]}"
     consumer = client.subscribe(topic, "billing", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
-    draw = random.Random(letters)  # noqa: S311 - delays are no secret
+    draw = random.Random(letters)
     for _ in range(letters):
         delay = HOUR + timedelta(seconds=spread * draw.random())
         producer.send_async(PAYLOAD, None, properties=PROPERTIES, deliver_after=delay)

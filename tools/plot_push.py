@@ -78,7 +78,7 @@ def phase_at(now: float) -> str:
 
 def spacing(share: float) -> float:
     """Return the mean seconds between sends if *share* of them fail."""
-    chance, backoff, total, count = random.Random(1), PushBackoff(), 0.0, 20_000  # noqa: S311 - no secret
+    chance, backoff, total, count = random.Random(1), PushBackoff(), 0.0, 20_000
     for _ in range(count):
         total += backoff.delay
         if chance.random() < share:

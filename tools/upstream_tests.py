@@ -123,7 +123,7 @@ def failures(whose: str, tests: Path, names: list[str]) -> tuple[int, list[str]]
     options += ["--timeout-method", "signal", "--junitxml", str(report)]
     command = [sys.executable, "-c", _PROGRAM, whose, *options, *names]
     subprocess.run(command, cwd=tests, check=False, timeout=_MOST)
-    cases = list(ET.parse(report).iter("testcase"))  # noqa: S314 - it is our own file
+    cases = list(ET.parse(report).iter("testcase"))
     failed = []
     for case in cases:
         if case.find("failure") is not None or case.find("error") is not None:

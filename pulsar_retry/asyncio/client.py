@@ -49,25 +49,25 @@ class Delivery:
         return repr(self._inner)
 
     @taking(Pulled.ack)
-    async def ack(self) -> None:  # noqa: D102 - wrapped
+    async def ack(self) -> None:
         with translating_errors():
             self._inner.ack()
 
     @taking(Pulled.nack)
-    async def nack(self, **how: Any) -> None:  # noqa: D102 - wrapped
+    async def nack(self, **how: Any) -> None:
         await self._pool.run(lambda: self._inner.nack(**how))
 
     @taking(Pulled.dead_letter)
-    async def dead_letter(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+    async def dead_letter(self, *args: Any, **kwargs: Any) -> None:
         await self._pool.run(lambda: self._inner.dead_letter(*args, **kwargs))
 
     @taking(Pulled.modify)
-    async def modify(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+    async def modify(self, *args: Any, **kwargs: Any) -> None:
         with translating_errors():
             self._inner.modify(*args, **kwargs)
 
     @taking(Pulled.hand_back)
-    async def hand_back(self) -> None:  # noqa: D102 - wrapped
+    async def hand_back(self) -> None:
         with translating_errors():
             self._inner.hand_back()
 
@@ -96,19 +96,19 @@ class Client(pulsar.asyncio.Client):
         fork.guard(self, "_client")
 
     @taking(pulsar.asyncio.Client.create_producer)
-    async def create_producer(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Producer:  # noqa: D102 - wrapped
+    async def create_producer(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Producer:
         producer = await super().create_producer(*args, **kwargs)
         fork.guard(producer, "_producer")
         return producer
 
     @taking(pulsar.asyncio.Client.create_reader)
-    async def create_reader(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Reader:  # noqa: D102 - wrapped
+    async def create_reader(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Reader:
         reader = await super().create_reader(*args, **kwargs)
         fork.guard(reader, "_reader")
         return reader
 
     @taking(pulsar.Client.create_table_view)
-    async def create_table_view(self, *args: Any, **kwargs: Any) -> pulsar.TableView:  # noqa: D102 - wrapped
+    async def create_table_view(self, *args: Any, **kwargs: Any) -> pulsar.TableView:
         return await self._pool.run(
             lambda: self._inner.create_table_view(*args, **kwargs), dropped=_close
         )
@@ -146,11 +146,11 @@ class Client(pulsar.asyncio.Client):
         return consumer
 
     @taking(threaded.Client.subscriber)
-    def subscriber(self, *args: Any, **kwargs: Any) -> Subscriber:  # noqa: D102 - wrapped
+    def subscriber(self, *args: Any, **kwargs: Any) -> Subscriber:
         return Subscriber(self._inner.subscriber(*args, **kwargs))
 
     @taking(threaded.Client.pull)
-    async def pull(self, *args: Any, **kwargs: Any) -> list[Delivery]:  # noqa: D102 - wrapped
+    async def pull(self, *args: Any, **kwargs: Any) -> list[Delivery]:
         deliveries = await self._pulls.run(
             lambda: self._inner.pull(*args, **kwargs), dropped=hand_back_all
         )

@@ -140,17 +140,17 @@ class Consumer(pulsar.asyncio.Consumer):
             raise failure(error) from None
 
     @taking(threaded.Consumer.acknowledge_cumulative)
-    async def acknowledge_cumulative(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+    async def acknowledge_cumulative(self, *args: Any, **kwargs: Any) -> None:
         with translating_errors():
             self._inner.acknowledge_cumulative(*args, **kwargs)
 
     @taking(threaded.Consumer.negative_acknowledge)
-    async def negative_acknowledge(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+    async def negative_acknowledge(self, *args: Any, **kwargs: Any) -> None:
         with translating_errors():
             self._inner.negative_acknowledge(*args, **kwargs)
 
     @taking(threaded.Consumer.reconsume_later)
-    async def reconsume_later(self, message: Any, **how: Any) -> None:  # noqa: D102 - wrapped
+    async def reconsume_later(self, message: Any, **how: Any) -> None:
         if isinstance(message, list | tuple):
             self._bridge.check()
             await self._pool.run(lambda: self._inner.reconsume_later(message, **how))
@@ -196,14 +196,14 @@ class Consumer(pulsar.asyncio.Consumer):
         return await self._hand_on(message, letter)
 
     @taking(threaded.Consumer.reconsume_later_cumulative)
-    async def reconsume_later_cumulative(self, message: Any, **how: Any) -> None:  # noqa: D102 - wrapped
+    async def reconsume_later_cumulative(self, message: Any, **how: Any) -> None:
         acknowledge = self._handle.cumulatively(message)
         await self.reconsume_later(message, **how)
         with translating_errors():
             acknowledge()
 
     @taking(threaded.Consumer.dead_letter)
-    async def dead_letter(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+    async def dead_letter(self, *args: Any, **kwargs: Any) -> None:
         await (await self.dead_letter_async(*args, **kwargs))
 
     async def dead_letter_async(
@@ -245,7 +245,7 @@ class Consumer(pulsar.asyncio.Consumer):
         self._inner.redeliver_unacknowledged_messages()
 
     @taking(threaded.Consumer.seek)
-    async def seek(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+    async def seek(self, *args: Any, **kwargs: Any) -> None:
         self._bridge.check()
         async with self.arrivals.paused():  # else a message of before could come after it
             await self._pool.run(lambda: self._inner.seek(*args, **kwargs))
@@ -265,7 +265,7 @@ class Consumer(pulsar.asyncio.Consumer):
         return bool(self._inner.is_connected())
 
     @taking(threaded.Consumer.unsubscribe)
-    async def unsubscribe(self) -> None:  # noqa: D102 - wrapped
+    async def unsubscribe(self) -> None:
         self._bridge.check()
         await self._pool.run(self._inner.unsubscribe)
 

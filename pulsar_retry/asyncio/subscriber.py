@@ -54,7 +54,7 @@ class Subscriber:
         return self
 
     @taking(threaded.Subscriber.run)
-    async def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:  # noqa: D102 - wrapped
+    async def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:
         checked_mode(mode, timeout)
         told = Requests(self._course.ask, mode, timeout).told
         loop = asyncio.get_running_loop()
@@ -68,7 +68,7 @@ class Subscriber:
             return await self.result()
 
     @taking(threaded.Subscriber.stop)
-    async def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:  # noqa: D102 - wrapped
+    async def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:
         checked_mode(mode, timeout)
         if self._bridge is None:
             return None
@@ -79,15 +79,15 @@ class Subscriber:
         return self._course.report
 
     @taking(threaded.Subscriber.pause)
-    def pause(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+    def pause(self, *args: Any, **kwargs: Any) -> None:
         self._inner.pause(*args, **kwargs)
 
     @taking(threaded.Subscriber.resume)
-    def resume(self) -> None:  # noqa: D102 - wrapped
+    def resume(self) -> None:
         self._inner.resume()
 
     @taking(threaded.Subscriber.result)
-    async def result(self, timeout: Duration | None = None) -> Report:  # noqa: D102 - wrapped
+    async def result(self, timeout: Duration | None = None) -> Report:
         wait = None if timeout is None else seconds("timeout", timeout)
         if self._bridge is None:
             raise RuntimeError(threaded.NOT_STARTED)
@@ -109,7 +109,7 @@ class Subscriber:
         return self._inner.health
 
     @taking(threaded.Subscriber.update_policy)
-    def update_policy(self, *args: Any, **kwargs: Any) -> None:  # noqa: D102 - wrapped
+    def update_policy(self, *args: Any, **kwargs: Any) -> None:
         self._inner.update_policy(*args, **kwargs)
 
     @property
@@ -126,8 +126,8 @@ class Subscriber:
             raise failure(error) if isinstance(error, Exception) else error
 
     async def _until_the_end(self) -> None:
-        assert self._bridge is not None  # noqa: S101 - it was started
-        assert self._ended is not None  # noqa: S101 - as above
+        assert self._bridge is not None  # it was started
+        assert self._ended is not None
         self._bridge.check()
         await _done(self._ended)
 

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     began = time.monotonic()
     try:
-        from pulsar_retry.cli._common.root import run  # noqa: PLC0415 - click is optional
+        from pulsar_retry.cli._common.root import run  # click is optional
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise

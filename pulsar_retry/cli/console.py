@@ -92,9 +92,9 @@ def command(
         need("console", "the console", "jinja2", "starlette", "uvicorn")
     except ModuleNotFoundError as error:
         raise PulsarRetryError(str(error)) from None
-    from pulsar_retry.console.app import Console  # noqa: PLC0415 - an extra
-    from pulsar_retry.console.login import Access  # noqa: PLC0415 - likewise
-    from pulsar_retry.console.serving import serve_console  # noqa: PLC0415 - likewise
+    from pulsar_retry.console.app import Console  # an extra
+    from pulsar_retry.console.login import Access
+    from pulsar_retry.console.serving import serve_console
 
     access = Access(
         host,

@@ -194,11 +194,11 @@ def serve(**options: Any) -> None:
 
 def _serve(options: SimpleNamespace) -> None:
     try:
-        from pulsar_retry.observe.serving import (  # noqa: PLC0415 - for --help's sake
+        from pulsar_retry.observe.serving import (  # for --help's sake
             own_registry,
             serve_registry,
         )
-        from pulsar_retry.push.tokens import key_pages  # noqa: PLC0415 - likewise
+        from pulsar_retry.push.tokens import key_pages
     except ModuleNotFoundError as error:  # the message says what to install
         raise click.ClickException(str(error)) from error
     account = _account(options)
@@ -229,10 +229,10 @@ def _serve(options: SimpleNamespace) -> None:
 def _dispatcher(
     client: Any, options: SimpleNamespace, account: ServiceAccount | None
 ) -> Dispatcher:
-    from pulsar_retry.pull.settings import Letters  # noqa: PLC0415 - likewise
-    from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
-    from pulsar_retry.push.form import Connections, Form  # noqa: PLC0415 - likewise
-    from pulsar_retry.push.http import make_room_for  # noqa: PLC0415 - likewise
+    from pulsar_retry.pull.settings import Letters
+    from pulsar_retry.push.dispatcher import Dispatcher
+    from pulsar_retry.push.form import Connections, Form
+    from pulsar_retry.push.http import make_room_for
 
     make_room_for(options.max_outstanding)
     return Dispatcher(
@@ -297,7 +297,7 @@ def _dead_letter_policy(options: SimpleNamespace) -> DeadLetterPolicy | None:
 
 
 def _account(options: SimpleNamespace) -> ServiceAccount | None:
-    from pulsar_retry.push.tokens import ServiceAccount  # noqa: PLC0415 - likewise
+    from pulsar_retry.push.tokens import ServiceAccount
 
     if not options.service_accounts:
         return None

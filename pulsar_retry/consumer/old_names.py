@@ -116,7 +116,7 @@ def _look(client: pulsar.Client, pattern: str) -> Future[Any]:
     """
     configuration = _pulsar.ConsumerConfiguration()
     configuration.pattern_auto_discovery_period(0)
-    configuration.read_compacted(True)  # noqa: FBT003 - of pulsar-client
+    configuration.read_compacted(True)
     configuration.consumer_type(pulsar.ConsumerType.Shared)
     answer: Future[Any] = Future()
 

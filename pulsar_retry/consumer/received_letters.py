@@ -213,7 +213,7 @@ class ReceivedLetters(Source):
     ) -> None:
         """Start with the plan of a subscription with retries; for the others see `Source`."""
         super().__init__(timer, not_retried)
-        assert plan.topics is not None  # noqa: S101 - this plan has retries
+        assert plan.topics is not None  # this plan has retries
         self.window = LetterWindow(clock=clock.time, steady=clock.monotonic)
         self.knows_all = True
         self._topic = plan.topics.retry

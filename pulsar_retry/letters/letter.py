@@ -171,8 +171,8 @@ def reconsumed(
     """
     custom = checked_custom(custom, carried)
     carried = plan.recipient.own(carried, origin.topic)
-    assert plan.topics is not None  # noqa: S101 - DelayRequest.of has checked
-    assert plan.policy is not None  # noqa: S101 - a plan with topics has a policy
+    assert plan.topics is not None  # DelayRequest.of has checked
+    assert plan.policy is not None  # a plan with topics has a policy
     count = reconsume_times(carried) + 1
     if request.delay is not None:
         delay, level = request.delay, _NO_LEVEL
@@ -292,7 +292,7 @@ def _counted(
     **facts: Any,
 ) -> Letter:
     """Return a letter with a count; *facts* are other attributes of it."""
-    assert plan.topics is not None  # noqa: S101 - all callers need retries
+    assert plan.topics is not None  # all callers need retries
     return Letter(
         topic=plan.topics.dead_letter if dead else plan.topics.retry,
         properties=letter_properties(

@@ -131,7 +131,7 @@ class Plan:
 
     def _letter_topics_of(self, topic: str) -> set[str]:
         """Return the full names of the topics of the letters of *topic*, without partitions."""
-        assert self.policy is not None  # noqa: S101 - the callers have checked
+        assert self.policy is not None  # the callers have checked
         if self.topics is not None:
             return {self.topics.retry, self.topics.dead_letter}
         default = self.naming.topics(topic, self.subscription)

@@ -37,7 +37,7 @@ def spans_of(subscription: str | None) -> Spans | None:
     """
     if not INSTALLED:
         return None
-    from pulsar_retry.observe.spans import Spans, tracer  # noqa: PLC0415 - an extra
+    from pulsar_retry.observe.spans import Spans, tracer  # an extra
 
     makes = tracer()
     return None if makes is None else Spans(makes, subscription)
@@ -56,8 +56,8 @@ def outgoing() -> dict[str, str]:
 @cache  # an import statement costs more than this call
 def _propagation() -> tuple[Callable[[], object], Callable[[dict[str, str]], None]]:
     """Return the function for the current context, and the one that writes it into headers."""
-    from opentelemetry.context import get_current  # noqa: PLC0415 - an extra
-    from opentelemetry.propagate import inject  # noqa: PLC0415 - an extra
+    from opentelemetry.context import get_current  # an extra
+    from opentelemetry.propagate import inject  # an extra
 
     return get_current, inject
 
@@ -97,7 +97,7 @@ def traced(letter: Letter, message: Any) -> Letter:
     attempt = getattr(message, ATTEMPT, None)
     if attempt is None:
         return letter
-    from pulsar_retry.observe.spans import link_to_first  # noqa: PLC0415 - an extra
+    from pulsar_retry.observe.spans import link_to_first  # an extra
 
     for name, value in link_to_first(message).items():
         letter.properties.setdefault(name, value)

@@ -12,7 +12,7 @@ from pulsar_retry.policy.backoff import checked_level
 from pulsar_retry.policy.checks import MAX_DELAY, Duration, not_blank, seconds
 
 
-class Outcome(Exception):  # noqa: N818 - it is a handler's decision, not an error
+class Outcome(Exception):  # it is a handler's decision, not an error
     """The base of the outcomes: a handler raises or returns one to decide about its message.
 
     An outcome overrides every policy. It is not a `PulsarRetryError`, so a handler that catches

@@ -69,7 +69,7 @@ class Crew:
             loop: The event loop for ``async def`` handlers. None: they get a loop of their own.
             lost: Called if the caller's event loop ends too early.
         """
-        assert options.handler is not None  # noqa: S101 - it was checked
+        assert options.handler is not None  # it was checked
         self._options = options
         self._handler = options.handler
         self._hand = hand
@@ -231,7 +231,7 @@ class Crew:
     def _start_on_loop(
         self, loop: asyncio.AbstractEventLoop | None, lost: Callable[[], None]
     ) -> None:
-        from pulsar_retry.pull.workers.loop import LoopWorkers  # noqa: PLC0415 - brings asyncio
+        from pulsar_retry.pull.workers.loop import LoopWorkers  # brings asyncio
 
         options, handler = self._options, self._handler
         if options.admission is None:  # a dispatcher's handler never returns an awaitable
@@ -258,7 +258,7 @@ class Crew:
         options, slot = self._options, Slot()
         handler, close = self._handler, None
         if options.workers == PROCESSES:
-            from pulsar_retry.pull.workers.processes import (  # noqa: PLC0415 - few need it
+            from pulsar_retry.pull.workers.processes import (  # few need it
                 ProcessWorker,
             )
 

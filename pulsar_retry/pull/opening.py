@@ -57,7 +57,7 @@ def open_subscription(client: Client, options: Options, listener: Listener | Non
         pulsar.PulsarException: the broker refused the subscription.
     """
     if options.workers == PROCESSES:
-        from pulsar_retry.pull.workers.processes import (  # noqa: PLC0415 - few need it
+        from pulsar_retry.pull.workers.processes import (  # few need it
             check_may_start,
         )
 
@@ -86,7 +86,7 @@ def _opened(
             return _subscribe(client, options, consumer_type, listener), consumer_type
         except pulsar.ConsumerBusy as error:
             refusal = refusal or error
-    assert refusal is not None  # noqa: S101 - every type was refused
+    assert refusal is not None  # every type was refused
     raise refusal
 
 

@@ -110,7 +110,7 @@ def with_handler(options: Options) -> Options:
     """
     handler = options.handler
     _check_handler(handler)
-    assert handler is not None  # noqa: S101 - it was checked
+    assert handler is not None  # it was checked
     if not _is_async(handler):
         workers = options.workers
     elif options.workers == PROCESSES:
@@ -119,7 +119,7 @@ def with_handler(options: Options) -> Options:
         workers = LOOP
     of_messages = of_message(handler, options.schema)
     if workers == PROCESSES:
-        from pulsar_retry.pull.workers.processes import (  # noqa: PLC0415 - few need it
+        from pulsar_retry.pull.workers.processes import (  # few need it
             pickled,
             recipe,
         )

@@ -387,7 +387,7 @@ class Puller:
             self._in_hand -= 1
             self._used_at = self._now()
             self._check_later()
-            assert self._settler is not None  # noqa: S101 - it stays while deliveries are in hand
+            assert self._settler is not None  # it stays while deliveries are in hand
             return self._settler
 
     def _check_lease(self, pulled: Pulled) -> None:

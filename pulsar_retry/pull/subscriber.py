@@ -165,7 +165,7 @@ class Subscriber:
             raise TimeoutError("the subscription has not ended yet")
         if (error := self.course.failed()) is not None:
             raise error
-        assert self.course.report is not None  # noqa: S101 - there is an error or a report
+        assert self.course.report is not None  # there is an error or a report
         return self.course.report
 
     @property
@@ -400,7 +400,7 @@ class Subscriber:
 
     def _reported(self, counted: Counts, handed_back: int) -> Report:
         stop = self.course.stop
-        assert stop is not None  # noqa: S101 - otherwise an error ended the subscription
+        assert stop is not None  # otherwise an error ended the subscription
         held = self._hand.in_hand()[0]
         counts = attrs.asdict(counted)
         counts["acknowledged"] += self._hand.done()

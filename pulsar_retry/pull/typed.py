@@ -76,7 +76,7 @@ def of_message(handler: Callable[..., Any], schema: Any) -> Callable[[Any], Any]
 
 def _signature(handler: Callable[..., Any]) -> inspect.Signature:
     if sys.version_info >= (3, 14):
-        from annotationlib import Format  # noqa: PLC0415 - of Python 3.14
+        from annotationlib import Format  # of Python 3.14
 
         return inspect.signature(handler, annotation_format=Format.FORWARDREF)
     return inspect.signature(handler)
@@ -210,7 +210,7 @@ def _is_model(kind: type) -> bool:
 
 def _adapter(handler: Any, annotation: Any) -> Any:
     need("typed", "a handler that takes its own type", "pydantic")
-    from pydantic import TypeAdapter  # noqa: PLC0415 - an extra
+    from pydantic import TypeAdapter  # an extra
 
     try:
         adapter: Any = TypeAdapter(annotation)
@@ -227,7 +227,7 @@ def _checked(read: _Decode, validate: Callable[[Any], Any], name: str) -> _Decod
     The errors of *validate* say that the payload cannot be decoded; of the code of the user's class
     only `ValueError` and `TypeError` say that. What *read* raises is left as it is.
     """
-    from pydantic import ValidationError  # noqa: PLC0415 - an extra
+    from pydantic import ValidationError  # an extra
 
     def checked(message: Any) -> Any:
         payload = read(message)

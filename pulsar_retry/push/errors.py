@@ -16,7 +16,7 @@ MOST = 500
 _WHOLE, _PART = 4, 8
 
 
-class PushNacked(PulsarRetryError):  # noqa: N818 - a nack is not a mistake of the endpoint
+class PushNacked(PulsarRetryError):  # a nack is not a mistake of the endpoint
     """The endpoint has not acknowledged a message.
 
     Attributes:

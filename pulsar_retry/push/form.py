@@ -68,7 +68,7 @@ class Form:
     def __attrs_post_init__(self) -> None:
         """Refuse values that contradict each other."""
         if self.wrapped and self.write_metadata:
-            raise ConfigError.bad("write_metadata", True, "wrapped=False too")  # noqa: FBT003 - a value
+            raise ConfigError.bad("write_metadata", True, "wrapped=False too")
         if self.audience is not None and self.sign is None:
             accepted = "a service account too, because the audience is part of its tokens"
             raise ConfigError.bad("audience", self.audience, accepted)

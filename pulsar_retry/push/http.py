@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
         #: Whether it is ready for a request.
         self._is_clean = True
         self._idle_since = now = time.monotonic()
-        self._old_at = now + max_age * random.uniform(_YOUNGEST_PART, 1)  # noqa: S311 - no secret
+        self._old_at = now + max_age * random.uniform(_YOUNGEST_PART, 1)
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
         self._target = endpoint.target
         self._host = (b"Host", endpoint.authority.encode("ascii"))
@@ -249,11 +249,11 @@ class Connection(asyncio.Protocol):
         return self._answer is not None and not self._answer.done()
 
     def _end(self, answer: Answer) -> None:
-        assert self._answer is not None  # noqa: S101 - a request is waiting
+        assert self._answer is not None  # a request is waiting
         self._answer.set_result(answer)
 
     def _break(self, error: BrokenError) -> None:
-        assert self._answer is not None  # noqa: S101 - a request is waiting
+        assert self._answer is not None  # a request is waiting
         self._answer.set_exception(error)
 
     def _read(self, data: bytes) -> None:
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
         elif isinstance(event, h11.Response):
             self._response = event
         else:
-            assert self._response is not None  # noqa: S101 - h11 reads it first
+            assert self._response is not None  # h11 reads it first
             is_over = not isinstance(event, h11.Data)
             if not is_over:
                 self._body += event.data

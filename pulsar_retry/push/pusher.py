@@ -102,7 +102,7 @@ class Pusher:
             Exception: no request could be made for the message.
         """
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a running coroutine is always in a task
+        assert task is not None  # a running coroutine is always in a task
         self._at_work.add(task)
         ticket = self._pacer.begin()
         try:

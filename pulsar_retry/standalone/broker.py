@@ -270,7 +270,7 @@ class Standalone:
             else:
                 self._ports = chosen
                 return
-        assert last_failure is not None  # noqa: S101 - for mypy: there is always one candidate
+        assert last_failure is not None
         raise last_failure
 
     def _port_candidates(self) -> Iterator[tuple[int, int]]:

@@ -168,7 +168,7 @@ class PulsarContainer:
         self._container.get_docker_client().client.close()  # testcontainers leaves it open
 
     def _configured(self) -> DockerContainer:
-        from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - optional
+        from testcontainers.core.container import DockerContainer  # optional
 
         _disable_missing_reaper()
         container = DockerContainer(self._image)
@@ -225,7 +225,7 @@ def _published(broker_port: int, web_port: int) -> dict[str, Setting]:
     return {
         "brokerServicePort": broker_port,
         "webServicePort": web_port,
-        "bindAddress": "0.0.0.0",  # noqa: S104 - inside the container
+        "bindAddress": "0.0.0.0",
         # It must also be right inside the container: the health check connects to it.
         "advertisedAddress": LOOPBACK,
     }
@@ -233,7 +233,7 @@ def _published(broker_port: int, web_port: int) -> dict[str, Setting]:
 
 def _disable_missing_reaper() -> None:
     """Switch off Testcontainers' reaper if its image is missing; otherwise nothing starts."""
-    from testcontainers.core.config import testcontainers_config  # noqa: PLC0415 - optional
+    from testcontainers.core.config import testcontainers_config  # optional
 
     if "TESTCONTAINERS_RYUK_DISABLED" not in os.environ:
         testcontainers_config.ryuk_disabled = bool(

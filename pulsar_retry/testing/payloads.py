@@ -23,7 +23,7 @@ def payload_of(value: Any) -> bytes:
     if not (is_dataclass or isinstance(value, dict) or hasattr(value, "model_dump_json")):
         raise ConfigError.bad("data", value, accepted)
     need("typed", "a payload that is not bytes", "pydantic")
-    from pydantic import TypeAdapter  # noqa: PLC0415 - an extra
+    from pydantic import TypeAdapter  # an extra
 
     try:
         return TypeAdapter(type(value)).dump_json(value, by_alias=True)

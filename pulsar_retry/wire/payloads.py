@@ -128,7 +128,7 @@ def _avro(definition: str) -> Read:
     Raises:
         Exception: the definition is invalid; fastavro has many errors.
     """
-    import fastavro  # noqa: PLC0415 - an extra
+    import fastavro  # an extra
 
     schema = fastavro.parse_schema(json.loads(definition))
     _takes_no_bytes(schema, {})

@@ -68,7 +68,7 @@ class CachedClient:
         """
         if plan not in self._letter_topics:
             topics = with_old_names(plan, self.client).topics
-            assert topics is not None  # noqa: S101 - every plan of a sink has retries
+            assert topics is not None  # every plan of a sink has retries
             self._letter_topics[plan] = topics
         return self._letter_topics[plan]
 

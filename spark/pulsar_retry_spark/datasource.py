@@ -5,8 +5,6 @@ process that fails for every Python data source if one module can't be imported.
 imports only PySpark until something is written or read.
 """
 
-# ruff: noqa: PLC0415 - see above
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -60,7 +58,7 @@ class PulsarFailureSource(DataSource):
 
         return FailureReader(self.options, schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming query."""
         from pulsar_retry_spark.source.source import stream_reader
 
@@ -72,7 +70,7 @@ class PulsarFailureSource(DataSource):
 
         return FailureWriter(parsed_options(self.options, schema, overwrite=overwrite))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a stream; the only output mode is append."""
         from pulsar_retry_spark.sink.writers import parsed_options
 

@@ -218,7 +218,7 @@ def _targets(reader: OptionReader, max_attempts: int, levels: Levels) -> SinkTar
             naming=naming,
             delay_levels=levels,
         ).plan()
-        assert plan.topics is not None  # noqa: S101 - it has retries
+        assert plan.topics is not None  # it has retries
         return SinkTargets(topic, subscription, plan.topics.retry, plan.topics.dead_letter, plan)
     refuse_half(topic, subscription, retry is not None and dead_letter is not None)
     return SinkTargets(topic, subscription, retry, dead_letter, None)

@@ -23,6 +23,6 @@ class DefaultSource(DataSource):
 
     def __new__(cls, options: dict[str, str]) -> Any:
         """Return a `PulsarFailureSource`."""
-        from pulsar_retry_spark.datasource import PulsarFailureSource  # noqa: PLC0415 - see above
+        from pulsar_retry_spark.datasource import PulsarFailureSource
 
         return PulsarFailureSource(options)

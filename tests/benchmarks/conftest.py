@@ -65,9 +65,9 @@ def report(benchmark, capsys, request) -> Iterator[None]:
     figures = Figures.taken(benchmark.extra_info)
     request.config.stash[MEASURED][request.node.nodeid.rpartition("/")[2]] = figures
     with capsys.disabled():
-        print(f"\n{request.node.name}")  # noqa: T201
+        print(f"\n{request.node.name}")
         for line in figures.lines():
-            print(f"  {line}")  # noqa: T201
+            print(f"  {line}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -77,7 +77,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         write(measured)
     missed = [f"{name}: {text}" for name, each in measured.items() for text in each.missed()]
     for text in missed:
-        print(f"\n{text}")  # noqa: T201
+        print(f"\n{text}")
     if missed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -87,4 +87,4 @@ def write(measured: dict[str, Figures]) -> None:
     page = PAGE.read_text("utf-8")
     PAGE.write_text(written(page, {name: each.table() for name, each in measured.items()}), "utf-8")
     for name in unplaced(page, measured):
-        print(f"\n{PAGE.name} has no place for {name}")  # noqa: T201
+        print(f"\n{PAGE.name} has no place for {name}")

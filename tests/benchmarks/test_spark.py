@@ -19,7 +19,7 @@ import pulsar
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from pulsar_retry.testing.broker import RunningBroker
 from pulsar_retry_spark import register, split, write_failures

@@ -32,7 +32,7 @@ def test_a_block_runs(cluster, client, topic, tmp_path, block):
     }.items():
         code = code.replace(printed, ours)
     names = {"__name__": "documentation", "pulsar": pulsar, "client": client}
-    exec(compile(code, "documentation", "exec"), names)  # noqa: S102
+    exec(compile(code, "documentation", "exec"), names)
 
 
 def test_there_is_code():

@@ -33,7 +33,7 @@ def test_a_block_runs(request, block):
     code = code.replace('"orders"', repr(f"orders-{uuid.uuid4().hex}"))
 
     program = compile(code, "documentation", "exec", dont_inherit=True)
-    exec(program, {"__name__": "documentation"})  # noqa: S102
+    exec(program, {"__name__": "documentation"})
 
 
 def test_there_is_code_in_the_readme():

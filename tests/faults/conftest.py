@@ -26,7 +26,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """Give an empty ledger; at the end, check that it is a behaviour of the model."""
     ledger = Ledger(tmp_path / "ledger")
     yield ledger
-    print("the log is a behaviour of the model:", check_log(ledger.path, retries=RETRIES))  # noqa: T201
+    print("the log is a behaviour of the model:", check_log(ledger.path, retries=RETRIES))
 
 
 @pytest.fixture

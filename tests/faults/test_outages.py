@@ -150,7 +150,7 @@ def test_a_service_is_away(outage, load, form, policy):
     with ThreadPoolExecutor(len(KINDS)) as pool:
         results = list(pool.map(lambda kind: outage(kind, form, load, policy), KINDS))
     for result in results:
-        print(policy, result)  # noqa: T201
+        print(policy, result)
     for result in results:
         checked(result, load)
 

@@ -39,7 +39,7 @@ def test_the_model_keeps_what_is_promised(name: str, tmp_path: Path) -> None:
     assert "No error has been found" in output, output
     page = PAGE.read_text(encoding="utf-8")
     row = re.search(rf"^\| {name} \|.*\| ([\d,]+) \|$", page, re.MULTILINE)
-    print(f"{name}: {distinct_states(output):,} states")  # noqa: T201
+    print(f"{name}: {distinct_states(output):,} states")
     assert row is not None
     assert distinct_states(output) == int(row[1].replace(",", ""))
 

@@ -188,7 +188,7 @@ def main(kind: str, url: str) -> None:
         except Exception as error:
             traceback.print_exc()
             answer = {"error": repr(error)}
-        print(json.dumps(answer), flush=True)  # noqa: T201 - its interface
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -40,4 +40,4 @@ def test_a_planted_error_is_found(mutant: Path, tmp_path: Path) -> None:
     )
     assert found.returncode == 1, found.stdout + found.stderr
     assert "schedule " in found.stdout, found.stderr
-    print(f"{mutant.stem}: {found.stdout.splitlines()[0]}")  # noqa: T201
+    print(f"{mutant.stem}: {found.stdout.splitlines()[0]}")

@@ -20,7 +20,7 @@ def seed(request: pytest.FixtureRequest) -> int:
     seed: int | None = request.config.getoption("--soak-seed")
     if seed is None:
         seed = random.SystemRandom().randrange(1 << 31)
-    print(f"\nto play this again: --soak-seed {seed}")  # noqa: T201
+    print(f"\nto play this again: --soak-seed {seed}")
     return seed
 
 

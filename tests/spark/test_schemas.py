@@ -7,7 +7,7 @@ import json
 import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql import functions as F
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark import (
@@ -80,7 +80,7 @@ def test_without_the_schema_a_topic_is_closed_to_such_consumers(spark, letters, 
 def test_spark_s_own_writer_has_the_schema_too(spark, letters, client, schema):
     """By the name of the format."""
     pytest.importorskip("pyspark.sql.datasource")
-    from pulsar_retry_spark import register  # noqa: PLC0415 - Spark 3.5 has no data sources
+    from pulsar_retry_spark import register
 
     register(spark)
     writer = encoded(spark, schema, action="dead_letter").write.format("pulsar-failures")

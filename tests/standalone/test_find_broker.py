@@ -53,7 +53,7 @@ def test_environment_comes_first(broker: RunningBroker, monkeypatch: pytest.Monk
     monkeypatch.setenv("PULSAR_ADMIN_URL", f"{broker.admin_url}/")
     with running_broker() as found:
         assert found == RunningBroker("environment", broker.service_url, broker.admin_url)
-    with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/brokers/health") as answer:  # noqa: S310
+    with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/brokers/health") as answer:
         assert answer.status == 200
 
 
@@ -78,7 +78,7 @@ def test_container_is_restarted_with_its_data(broker: RunningBroker) -> None:
         pytest.skip("the broker is shared with other workers")
     broker.kill()
     broker.restart()
-    with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/clusters") as answer:  # noqa: S310
+    with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/clusters") as answer:
         assert b"standalone" in answer.read()
 
 
@@ -107,5 +107,5 @@ def test_the_environment_chooses_the_release(monkeypatch: pytest.MonkeyPatch) ->
     assert asked == ["apachepulsar/pulsar:4.0.7"]
     with running_broker(BrokerChoice("standalone", "")) as found:
         url = f"{found.admin_url}/admin/v2/brokers/version"
-        with urllib.request.urlopen(url) as answer:  # noqa: S310 - the test's broker
+        with urllib.request.urlopen(url) as answer:
             assert answer.read() == b"4.0.7"

@@ -20,7 +20,7 @@ from pulsar_retry.standalone.jars.store import MIRROR_VARIABLE, JarStore, defaul
 if TYPE_CHECKING:
     from conftest import Repository
 
-CONTENT = random.Random(7).randbytes(300_000)  # noqa: S311 - no secret
+CONTENT = random.Random(7).randbytes(300_000)
 
 
 def store_of(repository: Repository, cache: Path, progress: Any = None) -> JarStore:

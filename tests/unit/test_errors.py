@@ -68,7 +68,7 @@ def test_a_value_that_cannot_be_shown_is_named_all_the_same() -> None:
 
 def pickled(error: Exception) -> Exception:
     """Return what another process gets."""
-    return pickle.loads(pickle.dumps(error))  # noqa: S301 - it is our own
+    return pickle.loads(pickle.dumps(error))
 
 
 @pytest.mark.parametrize("twin", [copy.copy, pickled])

@@ -118,7 +118,7 @@ def carry_out(
     if not dry_run and not yes:
         count = 0
         for each in topics:
-            plan = _run(make(each, True), "looking", total)  # noqa: FBT003 - a dry run
+            plan = _run(make(each, True), "looking", total)
             if not as_json:
                 _show(plan, several=len(topics) > 1, diffs=diffs)
             totals[each] = None if plan.stopped == SAMPLE else plan.redriven

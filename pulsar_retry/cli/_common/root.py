@@ -117,7 +117,7 @@ def _code_of(error: BaseException) -> str:
     if isinstance(error, AdminError) and error.status is None:
         return "unreachable"
     if isinstance(error, UnreachableError):
-        from pulsar_retry.replay.reaching import REFUSES  # noqa: PLC0415 - heavy
+        from pulsar_retry.replay.reaching import REFUSES  # heavy
 
         if REFUSES in str(error):
             return "forbidden"

@@ -99,7 +99,7 @@ def carry_out(
     if not dry_run and not yes:
         if can_look:
             with busy("looking"):
-                plan = move(True, wait)  # noqa: FBT003 - see above
+                plan = move(True, wait)
             _show(plan, err=True)
         ask("Move the subscription?")
     if dry_run:

@@ -61,7 +61,7 @@ def load(limit: int | None = None) -> list[Record]:
     Raises:
         ModuleNotFoundError: `vega_datasets` is not installed.
     """
-    from vega_datasets import local_data  # noqa: PLC0415 - optional, and slow to import
+    from vega_datasets import local_data  # optional, and slow to import
 
     text: str = local_data.airports.raw().decode()
     records = list(csv.DictReader(text.splitlines()))

@@ -23,7 +23,7 @@ MAX_CRASHES = 3
 ENDS = (SystemExit, KeyboardInterrupt)
 
 
-class Ending(Exception):  # noqa: N818 - it only carries an error
+class Ending(Exception):  # it only carries an error
     """Carries an error of a handler that ends the subscription.
 
     Attributes:
@@ -66,7 +66,7 @@ async def contained(awaitable: Awaitable[Any]) -> Any:
 
 def _is_cancelled() -> bool:
     """Tell whether the current coroutine is being cancelled, or is closed outside of a loop."""
-    import asyncio  # noqa: PLC0415 - few need it
+    import asyncio  # few need it
 
     try:
         task = asyncio.current_task()

@@ -341,7 +341,7 @@ class Settler:
     ) -> None:
         """Have a message handled again in its lane, before any other of its key."""
         lanes, place = self._lanes, held.place
-        assert lanes is not None and place is not None and place.lane is not None  # noqa: S101, PT018 - it is in a lane
+        assert lanes is not None and place is not None and place.lane is not None  # noqa: PT018 - it is in a lane
         self._count(_kind(action))
         place.retries += action.counted
         held.message.retries_in_lane = place.retries

@@ -155,7 +155,7 @@ class PickledError:
 def pickled_error(error: BaseException) -> PickledError:
     """Return *error* in parts that can be pickled. It never raises."""
     parts = _parts(error, ())
-    assert parts is not None  # noqa: S101 - nothing was seen before
+    assert parts is not None  # nothing was seen before
     return parts
 
 
@@ -217,7 +217,7 @@ def restored_error(parts: PickledError) -> BaseException:
 def _unpickled(data: bytes | None) -> Any:
     """Return the value; None if there is none, or its own code fails."""
     with contextlib.suppress(Exception):
-        return data and pickle.loads(data)  # noqa: S301 - our own child's
+        return data and pickle.loads(data)
     return None
 
 
@@ -230,7 +230,7 @@ def _stand_in(parts: PickledError) -> BaseException:
     error.args = (parts.description.text,)
     for name, pickled in parts.attributes.items():
         with contextlib.suppress(Exception):  # a property, or a check of the class
-            setattr(error, name, pickle.loads(pickled))  # noqa: S301 - our own child's
+            setattr(error, name, pickle.loads(pickled))
     return error
 
 

@@ -105,7 +105,7 @@ class ProcessWorker:
         pipe = self._pipe if self._process is not None else self._started()
         try:
             pipe.send_bytes(pickle.dumps(carried(message)))
-            answer = pickle.loads(pipe.recv_bytes())  # noqa: S301 - our own child's
+            answer = pickle.loads(pipe.recv_bytes())
         except (EOFError, OSError) as error:
             raise WorkerCrashedError(self._clean_up()) from error
         if answer is None:
@@ -146,7 +146,7 @@ class ProcessWorker:
                 _children.add(process)
                 self._process = process
                 theirs.close()  # so that the child's death ends the pipe
-            trouble = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - our own child's
+            trouble = pickle.loads(self._pipe.recv_bytes())
         except Exception as error:  # noqa: BLE001 - it is never the message's fault
             raise self._not_started(error) from None
         if trouble is not None:
@@ -228,11 +228,11 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
     """Handle messages until the parent closes the pipe or dies."""
     ignore()  # the parent decides when a child ends
     try:
-        make, *record = pickle.loads(schema)  # noqa: S301 - our own parent's
+        make, *record = pickle.loads(schema)
         made, writers = make(*record), Writers()
         made.attach_client(writers)
         codec = letters_schema(made)
-        call = of_message(pickle.loads(handler), made)  # noqa: S301 - as above
+        call = of_message(pickle.loads(handler), made)
         handle = Finisher().finishing(call, Slot())
     except BaseException as error:  # noqa: BLE001 - it may be any module's code
         pipe.send_bytes(pickle.dumps(_sent(error)))
@@ -240,7 +240,7 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
     with contextlib.suppress(EOFError, OSError):
         pipe.send_bytes(pickle.dumps(None))
         while True:
-            parts = pickle.loads(pipe.recv_bytes())  # noqa: S301 - as above
+            parts = pickle.loads(pipe.recv_bytes())
             writers.written = parts["written"]
             pipe.send_bytes(_answer(handle, restored(parts, codec)))
 

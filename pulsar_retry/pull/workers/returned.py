@@ -34,7 +34,7 @@ class _LoopThread:
     """
 
     def __init__(self) -> None:
-        import asyncio  # noqa: PLC0415 - few need it
+        import asyncio  # few need it
 
         made: Future[asyncio.AbstractEventLoop] = Future()
         self._over: asyncio.Event | None = None
@@ -44,7 +44,7 @@ class _LoopThread:
         self.loop = made.result()
 
     async def _run(self, made: Future[asyncio.AbstractEventLoop]) -> None:
-        import asyncio  # noqa: PLC0415 - as above
+        import asyncio
 
         self._over = asyncio.Event()
         made.set_result(asyncio.get_running_loop())
@@ -52,7 +52,7 @@ class _LoopThread:
 
     def stop(self) -> None:
         """Cancel the tasks of the loop, and end it. Thread-safe."""
-        assert self._over is not None  # noqa: S101 - it runs
+        assert self._over is not None  # it runs
         with contextlib.suppress(RuntimeError):  # it has ended
             self.loop.call_soon_threadsafe(self._over.set)
 
@@ -98,7 +98,7 @@ class Finisher:
             return self.finish(result.result(), slot)
         if not inspect.isawaitable(result):
             return _checked(result)
-        import asyncio  # noqa: PLC0415 - few need it
+        import asyncio  # few need it
 
         coroutine = contained(self.awaited(result))
         try:
@@ -122,7 +122,7 @@ class Finisher:
         HANDLED_BY.set(self._hand)
         while True:
             if isinstance(result, Future):
-                import asyncio  # noqa: PLC0415 - as above
+                import asyncio
 
                 result = await asyncio.wrap_future(result)
             elif inspect.isawaitable(result):

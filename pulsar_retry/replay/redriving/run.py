@@ -107,7 +107,7 @@ class _ItemFuture(LetterFuture):
         self.run.item_done(self.item)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        assert exception is not None  # noqa: S101 - a hand-off's failures have one
+        assert exception is not None  # a hand-off's failures have one
         self.run.item_failed(self.item, exception)
 
 

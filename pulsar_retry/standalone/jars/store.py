@@ -179,7 +179,7 @@ class JarStore:
                     ) from failure
             else:
                 return
-            jitter = random.uniform(0.5, 1.5)  # noqa: S311 - spreads load, guards nothing
+            jitter = random.uniform(0.5, 1.5)
             if cancelled.wait(self._backoff * 2 ** (number - 1) * jitter):
                 raise _CancelledError
 
@@ -215,7 +215,7 @@ def _blocks(url: str) -> Iterator[bytes]:
         _FailedError: it was not read.
     """
     headers = {"User-Agent": f"pulsar-retry/{__version__}"}
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - see JarStore
+    request = urllib.request.Request(url, headers=headers)
     # create_default_context: the system's certificates, or those of SSL_CERT_FILE.
     https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
     try:

@@ -65,7 +65,7 @@ def _take(lock: TextIO) -> str:
 
 def _start(command: list[str], log: str, lock: TextIO) -> subprocess.Popen[bytes]:
     with Path(log).open("ab") as output:
-        return subprocess.Popen(  # noqa: S603 - what our parent tells us to run
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,

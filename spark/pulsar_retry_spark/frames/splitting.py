@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import attrs
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructType
 
 from pulsar_retry.errors import ConfigError

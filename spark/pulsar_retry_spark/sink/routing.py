@@ -506,7 +506,7 @@ class Router:
         delay, not_before = wait
         if not_before is not None:
             delay = max(0, not_before - now)
-        assert delay is not None  # noqa: S101 - one of the two is there
+        assert delay is not None  # one of the two is there
         if not 0 <= delay <= _MAX_DELAY_MS:
             if not_before is None:
                 raise _bad_row("delay_ms", delay, f"0 to {_MAX_DELAY_MS}, in milliseconds")

@@ -35,7 +35,7 @@ class RowStreamWriter(MicroBatches, DataSourceStreamWriter):
 
     def _batches(self, rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
         while some := list(islice(rows, _BATCH_ROWS)):
-            table = LocalDataToArrowConversion.convert(some, self._schema, False)  # noqa: FBT003
+            table = LocalDataToArrowConversion.convert(some, self._schema, False)
             yield from table.to_batches()
 
 

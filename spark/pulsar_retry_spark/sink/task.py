@@ -36,7 +36,7 @@ class Task:
     @classmethod
     def current(cls) -> Task:
         """Return the task that runs in this Python worker; outside of one, a task without ids."""
-        from pyspark import TaskContext  # noqa: PLC0415 - the rest of this package needs no Spark
+        from pyspark import TaskContext  # the rest of this package needs no Spark
 
         context = TaskContext.get()
         if context is None:

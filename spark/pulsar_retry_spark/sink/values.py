@@ -35,7 +35,7 @@ def with_topic_schema(options: SinkOptions, frame: Any) -> SinkOptions:
     if not options.by_topic_schema:
         return options
     topic = options.targets.topic
-    assert topic is not None  # noqa: S101 - the options say so
+    assert topic is not None  # the options say so
     try:
         with lease(options.connection) as cached:
             schema = version_of(cached.client, topic)

@@ -73,11 +73,11 @@ class MicroBatches:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Sum up the micro-batch after all of its tasks have succeeded."""
         conclude(self._options, _reports(messages), batchId)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Log which rows stay stored although the micro-batch has failed and will be repeated."""
         _log_abort(messages, batchId)
 

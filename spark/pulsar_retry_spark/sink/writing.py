@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql import functions as F
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError

@@ -21,9 +21,9 @@ def stream_reader(options: Mapping[str, str], wanted: StructType) -> DataSourceS
     check_wanted(wanted)
     parsed = SourceOptions.parse(options, streaming=True)
     try:
-        from pulsar_retry_spark.source.limited import LimitedStreamReader  # noqa: PLC0415
+        from pulsar_retry_spark.source.limited import LimitedStreamReader
     except ImportError:  # Spark 4.0 or 4.1
-        from pulsar_retry_spark.source.unlimited import UnlimitedStreamReader  # noqa: PLC0415
+        from pulsar_retry_spark.source.unlimited import UnlimitedStreamReader
 
         return UnlimitedStreamReader(parsed)
     return LimitedStreamReader(parsed)

@@ -65,7 +65,7 @@ class FailureStreamReader(DataSourceStreamReader):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_planner": None}
 
-    def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, str]:
         """Return the offset before anything is read. It has to be the same after a crash."""
         return {}
 

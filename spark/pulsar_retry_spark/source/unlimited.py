@@ -47,14 +47,14 @@ class UnlimitedStreamReader(FailureStreamReader):
         self._start: dict[str, str] | None = None
         self._seen: tuple[dict[str, str], float] = ({}, 0.0)
 
-    def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, str]:
         """Return the offset before anything is read; called if no micro-batch was finished."""
         start = super().initialOffset()
         if self._start is None:
             self._start = start
         return start
 
-    def latestOffset(self) -> dict[str, str]:  # type: ignore[override]  # noqa: N802 - Spark's name
+    def latestOffset(self) -> dict[str, str]:  # type: ignore[override]
         """Return where the next micro-batch ends; the errors are those of `ends`."""
         if self._start is None:
             return self._last()

@@ -54,7 +54,7 @@ async def receive_different(consumer, count):
 @pytest.mark.parametrize("options", [RETRIES, {k: RETRIES[k] for k in list(RETRIES)[:2]}])
 def test_cancelled_receives_lose_nothing(broker, topic, options, admin):
     """Each message is received once, whenever the tasks that wait for them are cancelled."""
-    chance = random.Random(7)  # noqa: S311 - a test's dice
+    chance = random.Random(7)
 
     async def scenario(client):
         consumer = await client.subscribe(topic, "billing", **options)

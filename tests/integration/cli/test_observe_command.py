@@ -76,7 +76,7 @@ def test_it_serves_until_it_is_told_to_end(dead_letter, topic, namespace):
             url = json.loads(process.stdout.readline())["url"]
 
             def now() -> dict[str, Any]:
-                with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own
+                with urllib.request.urlopen(url, timeout=60) as answer:
                     return samples(answer.read().decode(), topic)
 
             eventually(lambda: now().get("exporter_up") == 1)

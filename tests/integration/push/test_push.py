@@ -102,7 +102,7 @@ def test_the_envelope(push, publish, receiver, topic):
 
 
 def _seconds(text: str) -> float:
-    from datetime import datetime  # noqa: PLC0415 - the one use
+    from datetime import datetime
 
     assert text.endswith("Z")
     return datetime.fromisoformat(text).timestamp()

@@ -89,8 +89,8 @@ def test_flask_behind_the_verifier(client, topic, publish, admin, flask):
 
 
 def _key() -> bytes:
-    from cryptography.hazmat.primitives import serialization as s  # noqa: PLC0415 - the one use
-    from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415 - likewise
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric import rsa
 
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     return key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())

@@ -183,8 +183,8 @@ def test_failures_are_said(serve, publish, receiver, status, said):
 
 def key_file(folder: Path, key_id: str = "one") -> Path:
     """Write a service account's key file, as Google's."""
-    from cryptography.hazmat.primitives import serialization as s  # noqa: PLC0415 - the one use
-    from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415 - likewise
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric import rsa
 
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()).decode()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql import functions as F
 
 from pulsar_retry import ConfigError
 from pulsar_retry_spark import failures, split
@@ -76,7 +76,7 @@ def chance():
     """Return a function that judges by chance, which Spark does not know."""
 
     def judge(_: int) -> bool:  # nested, because workers can't import the tests
-        return random.random() < 0.5  # noqa: S311 - no secret
+        return random.random() < 0.5
 
     return judge
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql import functions as F
 
 import pulsar_retry as pr
 from pulsar_retry_spark import failures, route_batches, split

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql import functions as F
 
 import pulsar_retry as pr
 from pulsar_retry_spark import PulsarFailuresError, failures, register, split, write_failures

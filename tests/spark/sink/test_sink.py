@@ -11,7 +11,7 @@ import pulsar
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql import functions as F
 
 import pulsar_retry as pr
 from pulsar_retry_spark import clients, write_failures

@@ -17,7 +17,7 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.parsing import OptionReader
 
 URL = "pulsar://localhost:6650"
-SECRET = "s3cret"  # noqa: S105 - the point
+SECRET = "s3cret"
 
 
 def connect(**options: str) -> ClusterConnection:
@@ -32,7 +32,7 @@ def test_equal_connections_share_a_client():
     one = connect(client__io_threads="2", client__listener_name="inner")
     other = connect(client__listener_name="inner", client__io_threads="2")
     assert one == other
-    assert hash(one) == hash(pickle.loads(pickle.dumps(other)))  # noqa: S301 - our own
+    assert hash(one) == hash(pickle.loads(pickle.dumps(other)))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_broker_is_asked_once(asked):
     """With the token, and after a restart: that is waited for."""
     tokens = asked(2)
     for _ in range(2):
-        reach(ClusterConnection(URL, token="s3cret"))  # noqa: S106
+        reach(ClusterConnection(URL, token="s3cret"))
     assert ["s3cret"] * 3 == tokens
 
 
@@ -56,5 +56,5 @@ def test_a_token_that_only_workers_have_is_not_missed(asked, monkeypatch):
     """The driver may be without: then it can't ask."""
     monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
     tokens = asked(9)
-    reach(ClusterConnection(URL, token_env="NO_SUCH_TOKEN"))  # noqa: S106
+    reach(ClusterConnection(URL, token_env="NO_SUCH_TOKEN"))
     assert [] == tokens

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql import functions as F
 
 from pulsar_retry_spark import (
     failures,
@@ -120,7 +120,7 @@ def oversize():
 def read():
     """Write once more, by the data source, and count what is there."""
     if has_format:
-        from pulsar_retry_spark import register  # noqa: PLC0415 - Spark 3.5 has none
+        from pulsar_retry_spark import register
 
         register(spark)
         failed.write.format("pulsar-failures").options(**options).mode("append").save()

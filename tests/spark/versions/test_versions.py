@@ -12,7 +12,7 @@ import pyspark
 import pytest
 from pulsar.schema import AvroSchema
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql import functions as F
 
 from pulsar_retry_spark import (
     cast_failed,
@@ -127,14 +127,14 @@ def test_schemas(spark, client, letters):
 def test_the_format_is_missing_on_3_5():
     """The error says what to use instead."""
     with pytest.raises(ImportError, match="read_failures, write_failures and route_batches"):
-        from pulsar_retry_spark import register  # noqa: F401, PLC0415
+        from pulsar_retry_spark import register  # noqa: F401
 
 
 @pytest.mark.feature("`df.write`")
 @since_4_0
 def test_write_format(spark, orders, letters):
     """`df.write` writes a batch."""
-    from pulsar_retry_spark import register  # noqa: PLC0415 - Spark 3.5 has none
+    from pulsar_retry_spark import register
 
     register(spark)
     _, failed = judged(orders)
@@ -146,7 +146,7 @@ def test_write_format(spark, orders, letters):
 @since_4_0
 def test_write_stream_format(spark, letters, tmp_path):
     """`df.writeStream` writes a stream, with each type of column unchanged."""
-    from pulsar_retry_spark import register  # noqa: PLC0415 - Spark 3.5 has none
+    from pulsar_retry_spark import register
 
     register(spark)
     rows = spark.range(1, 4).select(
@@ -156,7 +156,7 @@ def test_write_stream_format(spark, letters, tmp_path):
         F.expr("map('a', 'b')").alias("headers"),
         F.expr("array('one', 'two')").alias("rule"),
         F.expr("named_struct('table', 't', 'row', 7)").alias("source"),
-        F.lit(False).alias("retryable"),  # noqa: FBT003 - its only argument
+        F.lit(False).alias("retryable"),
     )
     rows.write.parquet(str(tmp_path / "in"))
     stream = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in"))
@@ -174,7 +174,7 @@ def test_write_stream_format(spark, letters, tmp_path):
 @since_4_0
 def test_read_format(spark, orders, letters):
     """`spark.read` reads what is there."""
-    from pulsar_retry_spark import register  # noqa: PLC0415 - Spark 3.5 has none
+    from pulsar_retry_spark import register
 
     register(spark)
     _, failed = judged(orders)

@@ -46,7 +46,7 @@ class RedeliveryProxy:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        seen = pickle.loads(self._process.communicate(timeout=60)[0])  # noqa: S301 - from itself
+        seen = pickle.loads(self._process.communicate(timeout=60)[0])
         for moment, command in seen:
             for entry in _entries(command):
                 self.asked.setdefault(entry, []).append(moment)

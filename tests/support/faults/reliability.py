@@ -89,7 +89,7 @@ class Fault:
         """
         assert self._over is not None, "call is_over() when the fault has happened"
         recovery = time.monotonic() - self._over
-        print(f"{fault}: {account}; recovered in {recovery:.1f} s; bound {bound}")  # noqa: T201
+        print(f"{fault}: {account}; recovered in {recovery:.1f} s; bound {bound}")
         row = Row(
             fault,
             effect,

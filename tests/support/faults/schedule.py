@@ -53,7 +53,7 @@ class Step:
 
 def schedule(seed: int) -> Iterator[Step]:
     """Yield steps without end."""
-    chance = random.Random(seed)  # noqa: S311 - it is to be played again
+    chance = random.Random(seed)
     number = 0
     while True:
         number += 1

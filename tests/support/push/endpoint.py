@@ -31,7 +31,7 @@ async def main() -> None:
     """Serve, and print when ready."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Acknowledging, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - for who has started it
+    print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 

@@ -50,7 +50,7 @@ class Simulation:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.chance = random.Random(scenario.seed)  # noqa: S311 - it is to be repeated
+        self.chance = random.Random(scenario.seed)
         self.clock = Turns(self.chance.randrange)
         self.log: list[tuple[Any, ...]] = []
         self.untracked: set[int] = set()

@@ -57,7 +57,7 @@ class Scenario:
 
 def scenario(seed: int) -> Scenario:
     """Return the scenario of a seed."""
-    chance = random.Random(seed)  # noqa: S311 - it is to be repeated
+    chance = random.Random(seed)
     retries = chance.choice([0, 1, 1, 2, 3])
     processes = chance.choice([1, 2])
     return Scenario(

@@ -28,9 +28,9 @@ def main() -> int:
     for seed in range(first, first + count):
         if (why := find(scenario(seed))) is not None:
             shrinks = "--as-it-is" not in sys.argv
-            print(report(seed, why) if shrinks else f"schedule {seed}: {why}")  # noqa: T201
+            print(report(seed, why) if shrinks else f"schedule {seed}: {why}")
             return 1
-    print(f"{count} schedules, and each keeps what is promised")  # noqa: T201
+    print(f"{count} schedules, and each keeps what is promised")
     return 0
 
 

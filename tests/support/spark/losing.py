@@ -28,11 +28,11 @@ def waiting(folder: str) -> Any:
 
     def passing(batches: Iterator[Any]) -> Iterator[Any]:
         # This function runs in a worker.
-        import os  # noqa: PLC0415
-        import time  # noqa: PLC0415
-        from pathlib import Path  # noqa: PLC0415
+        import os
+        import time
+        from pathlib import Path
 
-        from pyspark import TaskContext  # noqa: PLC0415
+        from pyspark import TaskContext
 
         part = TaskContext.get().partitionId()
         daemon = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql import functions as F
 
 from pulsar_retry_spark import failures, route_batches, split
 from support.reading import SUBSCRIPTION

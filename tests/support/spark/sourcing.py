@@ -99,7 +99,7 @@ def frame(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataF
 
 
 def _register(spark: SparkSession) -> None:
-    from pulsar_retry_spark import register  # noqa: PLC0415 - Spark 3.5 has no data sources
+    from pulsar_retry_spark import register
 
     register(spark)
 
@@ -119,7 +119,7 @@ class Micro:
     def __init__(
         self, options: Mapping[str, str], offset: Mapping[str, str] | None = None, **more: str
     ) -> None:
-        from pulsar_retry_spark.source.source import stream_reader  # noqa: PLC0415 - as above
+        from pulsar_retry_spark.source.source import stream_reader
 
         dotted = {name.replace("__", "."): value for name, value in more.items()}
         self.reader = stream_reader({**options, **dotted}, schema())
@@ -135,7 +135,7 @@ class Micro:
         """Return the rows up to *end*."""
         rows = []
         for each in self.reader.partitions(self.offset, dict(end)):
-            for batch in pickle.loads(pickle.dumps(self.reader)).read(each):  # noqa: S301 - as Spark
+            for batch in pickle.loads(pickle.dumps(self.reader)).read(each):
                 rows += batch.to_pylist()
         return rows
 

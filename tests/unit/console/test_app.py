@@ -29,7 +29,7 @@ from pulsar_retry.ops.audit import AuditEntry
 from pulsar_retry.ops.overview import LetterTopic
 from pulsar_retry.replay import Cluster, Filter, Redriven
 
-TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
+TOKEN = "correct horse battery"
 DLQ = "persistent://public/default/orders-billing-DLQ"
 RETRY = "persistent://public/default/orders-billing-RETRY"
 URL = "http://127.0.0.1:8070"
@@ -176,7 +176,7 @@ def test_every_answer_forbids_foreign_scripts_frames_and_caches(browser, page) -
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "127.0.0.1.evil.example:8070", "localhost@evil:80", "10.0.0.1", "0.0.0.0", ""],  # noqa: S104 - refused
+    ["evil.example", "127.0.0.1.evil.example:8070", "localhost@evil:80", "10.0.0.1", "0.0.0.0", ""],
 )
 def test_other_names_are_not_served_on_loopback(browser, host) -> None:
     """A name that is made to lead here, DNS rebinding, reads nothing."""

@@ -10,10 +10,10 @@ from pulsar_retry.console.login import Access, TooManyTriesError
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.redriving.source import operator_name
 
-TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
+TOKEN = "correct horse battery"
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "localhost.example", ""])  # noqa: S104
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "localhost.example", ""])
 def test_beyond_loopback_there_has_to_be_a_token(host) -> None:
     """Before anything listens."""
     with pytest.raises(ConfigError, match="access_token_file"):
@@ -75,7 +75,7 @@ def test_a_user_is_named_for_the_audit_log() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"host": "0.0.0.0"},  # noqa: S104 - refused
+        {"host": "0.0.0.0"},
         {"host": "console.example", "allow_hosts": ["dlq.example"]},
         {"token": TOKEN},
         {"user_header": "X-User: ada"},

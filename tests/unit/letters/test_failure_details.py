@@ -65,7 +65,7 @@ def test_what_a_dead_letter_by_hand_says_is_bounded_and_encodable(
 def test_an_error_that_cannot_be_shown_is_no_obstacle(plan_of: Callable[..., Plan]) -> None:
     """The message must reach the dead-letter topic all the same."""
 
-    class Broken(Exception):  # noqa: N818
+    class Broken(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 

@@ -32,7 +32,7 @@ OUTCOMES = {
 
 
 @pytest.mark.parametrize("make", OUTCOMES.values(), ids=OUTCOMES)
-@pytest.mark.parametrize("copied", [lambda it: pickle.loads(pickle.dumps(it)), copy.copy])  # noqa: S301 - our own
+@pytest.mark.parametrize("copied", [lambda it: pickle.loads(pickle.dumps(it)), copy.copy])
 def test_outcomes_travel_between_processes(
     make: Callable[[], pr.Outcome], copied: Callable[[pr.Outcome], pr.Outcome]
 ) -> None:

@@ -24,7 +24,7 @@ def what_follows(policy: RetryPolicy, error: Exception) -> str:
     return found
 
 
-class Transient(Exception):  # noqa: N818 - a user's own name
+class Transient(Exception):
     """An error of a user's."""
 
 
@@ -32,7 +32,7 @@ class Late(Transient):
     """One that is told from its base."""
 
 
-class Invalid(ValueError):  # noqa: N818 - likewise
+class Invalid(ValueError):
     """An error of a user's with a base of Python's."""
 
 
@@ -124,7 +124,7 @@ def test_a_policy_is_a_value() -> None:
     """Equal by its parts, hashable, picklable, and never changed."""
     policy = RetryPolicy(max_age=timedelta(hours=1), backoff="fixed 5s", retry_on=[KeyError])
     twin = RetryPolicy(max_age=3600, backoff=pr.Fixed(5), retry_on=KeyError)
-    assert policy == twin == pickle.loads(pickle.dumps(policy))  # noqa: S301 - our own
+    assert policy == twin == pickle.loads(pickle.dumps(policy))
     assert hash(policy) == hash(twin)
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         policy.max_attempts = 3  # type: ignore[misc]

@@ -24,7 +24,7 @@ def raised(way: bytes) -> BaseException:
 
 def sent(error: BaseException) -> BaseException:
     """Return *error* as the parent of a worker process gets it."""
-    return restored_error(pickle.loads(pickle.dumps(pickled_error(error))))  # noqa: S301 - just made
+    return restored_error(pickle.loads(pickle.dumps(pickled_error(error))))
 
 
 RAISING = [way for way in failing.WAYS if not way.startswith(b"returned")]

@@ -657,7 +657,7 @@ def test_a_worker_process_gets_the_schema_of_the_writer(
         schema_version=3,
     )
     sent = carried(message_of(RawMessage.of(stored), schema))
-    parts = pickle.loads(pickle.dumps(sent))  # noqa: S301 - made here
+    parts = pickle.loads(pickle.dumps(sent))
     writers, child = Writers(), AvroSchema(Order)
     child.attach_client(writers)
     writers.written = parts["written"]

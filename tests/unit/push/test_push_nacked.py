@@ -79,7 +79,7 @@ def test_a_redirect_says_where_it_leads():
 
 def test_an_endpoint_that_echoes_the_request():
     """What is no HTTP is quoted in the error, but for the path, the query and the token."""
-    token = "aaa.bbb.ccc"  # noqa: S105 - of this test alone
+    token = "aaa.bbb.ccc"
 
     def echoed(request: Request) -> Say:
         head = "".join(f"{name} {value}\r\n" for name, value in request.headers.items())

@@ -277,7 +277,7 @@ def served(account: ServiceAccount, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 def fetched(url: str) -> bytes:
     """Return what is at *url*."""
-    with urlopen(url, timeout=30) as response:  # noqa: S310 - our own server
+    with urlopen(url, timeout=30) as response:
         content: bytes = response.read()
         return content
 

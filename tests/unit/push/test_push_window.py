@@ -23,7 +23,7 @@ from pulsar_retry.push.pacing import (
 
 def dice() -> random.Random:
     """Return chances that are the same in each run."""
-    return random.Random(1)  # noqa: S311 - nothing is secret here
+    return random.Random(1)
 
 
 #: Whether a request succeeds, how long that takes, and how many rounds ago it was sent.

@@ -70,7 +70,7 @@ def test_the_environment(tmp_path) -> None:
 
 def test_no_repr_shows_a_token() -> None:
     """Not that of a client either."""
-    cluster = Cluster(token="secret")  # noqa: S106
+    cluster = Cluster(token="secret")
     assert "secret" not in f"{cluster!r}{cluster.admin()!r}{Subscription(cluster, 't', 's')!r}"
 
 

@@ -116,7 +116,7 @@ def test_names():
 
 def test_what_does_not_fit_is_forgotten():
     """The smallest ranges first, no more than necessary; their messages count as backlog again."""
-    chance = random.Random(7)  # noqa: S311 - so that they are not compressed to nothing
+    chance = random.Random(7)
     ranges = [Range(1, 99 * n, 99 * n + chance.randrange(97)) for n in range(1, 100)]
     capture = Capture(AckState.of(EntryPlace(1, 0), ranges), EntryPlace(1, 9999), backlog=5)
     whole = len(capture.encode())

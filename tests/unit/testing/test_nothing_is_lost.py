@@ -28,7 +28,7 @@ POLICY = pr.RetryPolicy(
 )
 
 
-@example([(4, False)], [("lose_receipt", "orders-billing-RETRY", 1, 3)], "letters", True)  # noqa: FBT003 - as Hypothesis wants it
+@example([(4, False)], [("lose_receipt", "orders-billing-RETRY", 1, 3)], "letters", True)
 @settings(deadline=None, max_examples=40)
 @given(FATES, FAULTS, st.sampled_from(["letters", "nack"]), st.booleans())
 def test_every_message_is_handled_or_dead(

@@ -138,7 +138,7 @@ def test_other_errors_have_other_fingerprints() -> None:
     assert 5 == len({fingerprint(error) for error in errors})
 
 
-class Broken(Exception):  # noqa: N818
+class Broken(Exception):
     """An error that cannot be shown."""
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ class Broken(Exception):  # noqa: N818
         raise RuntimeError
 
 
-class BrokenToo(Exception):  # noqa: N818
+class BrokenToo(Exception):
     """One whose causes cannot be asked for."""
 
     @property
@@ -231,6 +231,6 @@ def test_errors_with_a_kind_are_told_apart_by_it() -> None:
         for name, kind in (("A", "timeout"), ("A", "refused"), ("B", "timeout"))
     ]
     made = [told(each).fingerprint for each in errors]
-    raised = [told(caught(lambda e=e: exec("raise e", {"e": e}))) for e in errors]  # noqa: S102 - elsewhere
+    raised = [told(caught(lambda e=e: exec("raise e", {"e": e}))) for e in errors]
     assert made == [each.fingerprint for each in raised]
     assert 3 == len(set(made))

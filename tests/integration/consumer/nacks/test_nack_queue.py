@@ -86,7 +86,7 @@ def test_a_hundred_thousand_nacks(broker, topic, capsys):
     assert min(errors) >= 0
     cuts = statistics.quantiles(errors, n=100)
     with capsys.disabled():
-        print(f"\n100,000 nacks asked for {cuts[49]:.0f} ms after due (p99 {cuts[98]:.0f} ms)")  # noqa: T201
+        print(f"\n100,000 nacks asked for {cuts[49]:.0f} ms after due (p99 {cuts[98]:.0f} ms)")
     assert cuts[98] < 30_000
 
 

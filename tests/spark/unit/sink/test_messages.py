@@ -102,7 +102,7 @@ def test_the_messages_are_those_of_python(batch):
 def test_receipts_of_the_module():
     """They are counted, and those that refuse raise the usual errors."""
     letters, receipts = MODULE.Letters(), Receipts(0.05, MODULE)
-    from _pulsar import Producer  # noqa: PLC0415 - one that is not connected
+    from _pulsar import Producer
 
     receipts.pending = 2
     for each in (False, True):
