@@ -16,6 +16,8 @@ _SAFE = "/?:@!$&'()*+,;=-._~%[]"
 _ACCEPTED = "an https:// URL; http:// to loopback, or with allow_http=True"
 #: Characters that a URL must not contain unencoded; urlsplit silently drops some of them.
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
+#: In networks without IPv4, these addresses stand for those of IPv4 (RFC 6052).
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 #: Names of services in clusters may contain an underscore.
 _NAME = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*\.?")
 
@@ -125,6 +127,8 @@ def refusal(host: str, address: str) -> str | None:
         actual: Any = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return "not an IP address"
+    if actual in _NAT64:
+        actual = ipaddress.IPv4Address(actual.packed[-4:])
     actual = getattr(actual, "ipv4_mapped", None) or actual
     if is_loopback_name(host):
         is_fit = actual.is_loopback

@@ -327,7 +327,8 @@ async def dial(
             lambda: Connection(endpoint, max_age), address, endpoint.port
         )
         if tls is not None:
-            secure = await loop.start_tls(transport, connection, tls, server_hostname=endpoint.host)
+            name = endpoint.host.rstrip(".")  # certificates have no final dot
+            secure = await loop.start_tls(transport, connection, tls, server_hostname=name)
             connection.transport = cast("asyncio.Transport", secure)
         return connection
 

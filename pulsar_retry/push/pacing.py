@@ -54,6 +54,7 @@ class Window:
             current round. Note it when a request is sent.
         latency: The mean latency of about the last 1000 successes, in seconds.
         acked: The share of successes among about the last 1000 results.
+        outstanding: How many requests of this window are outstanding; who sends them counts.
     """
 
     maximum: int = attrs.field(default=EXPONENTIAL_UP_TO, converter=_maximum)
@@ -61,6 +62,7 @@ class Window:
     round: int = attrs.field(default=0, init=False)
     latency: float = attrs.field(default=0.0, init=False)
     acked: float = attrs.field(default=1.0, init=False)
+    outstanding: int = attrs.field(default=0, init=False)
     _successes: int = attrs.field(default=0, init=False)
     _outcomes: int = attrs.field(default=0, init=False)
 
@@ -288,7 +290,7 @@ class Pacer:
             if is_slowed:
                 room = _AHEAD_BACKING_OFF
             else:
-                room = in_hand(int(self._window.size)) - self._outstanding
+                room = in_hand(int(self._window.size)) - self._window.outstanding
             if self._rate is not None:
                 room = min(room, math.ceil(self._rate.per_second))
             due = self._due_in()
@@ -308,7 +310,7 @@ class Pacer:
     def _free(self) -> int:
         if self._due_in() > 0:
             return 0
-        left = int(self._window.size) - self._outstanding
+        left = int(self._window.size) - self._window.outstanding
         if self._backoff.delay:
             left = min(left, 1)
         if self._rate is not None:
@@ -331,6 +333,7 @@ class Pacer:
         """Record that a request is sent, and return its ticket; it is outstanding until `leave`."""
         with self._lock:
             self._outstanding += 1
+            self._window.outstanding += 1
             self._last_sent = now = self._clock()
             if self._rate is not None:
                 self._rate.begun(now)
@@ -342,8 +345,9 @@ class Pacer:
         Nothing is sent for *retry_after* seconds, nor while the backoff is longer.
         """
         with self._lock:
-            self._outstanding -= 1
             window, sent_in, began = ticket
+            self._outstanding -= 1
+            window.outstanding -= 1
             now = self._clock()
             latency = now - began
             if window is self._window:
@@ -364,10 +368,11 @@ class Pacer:
             self._changed()  # without a delay, an idle worker notifies instead
         return latency
 
-    def forget(self) -> None:
+    def forget(self, ticket: Ticket) -> None:
         """Record that a request was given up without a result, which does not count."""
         with self._lock:
             self._outstanding -= 1
+            ticket[0].outstanding -= 1
         self._changed()
 
     # -- called by the owner ----------------------------------------------------------------------

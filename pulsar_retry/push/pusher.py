@@ -118,7 +118,7 @@ class Pusher:
             self._counters.count("push_nacked")
             raise
         except BaseException:
-            self._pacer.forget()
+            self._pacer.forget(ticket)
             raise
         finally:
             self._at_work.discard(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -31,8 +32,8 @@ ISSUER = "https://accounts.google.com"
 _LIFETIME = 3600.0
 #: The ``iat`` is this many seconds in the past, for receivers whose clocks are behind.
 _BACKDATED = 60.0
-#: A token is not used any more this many seconds before it expires.
-_MARGIN = 240.0
+#: A token is used for this many seconds; it expires four minutes later.
+_USED_FOR = _LIFETIME - _BACKDATED - 240.0
 #: How many tokens are kept. Audiences are endpoints: after a change, the old ones are not needed.
 _MOST_AUDIENCES = 16
 #: RS256 requires at least this size (RFC 7518, 3.3).
@@ -134,13 +135,13 @@ class ServiceAccount:
         """Return a token for *audience* that is valid for at least four minutes."""
         with self._lock:
             now = self._clock()
-            until, token = self._tokens.get(audience, (0.0, ""))
-            if now > until - _MARGIN:
+            signed, token = self._tokens.get(audience, (math.inf, ""))
+            if not 0 <= now - signed <= _USED_FOR:  # the clock may have been set back
                 token = self._signed(audience, now)
                 self._tokens.pop(audience, None)  # so that it becomes the newest
                 if len(self._tokens) == _MOST_AUDIENCES:
                     del self._tokens[next(iter(self._tokens))]
-                self._tokens[audience] = (now - _BACKDATED + _LIFETIME, token)
+                self._tokens[audience] = (now, token)
             return token
 
     def jwks(self) -> dict[str, Any]:

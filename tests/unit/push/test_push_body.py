@@ -345,6 +345,8 @@ def test_http_beyond_this_machine():
         "::1",
         "::ffff:169.254.169.254",
         "::ffff:127.0.0.1",
+        "64:ff9b::169.254.169.254",
+        "64:ff9b::127.0.0.1",
         "no address",
     ],
 )
@@ -353,9 +355,12 @@ def test_never_connected_to(address):
     assert refusal("hooks.example.com", address)
 
 
-@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "10.0.0.1", "fc00::1"])
+@pytest.mark.parametrize(
+    "address",
+    ["93.184.216.34", "2606:2800:220:1::1", "10.0.0.1", "fc00::1", "64:ff9b::93.184.216.34"],
+)
 def test_connected_to(address):
-    """What is public or private."""
+    """What is public or private, also through a NAT64 in a network without IPv4."""
     assert refusal("hooks.example.com", address) is None
 
 

@@ -116,6 +116,7 @@ def test_another_endpoint(pacer):
     pacer.leave(old.pop(), acked=False)
     pacer.begin_anew()
     assert (0.0, 4, 3) == (pacer.pace().delay, pacer.pace().window, pacer.pace().outstanding)
+    assert 4 == pacer.may_begin()  # the old one may be the one that does not answer
     for ticket in old:
         pacer.leave(ticket, acked=False)
     assert (0.0, 4, 0) == (pacer.pace().delay, pacer.pace().window, pacer.pace().outstanding)
@@ -123,8 +124,7 @@ def test_another_endpoint(pacer):
 
 def test_what_was_given_up(pacer):
     """It is not outstanding any more, and tells nothing."""
-    send(pacer)
-    pacer.forget()
+    pacer.forget(send(pacer))
     assert (0, 0.0, 4) == (pacer.pace().outstanding, pacer.pace().delay, pacer.pace().window)
 
 
@@ -169,9 +169,8 @@ def test_an_endpoint_that_nothing_was_sent_to(pacer, clock):
     ticket = send(pacer)
     clock.now += 61 + pacer.pace().delay
     assert "acknowledged nothing" in pacer.problem()  # perhaps it is slow
-    pacer.forget()
+    pacer.forget(ticket)
     assert "" == pacer.problem()
-    assert ticket
 
 
 def test_whoever_waits_is_told(pacer):

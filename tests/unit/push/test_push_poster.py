@@ -490,6 +490,23 @@ def test_the_host_of_long_and_of_foreign_names(host, monkeypatch):
         assert f"{shown}:{receiver.port}" == receiver.requests[0].headers["Host"]
 
 
+def test_a_name_with_a_final_dot(authority, monkeypatch):
+    """The name is absolute for look-ups; certificates have it without the dot."""
+    connect = asyncio.BaseEventLoop.create_connection
+
+    async def look_up(_loop: Any, _host: str, port: int, **_: Any) -> list[Any]:
+        return [(2, 1, 6, "", ("10.0.0.1", port))]
+
+    async def connected(loop: Any, factory: Any, _host: str, port: int) -> Any:
+        return await connect(loop, factory, "127.0.0.1", port)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", look_up)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", connected)
+    with Receiver(tls=server_tls(authority, "hooks.example.com")) as receiver:
+        url = f"https://hooks.example.com.:{receiver.port}/"
+        assert post(url, tls=trust(authority)).is_ack
+
+
 def test_connections_are_renewed(monkeypatch):
     """They get old, however busy they are; a new one goes to where the name leads by then."""
     connect = asyncio.BaseEventLoop.create_connection

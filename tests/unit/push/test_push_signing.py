@@ -114,6 +114,15 @@ def test_a_token_is_used_again_until_close_to_its_end():
     assert account.token("https://other") != account.token(AUDIENCE)
 
 
+def test_the_clock_is_set_back():
+    """No token stays in use that receivers take for one of the future."""
+    now = [1_000_000.0]
+    account = ServiceAccount(EMAIL, pem(KEY), clock=lambda: now[0])
+    first = account.token(AUDIENCE)
+    now[0] -= 86_400
+    assert first != account.token(AUDIENCE)
+
+
 def test_each_audience_has_a_token_of_its_own():
     """Dispatchers may share an account; the tokens of the 16 latest audiences are kept."""
     now = [1_000_000.0]
