@@ -18,8 +18,6 @@ KILLS, UNLOADS = 2, 3
 # After each fault, all recent messages may be delivered again: originals, which then get new
 # letters, and letters. So each fault may at most triple the number of completions.
 
-NOT_STORED = "letters in flight, and acknowledgements that the broker had not stored"
-
 
 def begin_round(stage):
     """Publish more messages, and wait until some of them have been delivered."""
@@ -40,10 +38,8 @@ def test_a_broker_that_is_killed_again_and_again(own_stage, own_broker, fault, c
     assert "refuses the letter" not in caplog.text  # the connections were only lost
     fault.survived(
         f"broker killed with `kill -9`, {KILLS} times",
-        "The client connects again. Messages without a stored acknowledgement are processed again",
         own_stage.account(),
         bound=3**KILLS * COUNT,
-        why="acknowledgements of the last 10 s, because the broker may not have stored them",
     )
 
 
@@ -61,10 +57,8 @@ def test_a_thousand_delayed_letters_and_a_restart(own_stage, own_broker, fault):
 
     fault.survived(
         f"broker restarted while {count} letters wait {delay:g} s",
-        "The letters are delivered when they are due",
         own_stage.account(),
         bound=count // 10 + handled,
-        why=NOT_STORED,
     )
 
 
@@ -80,8 +74,6 @@ def test_topics_that_are_unloaded(stage, fault, way):
 
     fault.survived(
         f"topic and retry topic unloaded, {UNLOADS} times",
-        "Consumers and producers connect again",
         stage.account(),
         bound=3**UNLOADS * COUNT,
-        why=NOT_STORED,
     )

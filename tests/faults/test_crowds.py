@@ -24,8 +24,6 @@ def test_one_of_two_consumers_of_one_name_dies(stage, fault):
 
     fault.survived(
         "one of two consumers with the same name killed",
-        "The other consumer receives what the killed one had not acknowledged",
         stage.account(),
         bound=50,
-        why="letters in flight, and acknowledgements of the last 0.1 s",
     )

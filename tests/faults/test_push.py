@@ -24,26 +24,14 @@ DEADLINE, LONGEST = 10, 600
 #: Seconds for which the proxy passes no data: more than the deadline.
 PAUSE = DEADLINE + 2
 
-#: For each fault of the proxy: what goes wrong, and what happens then.
+#: For each fault of the proxy: what goes wrong.
 BROKEN = {
-    "cut": ("connections cut", "Requests in progress are posted again"),
-    "refuse": (
-        f"connections cut, and new connections refused for {PAUSE} s",
-        "Requests fail, and the window shrinks to one request until the endpoint is back",
-    ),
-    "reset": ("connections reset", "Requests in progress are posted again"),
-    "half-open": (
-        f"connections half-open for {PAUSE} s: they stay open, but no data passes",
-        "Requests in progress get no answer in time, so they are posted again",
-    ),
-    "no data to client": (
-        f"connections without data from the endpoint for {PAUSE} s, then reset",
-        "Requests that the endpoint has processed get no answer in time, so they are posted again",
-    ),
-    "no data to server": (
-        f"connections without data to the endpoint for {PAUSE} s, then reset",
-        "Requests do not arrive, and get no answer in time, so they are posted again",
-    ),
+    "cut": "connections cut",
+    "refuse": f"connections cut, and new connections refused for {PAUSE} s",
+    "reset": "connections reset",
+    "half-open": f"connections half-open for {PAUSE} s: they stay open, but no data passes",
+    "no data to client": f"connections without data from the endpoint for {PAUSE} s, then reset",
+    "no data to server": f"connections without data to the endpoint for {PAUSE} s, then reset",
 }
 
 #: How a message comes again after a failed request: redelivered by the broker, or as a letter.
@@ -57,7 +45,6 @@ AGAIN = {
 @pytest.mark.parametrize("broken", BROKEN)
 def test_connections_to_the_endpoint_break(stage, fault, broken, again):
     """Requests and answers in transit are lost, but no message is."""
-    name, effect = BROKEN[broken]
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     deadline = LONGEST if broken in {"cut", "refuse", "reset"} else DEADLINE
     breaks = threading.Event()
@@ -73,10 +60,5 @@ def test_connections_to_the_endpoint_break(stage, fault, broken, again):
             BREAKS[broken](proxy, PAUSE)
             proxy.mend()
             fault.is_over()
-    fault.survived(
-        f"push: {name}",
-        effect,
-        stage.account(),
-        bound=2 * OUTSTANDING,
-        why=f"lost answers to {OUTSTANDING} requests in progress, and to some sent meanwhile",
-    )
+    # Doubled are lost answers to requests in progress, and to some that are sent meanwhile.
+    fault.survived(f"push: {BROKEN[broken]}", stage.account(), bound=2 * OUTSTANDING)
