@@ -1,12 +1,8 @@
 from pulsar_retry import admin as admin
 from pulsar_retry import asyncio as asyncio
 from pulsar_retry import errors as errors
-from pulsar_retry import observe as observe
-from pulsar_retry import policy as policy
-from pulsar_retry import pull as pull
 from pulsar_retry import push as push
 from pulsar_retry import replay as replay
-from pulsar_retry import wire as wire
 from pulsar_retry._version import __version__ as __version__
 from pulsar_retry.client import Client as Client
 from pulsar_retry.consumer.consumer import Consumer as Consumer

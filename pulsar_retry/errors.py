@@ -53,38 +53,6 @@ from _pulsar import (
     TopicTerminated,
 )
 
-__all__ = [
-    "AcknowledgeError",
-    "AdminConflictError",
-    "AdminError",
-    "AdminForbiddenError",
-    "AdminNotFoundError",
-    "AlreadySettledError",
-    "AuditError",
-    "BatchSettleError",
-    "ConfigError",
-    "ConsumerClosedError",
-    "EventLoopError",
-    "ForkedError",
-    "HandlerError",
-    "LeaseExpired",
-    "LetterPublishError",
-    "PayloadError",
-    "PulsarRetryError",
-    "RedriveError",
-    "RetentionError",
-    "SeekError",
-    "SettleError",
-    "SnapshotError",
-    "StandaloneError",
-    "TopicMissingError",
-    "UndecodableError",
-    "UnfinishedError",
-    "UnreachableError",
-    "WorkerCrashedError",
-    "WorkersLostError",
-]
-
 
 def shown(value: object, show: Callable[[object], str] = str) -> str:
     """Return *value* as text, even if its own `str` or `repr` raises.

@@ -3,7 +3,3 @@
 `settings` has what can be set. `engine` has the threads and the state of a subscriber, and
 `workers` calls the handlers.
 """
-
-from pulsar_retry import _lazy
-
-__getattr__, __all__ = _lazy.attach(__name__)  # the names are in __init__.pyi

@@ -1,9 +1,0 @@
-from pulsar_retry.pull.puller import Delivery as Delivery
-from pulsar_retry.pull.report import Health as Health
-from pulsar_retry.pull.report import Report as Report
-from pulsar_retry.pull.settings import Breaker as Breaker
-from pulsar_retry.pull.settings import FlowControl as FlowControl
-from pulsar_retry.pull.settings import Lanes as Lanes
-from pulsar_retry.pull.settings import Lease as Lease
-from pulsar_retry.pull.settings import Letters as Letters
-from pulsar_retry.pull.subscriber import Subscriber as Subscriber
