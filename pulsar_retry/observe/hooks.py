@@ -30,11 +30,6 @@ _MOST_ERRORS = 20
 Hook = Callable[[SettleEvent], object]
 
 
-def _hook(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None and not callable(value):
-        raise ConfigError.bad(attribute.name, value, "a function of one SettleEvent, or None")
-
-
 @attrs.frozen(kw_only=True)
 class Hooks:
     """Functions that are called when something happens to a message. They cannot influence it.
@@ -54,9 +49,15 @@ class Hooks:
         ConfigError: a hook cannot be called.
     """
 
-    on_retry: Hook | None = attrs.field(default=None, validator=_hook)
-    on_dead_letter: Hook | None = attrs.field(default=None, validator=_hook)
-    on_settle_failed: Hook | None = attrs.field(default=None, validator=_hook)
+    on_retry: Hook | None = None
+    on_dead_letter: Hook | None = None
+    on_settle_failed: Hook | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what cannot be called."""
+        for name, value in attrs.asdict(self, recurse=False).items():
+            if value is not None and not callable(value):
+                raise ConfigError.bad(name, value, "a function of one SettleEvent, or None")
 
 
 def checked_hooks(hooks: Any) -> Hooks | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import attrs
 
@@ -19,7 +19,6 @@ from pulsar_retry.policy.checks import (
     MAX_DELAY,
     Duration,
     number,
-    one_of,
     seconds,
     seconds_of_text,
     text_of,
@@ -48,19 +47,20 @@ class Immediate:
         return 0.0
 
 
-def _wait(value: Duration) -> float:
-    return seconds("wait", value)
-
-
 @attrs.frozen
-class Fixed:
+class _Fixed:
+    wait: float
+
+
+class Fixed(_Fixed):
     """The same delay each time.
 
     Attributes:
         wait: Seconds.
     """
 
-    wait: float = attrs.field(converter=_wait)
+    def __init__(self, wait: Duration) -> None:
+        super().__init__(seconds("wait", wait))
 
     def __str__(self) -> str:
         return f"fixed {text_of(self.wait)}"
@@ -70,26 +70,17 @@ class Fixed:
         return self.wait
 
 
-def _minimum(value: Duration) -> float:
-    return seconds("minimum", value)
-
-
-def _maximum(value: Duration) -> float:
-    return seconds("maximum", value)
-
-
 _DOUBLE = 2.0
 
 
-def _multiplier(value: float) -> float:
-    growth = number(value)  # a float: powers of an int would use gigabytes instead of overflowing
-    if not 1 < growth < math.inf:
-        raise ConfigError.bad("multiplier", value, "a number above 1")
-    return growth
-
-
 @attrs.frozen
-class Exponential:
+class _Exponential:
+    minimum: float
+    maximum: float
+    multiplier: float
+
+
+class Exponential(_Exponential):
     """A delay that starts at *minimum* and grows by *multiplier* after each failure, to *maximum*.
 
     The delays equal those of the Java client's ``MultiplierRedeliveryBackoff``, whose redelivery
@@ -102,14 +93,17 @@ class Exponential:
         multiplier: The factor of growth, above 1.
     """
 
-    minimum: float = attrs.field(default=10.0, converter=_minimum)
-    maximum: float = attrs.field(default=600.0, converter=_maximum)
-    multiplier: float = attrs.field(default=_DOUBLE, converter=_multiplier, kw_only=True)
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse a maximum that is below the minimum."""
+    def __init__(
+        self, minimum: Duration = 10.0, maximum: Duration = 600.0, *, multiplier: float = _DOUBLE
+    ) -> None:
+        # A float: powers of an int would use gigabytes instead of overflowing.
+        super().__init__(
+            seconds("minimum", minimum), seconds("maximum", maximum), number(multiplier)
+        )
+        if not 1 < self.multiplier < math.inf:
+            raise ConfigError.bad("multiplier", multiplier, "a number above 1")
         if self.maximum < self.minimum:
-            raise ConfigError.bad("maximum", self.maximum, f"at least minimum={self.minimum:g}")
+            raise ConfigError.bad("maximum", maximum, f"at least minimum={self.minimum:g}")
 
     def __str__(self) -> str:
         growth = "" if self.multiplier == _DOUBLE else f" {self.multiplier!r}"
@@ -166,7 +160,11 @@ def _parsed(table: str) -> tuple[float, ...]:
 
 
 @attrs.frozen
-class Levels:
+class _Levels:
+    delays: tuple[float, ...]
+
+
+class Levels(_Levels):
     """A table of delay levels, which TDMQ calls ``MESSAGE_DELAYLEVEL``.
 
     Levels are numbered from 1; level 0 means no delay. As a backoff it is one level after the
@@ -179,7 +177,8 @@ class Levels:
             delay is 864 000 s.
     """
 
-    delays: tuple[float, ...] = attrs.field(default=DEFAULT_DELAY_LEVELS, converter=_delays)
+    def __init__(self, delays: str | Iterable[Duration] = DEFAULT_DELAY_LEVELS) -> None:
+        super().__init__(_delays(delays))
 
     def __str__(self) -> str:
         return f"levels {' '.join(map(text_of, self.delays))}"
@@ -286,16 +285,6 @@ Jitter = Literal["none", "upward", "full"]
 
 #: How much longer than the backoff's delay one with upward jitter may be, as a part of it.
 _UPWARD = 0.2
-
-
-def checked_jitter(value: Jitter) -> Jitter:
-    """Return *value*.
-
-    Raises:
-        ConfigError: it is no jitter.
-    """
-    one_of("jitter", value, get_args(Jitter))
-    return value
 
 
 def jittered(jitter: Jitter, delay: Any, fraction: float) -> Any:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 import re
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from pulsar_retry.errors import ConfigError
 
 #: The type of a duration in the public API: seconds, or a `timedelta`.
 Duration = float | timedelta
+
+Text = TypeVar("Text", bound=str)
 
 #: The longest delay of a retry letter, in seconds (ten days; TDMQ's limit for delayed messages).
 MAX_DELAY = 864_000.0
@@ -135,7 +137,7 @@ def positive(argument: str, value: Duration) -> float:
     return result
 
 
-def one_of(argument: str, value: str, accepted: tuple[str, ...]) -> str:
+def one_of(argument: str, value: Text, accepted: tuple[str, ...]) -> Text:
     """Return *value* if it is one of *accepted*.
 
     Raises:

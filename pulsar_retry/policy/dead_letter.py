@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import whole
+from pulsar_retry.policy.checks import not_blank, whole
 
 #: The default number of retries (the same as in Java, Go and TDMQ).
 DEFAULT_MAX_REDELIVER_COUNT = 16
@@ -17,14 +17,6 @@ KEEPING_SUBSCRIPTION = "pulsar-retry"
 
 #: Pub/Sub's limits for the maximum number of delivery attempts.
 _PUBSUB_LEAST, _PUBSUB_MOST = 5, 100
-
-
-def _blank_is_none(value: str | None) -> str | None:
-    return (value.strip() or None) if isinstance(value, str) else value
-
-
-def _blank_is_default(value: str | None) -> str | None:
-    return (value.strip() or KEEPING_SUBSCRIPTION) if isinstance(value, str) else value
 
 
 @attrs.frozen
@@ -45,19 +37,16 @@ class DeadLetterPolicy:
     """
 
     max_redeliver_count: int = DEFAULT_MAX_REDELIVER_COUNT
-    retry_letter_topic: str | None = attrs.field(default=None, converter=_blank_is_none)
-    dead_letter_topic: str | None = attrs.field(default=None, converter=_blank_is_none)
-    initial_subscription_name: str | None = attrs.field(
-        default=KEEPING_SUBSCRIPTION, converter=_blank_is_default
-    )
+    retry_letter_topic: str | None = None
+    dead_letter_topic: str | None = None
+    initial_subscription_name: str | None = KEEPING_SUBSCRIPTION
 
     def __attrs_post_init__(self) -> None:
         """Refuse an invalid count, and names that are not text."""
         whole("max_redeliver_count", self.max_redeliver_count, 0)
         for name in ("retry_letter_topic", "dead_letter_topic", "initial_subscription_name"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise ConfigError.bad(name, value, "a name as str, or None")
+            if (value := getattr(self, name)) is not None:
+                not_blank(name, value, "a name as str, or None")
 
     @classmethod
     def pubsub(cls, max_delivery_attempts: int = _PUBSUB_LEAST) -> DeadLetterPolicy:
@@ -95,8 +84,9 @@ class DeadLetterPolicy:
         try:
             return cls(
                 max_redeliver_count=policy.max_redeliver_count,
-                dead_letter_topic=policy.dead_letter_topic,
-                initial_subscription_name=policy.initial_subscription_name or KEEPING_SUBSCRIPTION,
+                dead_letter_topic=policy.dead_letter_topic.strip() or None,
+                initial_subscription_name=policy.initial_subscription_name.strip()
+                or KEEPING_SUBSCRIPTION,
             )
         except AttributeError:
             raise ConfigError.bad(

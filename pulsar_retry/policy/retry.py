@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import attrs
 
@@ -14,16 +14,23 @@ from pulsar_retry.errors import ConfigError, UndecodableError
 from pulsar_retry.policy.backoff import (
     DEFAULT_DELAY_LEVELS,
     Backoff,
+    BackoffLike,
     Exponential,
     Jitter,
     Levels,
     backoff_of,
-    checked_jitter,
     fraction_of,
     jittered,
     levels_of,
 )
-from pulsar_retry.policy.checks import MAX_DELAY, Duration, seconds, seconds_of_text, whole
+from pulsar_retry.policy.checks import (
+    MAX_DELAY,
+    Duration,
+    one_of,
+    seconds,
+    seconds_of_text,
+    whole,
+)
 from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT, DeadLetterPolicy
 from pulsar_retry.policy.outcomes import (
     RETRIES_EXHAUSTED,
@@ -74,27 +81,7 @@ _LISTS: tuple[tuple[str, Verdict], ...] = (
 Kinds = type[Exception] | Iterable[type[Exception]]
 
 
-def _max_attempts(value: float | None) -> float | None:
-    if value is None or value == math.inf:
-        return value
-    accepted = "a whole number, 1 or more, or math.inf for no limit"
-    return whole("max_attempts", value, accepted=accepted)
-
-
-def _max_age(value: Duration) -> float:
-    return math.inf if value == math.inf else seconds("max_age", value)
-
-
 _DEFAULT_BACKOFF = Exponential()
-
-
-def _usual_jitter(policy: RetryPolicy) -> Jitter:
-    # Whoever chooses delays gets these delays.
-    return "upward" if policy.backoff is _DEFAULT_BACKOFF else "none"
-
-
-def _usual_levels(policy: RetryPolicy) -> Levels:
-    return policy.backoff if isinstance(policy.backoff, Levels) else Levels()
 
 
 def _listed(value: Kinds) -> tuple[type[Exception], ...]:
@@ -102,12 +89,20 @@ def _listed(value: Kinds) -> tuple[type[Exception], ...]:
     return (value,) if is_one else tuple(value)  # type: ignore[arg-type,return-value]
 
 
-def _retried(value: Kinds | None) -> tuple[type[Exception], ...] | None:
-    return None if value is None else _listed(value)
-
-
 @attrs.frozen(kw_only=True)
-class RetryPolicy:
+class _RetryPolicy:
+    max_attempts: float | None
+    max_age: float
+    backoff: Backoff
+    jitter: Jitter
+    delay_levels: Levels
+    retry_on: tuple[type[Exception], ...] | None
+    dead_letter_on: tuple[type[Exception], ...]
+    drop_on: tuple[type[Exception], ...]
+    stop_on: tuple[type[Exception], ...]
+
+
+class RetryPolicy(_RetryPolicy):
     """Which failures are retried, how often and when. Every part is optional.
 
     To judge an error, the policy looks for the nearest of its classes in the four lists, so a
@@ -140,22 +135,38 @@ class RetryPolicy:
         ConfigError: a value is invalid, or two values contradict each other.
     """
 
-    max_attempts: float | None = attrs.field(default=None, converter=_max_attempts)
-    max_age: float = attrs.field(default=math.inf, converter=_max_age)
-    backoff: Backoff = attrs.field(default=_DEFAULT_BACKOFF, converter=backoff_of)
-    jitter: Jitter = attrs.field(
-        default=attrs.Factory(_usual_jitter, takes_self=True), converter=checked_jitter
-    )
-    delay_levels: Levels = attrs.field(
-        default=attrs.Factory(_usual_levels, takes_self=True), converter=levels_of
-    )
-    retry_on: tuple[type[Exception], ...] | None = attrs.field(default=None, converter=_retried)
-    dead_letter_on: tuple[type[Exception], ...] = attrs.field(default=(), converter=_listed)
-    drop_on: tuple[type[Exception], ...] = attrs.field(default=(), converter=_listed)
-    stop_on: tuple[type[Exception], ...] = attrs.field(default=(), converter=_listed)
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse what is no error in a list, and an error in two of them."""
+    def __init__(
+        self,
+        *,
+        max_attempts: float | None = None,
+        max_age: Duration = math.inf,
+        backoff: BackoffLike = _DEFAULT_BACKOFF,
+        jitter: Jitter | None = None,
+        delay_levels: Levels | str | None = None,
+        retry_on: Kinds | None = None,
+        dead_letter_on: Kinds = (),
+        drop_on: Kinds = (),
+        stop_on: Kinds = (),
+    ) -> None:
+        if max_attempts not in {None, math.inf}:
+            accepted = "a whole number, 1 or more, or math.inf for no limit"
+            whole("max_attempts", max_attempts, accepted=accepted)
+        backoff = backoff_of(backoff)
+        if jitter is None:  # whoever chooses delays gets these delays
+            jitter = "upward" if backoff is _DEFAULT_BACKOFF else "none"
+        if delay_levels is None:
+            delay_levels = backoff if isinstance(backoff, Levels) else Levels()
+        super().__init__(
+            max_attempts=max_attempts,
+            max_age=math.inf if max_age == math.inf else seconds("max_age", max_age),
+            backoff=backoff,
+            jitter=one_of("jitter", jitter, get_args(Jitter)),
+            delay_levels=levels_of(delay_levels),
+            retry_on=None if retry_on is None else _listed(retry_on),
+            dead_letter_on=_listed(dead_letter_on),
+            drop_on=_listed(drop_on),
+            stop_on=_listed(stop_on),
+        )
         seen: dict[type[Exception], str] = {}
         for name, _ in _LISTS:
             for kind in getattr(self, name) or ():

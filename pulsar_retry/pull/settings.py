@@ -7,7 +7,7 @@ import math
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.backoff import Levels, levels_of
+from pulsar_retry.policy.backoff import DEFAULT_DELAY_LEVELS, Levels, levels_of
 from pulsar_retry.policy.checks import Duration, positive, whole
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
@@ -21,19 +21,7 @@ RESUME = 0.8
 _MOST_FETCHED = 200
 
 
-def _max_messages(value: int) -> int:
-    return whole("max_messages", value)
-
-
-def _max_bytes(value: int) -> int:
-    return whole("max_bytes", value)
-
-
-def _prefetch(value: int | None) -> int | None:
-    return None if value is None else whole("prefetch", value)
-
-
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class FlowControl:
     """How much a subscriber has in hand at most.
 
@@ -49,9 +37,16 @@ class FlowControl:
             as *max_messages*, at most 200.
     """
 
-    max_messages: int = attrs.field(default=1000, converter=_max_messages)
-    max_bytes: int = attrs.field(default=100 << 20, converter=_max_bytes)
-    prefetch: int | None = attrs.field(default=None, kw_only=True, converter=_prefetch)
+    max_messages: int = 1000
+    max_bytes: int = 100 << 20
+    prefetch: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what is no limit."""
+        whole("max_messages", self.max_messages)
+        whole("max_bytes", self.max_bytes)
+        if self.prefetch is not None:
+            whole("prefetch", self.prefetch)
 
     @property
     def fetched_ahead(self) -> int:
@@ -63,16 +58,13 @@ class FlowControl:
         return max(messages / self.max_messages, size / self.max_bytes)
 
 
-def _max_total(value: Duration) -> float:
-    return math.inf if value == math.inf else positive("max_total", value)
-
-
-def _max_abandoned(value: int | None) -> int | None:
-    return None if value is None else whole("max_abandoned", value)
-
-
 @attrs.frozen(kw_only=True)
-class Lease:
+class _Lease:
+    max_total: float
+    max_abandoned: int | None
+
+
+class Lease(_Lease):
     """How long a delivery may be in hand. After that it expires, and the message comes back.
 
     An expired delivery counts as a failed attempt (`LeaseExpired`), as in Pub/Sub. A settlement
@@ -88,12 +80,14 @@ class Lease:
             more.
     """
 
-    max_total: float = attrs.field(default=3600.0, converter=_max_total)
-    max_abandoned: int | None = attrs.field(default=None, converter=_max_abandoned)
+    def __init__(self, *, max_total: Duration = 3600.0, max_abandoned: int | None = None) -> None:
+        if max_abandoned is not None:
+            whole("max_abandoned", max_abandoned)
+        super().__init__(max_total=_limit("max_total", max_total), max_abandoned=max_abandoned)
 
 
-def _max_parked(value: int) -> int:
-    return whole("max_parked", value)
+def _limit(argument: str, value: Duration) -> float:
+    return math.inf if value == math.inf else positive(argument, value)
 
 
 @attrs.frozen(kw_only=True)
@@ -110,15 +104,19 @@ class Lanes:
             received, and the subscriber's health says so.
     """
 
-    max_parked: int = attrs.field(default=1000, converter=_max_parked)
+    max_parked: int = 1000
 
-
-def _hold(value: Duration) -> float:
-    return math.inf if value == math.inf else positive("hold", value)
+    def __attrs_post_init__(self) -> None:
+        """Refuse what is no limit."""
+        whole("max_parked", self.max_parked)
 
 
 @attrs.frozen(kw_only=True)
-class Breaker:
+class _Breaker:
+    hold: float
+
+
+class Breaker(_Breaker):
     """Keeps the messages of an outage out of the dead-letter topic. On by default.
 
     It opens when nearly everything fails: since the last success, ten different messages have
@@ -139,11 +137,8 @@ class Breaker:
             slowly into the dead-letter topic.
     """
 
-    hold: float = attrs.field(default=900.0, converter=_hold)
-
-
-def _naming(value: NamingLike) -> Naming:
-    return Naming.of(value)
+    def __init__(self, *, hold: Duration = 900.0) -> None:
+        super().__init__(hold=_limit("hold", hold))
 
 
 @attrs.frozen(kw_only=True)
@@ -169,15 +164,17 @@ class Letters:
             where they are used.
     """
 
-    naming: Naming = attrs.field(default=Naming.PULSAR, converter=_naming)
+    naming: NamingLike = Naming.PULSAR
     pubsub_attributes: bool = False
-    redact: Redact | None = attrs.field(default=None)
+    redact: Redact | None = None
     letter_send_timeout: Duration = 30.0
-    delay_levels: Levels = attrs.field(default=Levels(), converter=levels_of)
+    delay_levels: Levels | str = DEFAULT_DELAY_LEVELS
     letter_encryption_key: str | None = None
     plain_letters: bool = False
 
-    @redact.validator
-    def _callable(self, _attribute: object, value: object) -> None:
-        if value is not None and not callable(value):
-            raise ConfigError.bad("redact", value, "a function of a name and a text, or None")
+    def __attrs_post_init__(self) -> None:
+        """Refuse what is no dialect, function or table."""
+        Naming.of(self.naming)
+        levels_of(self.delay_levels)
+        if self.redact is not None and not callable(self.redact):
+            raise ConfigError.bad("redact", self.redact, "a function of a name and a text, or None")

@@ -30,6 +30,7 @@ from pulsar_retry.push.http import ACKS, Poster, room_for
 from pulsar_retry.push.pacing import EXPONENTIAL_UP_TO, Pace, Pacer, RateLimit, Window, in_hand
 from pulsar_retry.push.pusher import Pusher
 from pulsar_retry.runtime.exiting import closes
+from pulsar_retry.wire.names import Naming
 
 #: Pub/Sub's ``ack_deadline_seconds``.
 SHORTEST, LONGEST, USUAL = 10.0, 600.0, 10.0
@@ -174,7 +175,7 @@ class Dispatcher(Subscriber):
             COUNTERS.of(topic, subscription),
             tells_attempt=dead_letter_policy is not None,
             of_letters=names_of_letters(
-                letters.naming, pubsub_attributes=letters.pubsub_attributes
+                Naming.of(letters.naming), pubsub_attributes=letters.pubsub_attributes
             ),
             dead_letter_statuses=final,
         )
@@ -258,7 +259,7 @@ def _flow_control(window: Window, rate: RateLimit | None) -> FlowControl:
     With a rate, no more messages are fetched ahead than those of a second.
     """
     return FlowControl(
-        max(EXPONENTIAL_UP_TO, math.ceil(in_hand(window.maximum) / RESUME)),
+        max_messages=max(EXPONENTIAL_UP_TO, math.ceil(in_hand(window.maximum) / RESUME)),
         prefetch=_FETCHED if rate is None else min(_FETCHED, math.ceil(rate.per_second)),
     )
 

@@ -159,7 +159,7 @@ def dispatcher(url: str, concurrency: int, service_url: str, topic: str, timed: 
             "bench",
             url,
             max_outstanding=concurrency,
-            flow_control=pr.FlowControl(10_000, prefetch=1000),
+            flow_control=pr.FlowControl(max_messages=10_000, prefetch=1000),
         )
         leave, before = push._pacer.leave, len(timed.times)
 
