@@ -24,11 +24,7 @@ class AdminClient:
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Make a client, such as ``AdminClient(Cluster("pulsar://localhost:6650"))``.
-
-        The first call checks that Pulsar answers: some other server's answers could pass for empty
-        lists.
-        """
+        """Make a client, such as ``AdminClient(Cluster("pulsar://localhost:6650"))``."""
         self.endpoint = endpoint
         self._transport = Transport(endpoint)
         self.namespaces = Namespaces(self._transport)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import ssl
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -106,17 +105,16 @@ _ERRORS: Mapping[int, type[AdminError]] = {
 
 
 class Transport:
-    """Sends requests to /admin/v2/…. Thread-safe.
-
-    It uses a proxy from the environment, but never for loopback addresses.
-    """
+    """Sends requests to /admin/v2/…. Thread-safe."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Store the location of the REST API; nothing is opened yet."""
         self._endpoint = endpoint
         self._root = endpoint.admin_url.rstrip("/")
-        self._pool = _pool(endpoint, self._root)
-        self._is_known = False
+        options: dict[str, Any] = {"maxsize": _MOST_IDLE, "block": False}
+        if _uses_tls(self._root):
+            options["ssl_context"] = tls_context(endpoint)
+        self._pool = urllib3.PoolManager(**options)
 
     def json(self, method: str, path: str, body: object = None, **query: object) -> Any:
         """Send *body* as JSON and return the JSON of the answer; None if it is empty.
@@ -141,61 +139,36 @@ class Transport:
         self, method: str, path: str, body: object = None, **query: object
     ) -> urllib3.BaseHTTPResponse:
         """Send a request as `json` does, but return the whole answer."""
-        self._check_once(path)
         url = f"{self._root}/admin/v2/{path}"
         if given := {name: _text(each) for name, each in query.items() if each is not None}:
             url += "?" + urllib.parse.urlencode(given)
-        content = None if body is None else json.dumps(body).encode()
-        return self._checked(self._request(method, url, path, content), path)
-
-    def _check_once(self, path: str) -> None:
-        """Check once that Pulsar answers: other answers would pass for empty lists.
-
-        Raises:
-            AdminError: nothing answers, or something other than Pulsar.
-        """
-        if self._is_known:
-            return
-        response = self._request("GET", f"{self._root}/admin/v2/clusters", path, None)
-        # Any other status may be caused by missing rights.
-        if response.status == _OK and not response.data.lstrip().startswith(b"["):
-            raise AdminError(None, path, f"{self._root} was not reached: no Pulsar answers there")
-        self._is_known = True
-
-    def _request(
-        self, method: str, url: str, path: str, content: bytes | None
-    ) -> urllib3.BaseHTTPResponse:
         headers = {"Accept": "*/*"}
-        token = self._endpoint.read_token()
-        if token is not None:
+        if (token := self._endpoint.read_token()) is not None:
             if not (token.isascii() and token.isprintable()):
-                raise AdminError(
-                    None, path, "the token contains characters that are not allowed in a token"
-                )
+                text = "the token contains characters that are not allowed in a token"
+                raise AdminError(None, path, text)
             headers["Authorization"] = f"Bearer {token}"
-        if content is not None:
-            headers["Content-Type"] = "application/json"
         try:
-            return self._pool.request(
+            answer = self._pool.request(
                 method,
                 url,
-                body=content,
+                json=body,
                 headers=headers,
                 timeout=_TIMEOUT,
                 retries=_RETRIES,
             )
         except urllib3.exceptions.HTTPError as error:
             raise AdminError(None, path, f"{self._root} was not reached: {_cause(error)}") from None
-
-    def _checked(self, response: urllib3.BaseHTTPResponse, path: str) -> urllib3.BaseHTTPResponse:
-        if response.status < _BAD:
-            return response
-        reason = _reason(response)
-        if reason is None:  # so the server may not be Pulsar
-            reason = f"{self._root} answers: {response.reason or 'an error'}"
-        is_owned = not reason.startswith(_NO_OWNER)
-        kind = _ERRORS.get(response.status, AdminError) if is_owned else AdminError
-        raise kind(response.status, path, reason[:_MAX_REASON])
+        if answer.status < _BAD:
+            return answer
+        reason = _reason(answer)
+        kind = _ERRORS.get(answer.status, AdminError)
+        if reason is None:  # the server may not be Pulsar, and its 404 says nothing about a topic
+            reason = f"{self._root} answers: {answer.reason or 'an error'}"
+            kind = kind if kind is AdminForbiddenError else AdminError
+        if reason.startswith(_NO_OWNER):
+            kind = AdminError
+        raise kind(answer.status, path, reason[:_MAX_REASON])
 
     def close(self) -> None:
         """Close all connections."""
@@ -225,22 +198,6 @@ def quoted(*parts: str) -> str:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _pool(endpoint: Endpoint, root: str) -> urllib3.PoolManager:
-    parts = urllib.parse.urlsplit(root)
-    options: dict[str, Any] = {"maxsize": _MOST_IDLE, "block": False}
-    if parts.scheme == "https":
-        options["ssl_context"] = tls_context(endpoint)
-    proxy = urllib.request.getproxies().get(parts.scheme)
-    host = parts.hostname or ""
-    if proxy is None or _is_loopback(host) or urllib.request.proxy_bypass(host):
-        return urllib3.PoolManager(**options)
-    return urllib3.ProxyManager(proxy, **options)
-
-
-def _is_loopback(host: str) -> bool:
-    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
