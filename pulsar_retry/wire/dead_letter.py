@@ -23,14 +23,13 @@ from pulsar_retry.wire.properties import (
     RECONSUMETIMES,
     REDRIVE_COUNT,
     REDRIVE_ID,
-    REDRIVEN_FROM,
     RETRY_TOPIC,
     SYSTEM_PROPERTIES,
     WireMessage,
     redrive_count,
 )
 
-_READ = READ | SYSTEM_PROPERTIES | {DELAY, REDRIVE_COUNT, REDRIVE_ID, REDRIVEN_FROM}
+_READ = READ | SYSTEM_PROPERTIES | {DELAY, REDRIVE_COUNT, REDRIVE_ID}
 
 
 class DeadMessage(WireMessage, Protocol):
@@ -171,7 +170,6 @@ class RedriveProperties:
         kept[DEDUPE_ID] = dedupe_id(properties, position, count)
         kept[REDRIVE_COUNT] = str(count)
         kept[REDRIVE_ID] = self.job
-        kept[REDRIVEN_FROM] = position
         return kept
 
     def _keeps(self, name: str, *, origin: bool) -> bool:

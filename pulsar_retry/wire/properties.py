@@ -59,8 +59,6 @@ WRITER_SCHEMA = "WRITER_SCHEMA"
 REDRIVE_COUNT = "REDRIVE_COUNT"
 #: The id of the last redrive.
 REDRIVE_ID = "REDRIVE_ID"
-#: The dead letter that was redriven: its topic, a space, and its id.
-REDRIVEN_FROM = "REDRIVEN_FROM"
 
 #: A caller of `reconsume_later` cannot change these.
 SYSTEM_PROPERTIES = frozenset(
@@ -77,7 +75,7 @@ SYSTEM_PROPERTIES = frozenset(
 
 #: Names that a user's property cannot have, in addition to names that start with `FAILURE`.
 RESERVED_PROPERTIES = SYSTEM_PROPERTIES | {
-    *(DELAY, DEDUPE_ID, WRITER_SCHEMA, REDRIVE_COUNT, REDRIVE_ID, REDRIVEN_FROM)
+    *(DELAY, DEDUPE_ID, WRITER_SCHEMA, REDRIVE_COUNT, REDRIVE_ID)
 }
 
 #: The text form of a message id in pulsar-client.

@@ -145,12 +145,10 @@ class Odd:
     Attributes:
         headers: The rows' own properties.
         waits: Milliseconds of delay, and the delivery time (ms since 1970).
-        letters: Topic and id of the letter that each row was; None if rows were not read back.
     """
 
     headers: Sequence[dict[str, str] | None]
     waits: Sequence[Wait]
-    letters: Sequence[str | None]
 
 
 def read_odd(batch: pa.RecordBatch, columns: Columns) -> Odd | None:
@@ -168,9 +166,4 @@ def read_odd(batch: pa.RecordBatch, columns: Columns) -> Odd | None:
         return [None] * batch.num_rows if at is None else decode(batch.column(at))
 
     waits = zip(values("delay_ms"), values("not_before", encoding.millis), strict=True)
-    letters = map(_letter, values("topic"), values("message_id"))
-    return Odd(values("headers", encoding.headers), list(waits), list(letters))
-
-
-def _letter(topic: str | None, message_id: str | None) -> str | None:
-    return f"{topic} {message_id}" if topic and message_id else None
+    return Odd(values("headers", encoding.headers), list(waits))

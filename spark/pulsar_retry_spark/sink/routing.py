@@ -58,8 +58,8 @@ _MESSAGE_ROOM, _PROPERTY_ROOM = 64, 16
 _TASK_ROOM = 1024
 
 #: Headers that no longer apply when a dead letter is brought back: the earlier retry topic, and the
-#: earlier redrive with its origin.
-_STALE = frozenset({wire.RETRY_TOPIC, wire.REDRIVEN_FROM, wire.REDRIVE_ID})
+#: earlier redrive.
+_STALE = frozenset({wire.RETRY_TOPIC, wire.REDRIVE_ID})
 
 _MAX_DELAY_MS = round(MAX_DELAY * 1000)
 _MAX_ATTEMPT = 2**31 - 1  # Java reads an int
@@ -223,7 +223,7 @@ class Router:
         taken = Taken()
         known = frame.origin[0] if "origin_topic" in self._columns.of_source else None
         same = frame.count if len(frame.decisions) == 1 else 1
-        facts = (frame.decisions * same, odd.headers, odd.letters, frame.listed(known), odd.waits)
+        facts = (frame.decisions * same, odd.headers, frame.listed(known), odd.waits)
         for row, (*of_letter, wait) in enumerate(zip(*facts, strict=True)):
             try:
                 route, head, turn, is_over = self._of_letter(*of_letter)
@@ -243,18 +243,13 @@ class Router:
         return taken
 
     def _of_letter(
-        self,
-        decision: Decision,
-        headers: dict[str, str] | None,
-        letter: str | None,
-        topic: str | None,
+        self, decision: Decision, headers: dict[str, str] | None, topic: str | None
     ) -> tuple[Route, dict[str, str], int, bool]:
         """Return the route of a row that may have been a letter before.
 
         Args:
             decision: What its columns say.
             headers: Its own properties.
-            letter: The topic and the id of the letter that it was; None if it was not read back.
             topic: The topic that its source read it from.
 
         Returns:
@@ -271,7 +266,7 @@ class Router:
         route = self.routes.get(decision) or self._decide(decision)
         if route.action != RETRY or not (self._columns.read_back or wire.REDRIVE_COUNT in head):
             return route, head, 0, False
-        taken, head, turn = self._redrive(decision, route, head, letter)
+        taken, head, turn = self._redrive(decision, route, head)
         return taken, head, turn, taken is not route
 
     def _made(self, frame: Frame, taken: Taken, names: Collection[str], now: int) -> Messages:
@@ -516,7 +511,7 @@ class Router:
         return delay, now + delay if delay else 0
 
     def _redrive(
-        self, decision: Decision, route: Route, headers: dict[str, str], letter: str | None
+        self, decision: Decision, route: Route, headers: dict[str, str]
     ) -> tuple[Route, dict[str, str], int]:
         """Return route and headers of a row that may be brought back, and its redrive's number.
 
@@ -535,8 +530,6 @@ class Router:
             )
             fresh = {name: text for name, text in headers.items() if name not in stale}
             fresh[wire.REDRIVE_COUNT] = str(turn)
-            if letter is not None:
-                fresh[wire.REDRIVEN_FROM] = letter
             return route, fresh, turn
         if self.targets.dead_letter is None:
             raise PulsarFailuresError(

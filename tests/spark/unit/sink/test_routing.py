@@ -536,23 +536,20 @@ def test_details_that_are_cut_are_still_json(details):
 
 
 def test_a_redrive_is_counted():
-    """In the message, so that it does not go round for ever; and where it came from."""
+    """In the message, so that it does not go round for ever."""
     back = READ_BACK | {"action": "retry", "attempt": 0}
     carried = properties(**back)
     assert "1" == carried["REDRIVE_COUNT"]
     assert "0" == carried["RECONSUMETIMES"]
-    assert f"{DEAD} 1:2:-1" == carried["REDRIVEN_FROM"]
     assert "5" == properties(headers=headed(REDRIVE_COUNT="4"), **back)["REDRIVE_COUNT"]
 
 
 @pytest.mark.parametrize("row", [{"action": "retry"}, {"attempt": 0}])
 def test_a_redrive_is_counted_though_the_frame_has_lost_its_columns(row):
-    """What was counted before tells that it was read back; nobody knows from where."""
-    carried = properties(
-        headers=headed(REDRIVE_COUNT="1", REDRIVEN_FROM="elsewhere", REDRIVE_ID="nightly"), **row
-    )
+    """What was counted before tells that it was read back."""
+    carried = properties(headers=headed(REDRIVE_COUNT="1", REDRIVE_ID="nightly"), **row)
     assert "2" == carried["REDRIVE_COUNT"]
-    assert not {"REDRIVEN_FROM", "REDRIVE_ID"} & carried.keys()
+    assert "REDRIVE_ID" not in carried
 
 
 def test_a_redrive_gives_a_row_another_id():
