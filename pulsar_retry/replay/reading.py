@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.handoff.writer_schemas import WriterSchemas
 from pulsar_retry.errors import PulsarRetryError
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Surveyed, cursor_of
 from pulsar_retry.runtime.upstream import has_message
 from pulsar_retry.wire.payloads import PLAIN, PayloadCodec, codec_of, unknown_codec
 
@@ -165,6 +165,39 @@ def read_after(
     missed += takewhile(lambda each: each <= log.last, log.places(mark))
     for each in missed:
         skipped(each)
+
+
+def entry_place_of(raw: Any) -> EntryPlace:
+    """Return the place of a raw message, or of the last chunk of a chunked one."""
+    message_id = raw.message_id()
+    return EntryPlace(message_id.ledger_id(), message_id.entry_id())
+
+
+def read_places(
+    client: pulsar.Client,
+    admin: AdminClient,
+    seen: Surveyed,
+    places: Collection[EntryPlace] | None = None,
+    unreadable: list[EntryPlace] | None = None,
+) -> Iterator[Any]:
+    """Yield the raw messages of a partition at *places*, acknowledged or not.
+
+    Without *places*, yield those that were unacknowledged in the survey *seen*. Those that cannot
+    be read are left out, and added to *unreadable*.
+
+    Raises:
+        pulsar.PulsarException: a message does not come, although it is stored.
+    """
+    wanted = set(seen.acks.unacknowledged(seen.log) if places is None else places)
+    if not wanted:
+        return
+    missed: list[EntryPlace] = []
+    begin, log = min(wanted).before, seen.log.until(max(wanted))
+    for raw, _ in read_after(client, admin, seen.topic, begin, log, skipped=missed.append):
+        if entry_place_of(raw) in wanted:
+            yield raw
+    if unreadable is not None:
+        unreadable += wanted.intersection(missed)
 
 
 def first_of(raw: Any, place: EntryPlace) -> EntryPlace:

@@ -20,7 +20,7 @@ PatchLike = Mapping[str, Any] | str
 
 _PATCH = "a JSON merge patch (an object, RFC 7396)"
 #: Of how many letters a dry run shows what changes.
-DIFFS = 10
+DIFFS = 3
 #: How many lines of a diff are shown, and of how many characters.
 _MOST_LINES, _LONGEST = 200, 2000
 

@@ -25,7 +25,6 @@ from pulsar_retry.replay.redriving.aftermath import Aftermath
 from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.patching import Patcher, PatchLike, PayloadPatch
 from pulsar_retry.replay.redriving.report import (
-    LATE,
     REFUSED,
     WHY_NOT_SEEN,
     Redriven,
@@ -139,8 +138,8 @@ class Redrive:
             within: For how long a dry run reads at most, in seconds or as a timedelta. If letters
                 are left then, its report says so (``sample``). None: it reads all.
             wait: For how long to watch what becomes of the letters after the last one was
-                published, in seconds or as a timedelta; ``math.inf`` watches until all of them are
-                handled or dead, or `cancel` is called. With 0, the report has one look.
+                published, in seconds or as a timedelta. It ends when all of them are handled or
+                dead, or `cancel` is called. With 0, the report has one look.
             by: Who does it; None: the user and the host. Others who want the same letters are told.
 
         Raises:
@@ -172,7 +171,7 @@ class Redrive:
         self._patch = None if patch is None else PayloadPatch.of(patch)
         self._dry_run = dry_run
         self._within = math.inf if within is None else seconds("within", within)
-        self._wait: float = math.inf if wait == math.inf else seconds("wait", wait)
+        self._wait = seconds("wait", wait)
         self._by = by or operator_name()
         self._job = uuid.uuid4().hex[:12]
         self._cancelled = threading.Event()
@@ -319,9 +318,8 @@ class Redrive:
                 run.run()
                 if run.stopped is None:
                     missed = source.left(run.states)
-                    missed[LATE] += run.left.pop(LATE, 0)
                     run.left += missed
-                    run.problems |= {WHY_NOT_SEEN[each]: None for each in +missed}
+                    run.problems |= {WHY_NOT_SEEN[each]: None for each in missed}
             except (PulsarRetryError, pulsar.PulsarException) as error:
                 if not run.redriven:
                     raise

@@ -6,7 +6,7 @@ published once more, with the same ``DEDUPE_ID``. A letter that is discarded is 
 
 The acknowledgements are the progress: the next run takes what is left. pulsar-client gets no
 receipts for them, and a broker that dies forgets the last ones. So a run ends when the broker
-reports that it has them; until then, letters that come again are acknowledged again.
+reports that it has them; until then, those that it does not have are sent again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.redriving.judge import LetterJudge, Move
 from pulsar_retry.replay.redriving.report import (
     CANCELLED,
-    LATE,
     LIMIT,
     REFUSED,
     UNCONFIRMED,
@@ -63,8 +62,7 @@ _HURRY = 10.0
 _WAIT_MS, _LULL = 200, 1.0
 #: Seconds without a letter after which no more come: if the broker has sent all, and otherwise.
 _ON_ITS_WAY, _STUCK = 10.0, 60.0
-#: Seconds between two questions about acknowledgements, and until the letters without one are
-#: delivered again.
+#: Seconds between two questions about acknowledgements, and until they are sent again.
 _ASK, _AGAIN = 0.2, 5.0
 #: How many letters are in flight at most; with a rate, those of a second.
 IN_FLIGHT = 1000
@@ -371,25 +369,19 @@ class Run:
 
     def _confirm(self) -> int:
         """Wait until the broker has the acknowledgements; return how many it does not have."""
-        began = asked = time.monotonic()
-        again, count = began + _AGAIN, self.redriven
+        began, count = time.monotonic(), self.redriven
+        again = began + _AGAIN
         while count:
             self._check()
-            raw = self._receive()
-            if raw is not None and (found := self._first_seen(raw)) is not None:
-                self.states[found[0]] = STAYS  # it is for the next run
-                if self.stopped is None:
-                    self.left[LATE] += 1
+            time.sleep(_ASK)
             now = time.monotonic()
-            if now - asked >= _ASK:
-                asked = now
-                with contextlib.suppress(AdminError):
-                    count = self._unconfirmed()
+            with contextlib.suppress(AdminError, pulsar.PulsarException):
+                count = self._unconfirmed()
+                if count and now > again:
+                    self._source.acknowledge_again(self._consumer, self.states)
+                    again = time.monotonic() + _AGAIN
             if now - began > (_HURRY if self._cancelled.is_set() else _PATIENCE):
                 break
-            if now > again:
-                again = now + _AGAIN
-                self._consumer.redeliver_unacknowledged_messages()
         return count
 
     def _unconfirmed(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 import pulsar
@@ -13,7 +13,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import RedriveError
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
-from pulsar_retry.replay.reading import read_after
+from pulsar_retry.replay.reading import read_places
 from pulsar_retry.replay.redriving.report import LATE, UNREADABLE
 
 #: The states of a letter. NEW: it has not come. HELD: it is being published. STAYS: it stays in its
@@ -117,20 +117,38 @@ class Source:
         """
         found = Counter[str]()
         for topic in self.ends:
-            now = self._now(topic)
-            places = now.acks.unacknowledged(now.log)
-            unseen = {each for each in places if states.of_entry(each) == NEW}
-            if not unseen:
-                continue  # otherwise: chunks of a letter, what cannot be read, or what is late
-            missed: list[EntryPlace] = []
-            begin = min(unseen).before
-            reading = read_after(
-                self.client, self.admin, topic, begin, now.log, skipped=missed.append
-            )
-            for _, position in reading:
-                found[LATE] += EntryPlace.of(position) in unseen
-            found[UNREADABLE] += len(unseen.intersection(missed))
+            now, unseen = self._in_state(topic, states, NEW)
+            # These are chunks of a letter, what cannot be read, or what is late.
+            unreadable: list[EntryPlace] = []
+            found[LATE] += sum(1 for _ in read_places(*self._reads, now, unseen, unreadable))
+            found[UNREADABLE] += len(unreadable)
         return +found
+
+    def acknowledge_again(self, consumer: Any, states: LetterStates) -> None:
+        """Acknowledge what the run is done with, and the broker has not as acknowledged.
+
+        It reads these letters alone: others in front of them stay where they are.
+
+        Raises:
+            AdminError: the REST API is unreachable, or refuses a request.
+            pulsar.PulsarException: a letter cannot be read.
+        """
+        for topic in self.ends:
+            now, open_ = self._in_state(topic, states, DONE)
+            for raw in read_places(*self._reads, now, open_):
+                consumer.acknowledge_async(raw, lambda _: None)
+
+    @property
+    def _reads(self) -> tuple[pulsar.Client, AdminClient]:
+        return self.client, self.admin
+
+    def _in_state(
+        self, topic: str, states: LetterStates, state: int
+    ) -> tuple[Surveyed, set[EntryPlace]]:
+        """Return a partition, and its entries in a *state* that are not acknowledged."""
+        now = self._now(topic)
+        places = now.acks.unacknowledged(now.log)
+        return now, {each for each in places if states.of_entry(each) == state}
 
     def _now(self, topic: str) -> Surveyed:
         """Return the state of a partition, up to the end of the run."""

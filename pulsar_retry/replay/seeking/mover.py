@@ -10,7 +10,7 @@ after a crash means only that a message is delivered once too often.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -19,15 +19,17 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
-from pulsar_retry.replay.publishing import TargetKeeper
+from pulsar_retry.replay.reading import entry_place_of
 from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
 from pulsar_retry.replay.seeking.goal import Fate, Goal, Late
-from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
+from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge, anew
 from pulsar_retry.replay.seeking.report import LetterCounts, SeekReport
-from pulsar_retry.replay.seeking.republishing import Republisher, read_open_letters
+from pulsar_retry.replay.seeking.republishing import publish_again, read_open_letters
 from pulsar_retry.replay.seeking.survey import consumers_of, survey_all
 from pulsar_retry.replay.seeking.warnings import what_to_know
 from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.owner import Recipient
+from pulsar_retry.wire.properties import Origin, letter_properties, message_id_text
 
 #: The maximum number of seconds to wait for consumers to reconnect. No result depends on it.
 _RECONNECT_WAIT = 5.0
@@ -51,16 +53,12 @@ class Mover:
         admin: The REST API.
         subscription: The subscription to move.
         grace: Seconds to wait until messages that consumers had in hand are dispatched again.
-        keeper: Has the letters kept that are published.
     """
 
     client: Client
     admin: AdminClient
     subscription: Subscription
     grace: float
-    keeper: TargetKeeper = attrs.field(
-        default=attrs.Factory(lambda self: TargetKeeper(self.admin), takes_self=True), init=False
-    )
 
     def run(
         self,
@@ -93,48 +91,24 @@ class Mover:
         # One consumer for all partitions counts once.
         consumers = max(self._connected(mains).values(), default=0)
         known = what_to_know(self.admin, it, mains, letters, consumers=consumers, grace=self.grace)
-        act = self._preview if dry_run else self._move
-        counts = act(mains, retries, letters, make_judge)
+        goals, late = (*mains, *retries), 0
+        if not dry_run:
+            connected = self._connected(goals)
+            self._reset(goals)
+            late = self._rescue(mains, letters) if any(connected.values()) else 0
+        counts = self._settle(mains, self._open(retries, letters), make_judge, dry_run=dry_run)
+        if not dry_run:
+            self._wait_for(goals, connected)
         return SeekReport(
             topic=it.topic,
             subscription=it.name,
             to=to,
             dry_run=dry_run,
             partitions=tuple(goal.report() for goal in mains),
-            letters=counts,
+            letters=attrs.evolve(counts, late=late),
             consumers=consumers,
             warnings=(*warnings, *known),
-            doubts=tuple(self.keeper.problems),
         )
-
-    def _move(
-        self,
-        mains: Sequence[Goal],
-        retries: Sequence[Goal],
-        letters: Sequence[Surveyed],
-        make_judge: MakeJudge,
-    ) -> LetterCounts:
-        goals = (*mains, *retries)
-        connected = self._connected(goals)
-        self._reset(goals)
-        late = self._rescue(mains, letters) if any(connected.values()) else 0
-        open_letters = self._open(retries, letters)
-        counts = self._settle(mains, open_letters, make_judge)
-        self._wait_for(goals, connected)
-        return attrs.evolve(counts, late=late)
-
-    def _preview(
-        self,
-        mains: Sequence[Goal],
-        retries: Sequence[Goal],
-        letters: Sequence[Surveyed],
-        make_judge: MakeJudge,
-    ) -> LetterCounts:
-        """Return what would happen to the letters. Changes nothing."""
-        judge = make_judge(mains)
-        left, unreadable = self._open(retries, letters), list[EntryPlace]()
-        found = [letter for each in left for letter in self._letters(each, {}, unreadable)]
-        return LetterCounts.of(judge.fates(found), len(unreadable))
 
     def _reset(self, goals: Sequence[Goal]) -> None:
         for goal in goals:
@@ -182,11 +156,24 @@ class Mover:
             if any(late.hidden for late in found):
                 self._reset(mains)
             return 0
-        with self._republisher() as republisher:
-            return sum(
-                republisher.publish_messages(goal.seen, late.doubtful)
-                for goal, late in zip(mains, found, strict=True)
-            )
+        return sum(
+            self._publish_messages(goal.seen, late.doubtful)
+            for goal, late in zip(mains, found, strict=True)
+        )
+
+    def _publish_messages(self, seen: Surveyed, places: Collection[EntryPlace]) -> int:
+        """Publish messages of a main partition as letters without a delay, as first attempts."""
+        it = self.subscription
+
+        def first(raw: Any) -> dict[str, str]:
+            origin = Origin(raw.topic_name(), message_id_text(raw.message_id()), it.name)
+            own = it.recipient.own(raw.properties(), raw.topic_name())
+            retry = it.retry_letter_topic
+            return letter_properties(own, origin, count=0, delay=0.0, retry_topic=retry)
+
+        to = it.retry_letter_topic
+        done = publish_again(self.client, self.admin, seen, places, topic=to, properties=first)
+        return len(done)
 
     def _watch(self, mains: Sequence[Goal]) -> list[Late]:
         """Watch the messages that consumers had in hand until all of them are dispatched again."""
@@ -214,39 +201,57 @@ class Mover:
         ]
 
     def _settle(
-        self, mains: Sequence[Goal], letters: Sequence[Surveyed], make_judge: MakeJudge
+        self,
+        mains: Sequence[Goal],
+        letters: Sequence[Surveyed],
+        make_judge: MakeJudge,
+        *,
+        dry_run: bool,
     ) -> LetterCounts:
         """Decide about the letters that existed before, by the current state, and act."""
-        name = self.subscription.name
-        now = survey_all(self.admin, [goal.seen.topic for goal in mains], name)
-        moved = [attrs.evolve(goal, now=each) for goal, each in zip(mains, now, strict=True)]
-        judge = make_judge(moved)
+        it = self.subscription
+        if not dry_run:
+            now = survey_all(self.admin, [goal.seen.topic for goal in mains], it.name)
+            mains = [attrs.evolve(goal, now=each) for goal, each in zip(mains, now, strict=True)]
         chunked: dict[EntryPlace, Any] = {}
         unreadable: list[EntryPlace] = []
         found: dict[str, list[OpenLetter]] = {
-            each.topic: self._letters(each, chunked, unreadable) for each in letters
+            each.topic: read_open_letters(
+                *(self.client, self.admin, each, it.recipient),
+                chunked=chunked,
+                unreadable=unreadable,
+            )
+            for each in letters
         }
-        fates = judge.fates(letter for each in found.values() for letter in each)
+        fates = make_judge(mains).fates(letter for each in found.values() for letter in each)
         by_place = {letter.place: fate for letter, fate in fates}
-        with self._republisher() as republisher:
-            for each in letters:
-                here = {letter.place: by_place[letter.place] for letter in found[each.topic]}
-                reset = {place for place, fate in here.items() if fate is Fate.RESET}
-                done = republisher.publish(each, reset, self.subscription.retry_letter_topic)
-                gone = {place for place, fate in here.items() if fate.is_acknowledged}
-                self._acknowledge(each.topic, done | gone, chunked)
+        for each in () if dry_run else letters:
+            here = {letter.place: by_place[letter.place] for letter in found[each.topic]}
+            reset = {place for place, fate in here.items() if fate is Fate.RESET}
+            gone = {place for place, fate in here.items() if fate.is_acknowledged}
+            gone.update(self.publish_letters(each, reset, it.recipient))
+            self._acknowledge(each.topic, gone, chunked)
         return LetterCounts.of(fates, len(unreadable))
 
-    def _republisher(self) -> Republisher:
-        return Republisher(self.client, self.admin, self.keeper, self.subscription)
+    def publish_letters(
+        self,
+        seen: Surveyed,
+        places: Collection[EntryPlace],
+        source: Recipient,
+        properties: Mapping[str, str] | None = None,
+    ) -> list[EntryPlace]:
+        """Publish letters of *source* again, without counts and delays; see `publish_again`.
 
-    def _letters(
-        self, seen: Surveyed, chunked: dict[EntryPlace, Any], unreadable: list[EntryPlace]
-    ) -> list[OpenLetter]:
-        recipient = self.subscription.recipient
-        return read_open_letters(
-            *(self.client, self.admin, seen, recipient), chunked=chunked, unreadable=unreadable
-        )
+        *properties* replace those of the letters.
+        """
+        it = self.subscription
+
+        def again(raw: Any) -> dict[str, str]:
+            own = source.own(raw.properties(), seen.topic)
+            return {**anew(own, entry_place_of(raw), it.naming), **(properties or {})}
+
+        to = it.retry_letter_topic
+        return publish_again(self.client, self.admin, seen, places, topic=to, properties=again)
 
     def _acknowledge(
         self, topic: str, places: set[EntryPlace], chunked: Mapping[EntryPlace, Any] | None = None

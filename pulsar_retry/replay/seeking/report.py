@@ -55,7 +55,6 @@ class SeekReport:
         letters: What happened to the letters.
         consumers: How many consumers were connected, and were disconnected for a moment.
         warnings: Facts that the user should know.
-        doubts: What may have been lost, in words: a target was deleted meanwhile.
     """
 
     topic: str
@@ -66,7 +65,6 @@ class SeekReport:
     letters: LetterCounts
     consumers: int
     warnings: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
 
     @property
     def replayed(self) -> int:
@@ -83,11 +81,25 @@ class SeekReport:
         """Entries of the main topic that are not acknowledged afterwards."""
         return sum(each.backlog_after for each in self.partitions)
 
+    @property
+    def stopped(self) -> None:
+        """None: a seek is done, or has failed."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True: the same."""
+        return True
+
     def facts(self) -> dict[str, Any]:
         """Return the report as JSON-compatible values; times are ISO 8601."""
         facts = attrs.asdict(self, value_serializer=_plain)
         totals = {name: getattr(self, name) for name in ("replayed", "purged", "backlog_after")}
         return {**facts, **totals}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what the audit log has of it."""
+        left_out = {"topic", "subscription", "dry_run", "partitions"}
+        return {name: fact for name, fact in self.facts().items() if name not in left_out}
 
 
 def _plain(_instance: Any, _field: Any, value: Any) -> Any:

@@ -14,12 +14,11 @@ from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
 from pulsar_retry.errors import AdminConflictError, SnapshotError
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed, cursor_of
-from pulsar_retry.replay.publishing import TargetKeeper
 from pulsar_retry.replay.seeking.goal import Goal
 from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
 from pulsar_retry.replay.seeking.mover import MakeJudge, Mover
 from pulsar_retry.replay.seeking.report import SeekReport
-from pulsar_retry.replay.seeking.republishing import Republisher, read_open_letters
+from pulsar_retry.replay.seeking.republishing import read_open_letters
 from pulsar_retry.replay.seeking.seek import letters_of, survey_main
 from pulsar_retry.replay.seeking.survey import survey_all
 from pulsar_retry.replay.snapshots.value import Capture, Manifest
@@ -73,7 +72,7 @@ class Restore:
         )
         mover = Mover(self.client, self.admin, self.subscription, self.grace)
         if not (own or dry_run):
-            self._copy(held, restored, mover.keeper)
+            self._copy(held, restored, mover)
         to = f"snapshot {self.manifest.name}"
         report = mover.run(mains, retries, letters, make_judge, to=to, dry_run=dry_run)
         if own:
@@ -123,9 +122,7 @@ class Restore:
             for capture in [self.captures[each.topic]]
         ]
 
-    def _copy(
-        self, held: Sequence[Surveyed], restored: Sequence[OpenLetter], keeper: TargetKeeper
-    ) -> None:
+    def _copy(self, held: Sequence[Surveyed], restored: Sequence[OpenLetter], mover: Mover) -> None:
         """Publish the snapshot's letters to the retry topic of another subscription."""
         if not restored:
             return
@@ -139,9 +136,5 @@ class Restore:
                 self.admin.subscriptions.create(topic, self.subscription.name, at="earliest")
         theirs = {REAL_SUBSCRIPTION: self.subscription.name, RETRY_TOPIC: retry}
         places = {letter.place for letter in restored}
-        made_of = self.manifest.recipient
-        with Republisher(
-            self.client, self.admin, keeper, self.subscription, source=made_of, properties=theirs
-        ) as republisher:
-            for each in held:
-                republisher.publish(each, places, retry)
+        for each in held:
+            mover.publish_letters(each, places, self.manifest.recipient, theirs)
