@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +9,33 @@ import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
 from pulsar_retry.cli._common.filter import filter_options
-from pulsar_retry.cli._common.operator import Operator, operator_options
+from pulsar_retry.cli._common.operation import Operator, operator_options
 from pulsar_retry.cli._common.options import (
     dry_run_option,
+    example,
     limit_option,
     naming_option,
     rate_option,
     yes_option,
 )
 from pulsar_retry.cli._common.redriving import (
-    carry_out,
-    dead_letter_topics,
+    any_topic_option,
     dlq_subscription_option,
     dlqs_argument,
-    patience,
-    within_option,
+    redrive_all,
 )
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redriving.patching import DIFFS, PayloadPatch
-from pulsar_retry.replay.redriving.redrive import MAX_REDRIVES, Redrive
+from pulsar_retry.replay.redriving.patching import PayloadPatch
+from pulsar_retry.replay.redriving.redrive import MAX_REDRIVES
 from pulsar_retry.replay.redriving.targets import DISCARD
 
 __all__ = ["command"]
+
+#: How long to watch what becomes of letters, after a question.
+_WATCH = "1m"
 
 
 def _patch_text(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
@@ -58,33 +59,19 @@ def _patch_text(_context: click.Context, _option: click.Parameter, given: str | 
 
 @click.command(
     short_help="Publish dead letters again, so that they are retried.",
-    epilog="""\b
-Examples:
-  pulsar-retry redrive orders-billing-DLQ --dry-run
-  pulsar-retry redrive orders-billing-DLQ --reason timeout --limit 10 --yes
-  pulsar-retry redrive orders-billing-DLQ --rate 500
-  pulsar-retry redrive orders-billing-DLQ --to origin --since 2h
-  pulsar-retry redrive orders-billing-DLQ --id 12:7 --id 12:9 --why INC-1234
-  pulsar-retry redrive shop/orders --fingerprint ccea288163ac967e
-  pulsar-retry redrive orders-billing-DLQ --to workbench --keep-failure --property shop=7
-  pulsar-retry redrive orders-billing-DLQ --reason invalid --patch '{"total": 5}' --dry-run""",
+    epilog=example("pulsar-retry redrive orders-billing-DLQ --reason timeout --rate 100 --dry-run"),
 )
 @dlqs_argument
 @click.option(
     "--to",
     default="retry",
-    show_default=True,
     metavar="retry|origin|TOPIC",
-    help="retry: only the subscription that failed gets the messages. origin: all subscriptions "
-    "of the topic that a message came from. Or the name of a topic.",
+    help="The subscription that failed (default), its topic, or another topic.",
 )
 @click.option(
-    "--topic",
-    metavar="NAME",
-    help="Only letters of this topic. Needed with --subscription if neither the letters nor the "
-    "name of DLQ says whose they are.",
+    "--topic", metavar="NAME", help="Only letters of this topic; needed if it is not known whose."
 )
-@click.option("--subscription", metavar="NAME", help="Only letters of this subscription.")
+@click.option("--subscription", metavar="NAME", help="Only letters of this subscription; the same.")
 @dlq_subscription_option
 @naming_option("retry topics")
 @filter_options
@@ -96,39 +83,23 @@ Examples:
     default=MAX_REDRIVES,
     show_default=True,
     metavar="N",
-    help="Letters that were redriven this many times stay in the DLQ.",
+    help="Letters that were redriven N times stay.",
 )
 @click.option(
     "--patch",
     callback=_patch_text,
     metavar="FILE|JSON",
-    help="Change each payload by a JSON merge patch (an object, RFC 7396). The original payloads "
-    "are not kept.",
-)
-@click.option(
-    "--diffs",
-    type=click.IntRange(0, DIFFS),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="For how many letters a dry run shows what the patch changes.",
+    help="Change JSON payloads by a JSON merge patch (RFC 7396).",
 )
 @click.option("--keep-failure", is_flag=True, help="Keep the properties that describe the failure.")
 @click.option("--keep-attempts", is_flag=True, help="Keep the number of attempts.")
+@any_topic_option
 @click.option(
-    "--any-topic",
-    is_flag=True,
-    help="Accept a DLQ that is not a topic of letters, and publish the messages that its "
-    "subscription has not acknowledged.",
-)
-@click.option(
-    "--wait/--no-wait",
-    default=None,
-    help="Watch until all letters are handled or dead again, or Ctrl-C; otherwise say once what "
-    "became of them.  [default: wait on a terminal]",
+    "--wait",
+    metavar="DURATION",
+    help="How long to watch what becomes of them.  [default: 1m, with --yes 0]",
 )
 @dry_run_option
-@within_option
 @yes_option
 @operator_options
 @json_option
@@ -139,51 +110,31 @@ def command(
     where: Filter,
     who: Operator,
     dlqs: tuple[str, ...],
-    diffs: int,
-    within: str | None,
-    wait: bool | None,
+    wait: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
     **options: Any,
 ) -> int:
-    """Publish the letters of the dead-letter topic DLQ again, so that they are retried.
+    """Publish the letters of the dead-letter topics DLQ again, so that they are retried.
 
-    There may be several. A name of the form tenant/namespace stands for all dead-letter topics of
-    this namespace that have letters.
+    tenant/namespace stands for all those of a namespace that have letters.
 
-    Each letter is published, then its receipt is awaited, and then it is acknowledged in DLQ. So
-    nothing is lost if this command is killed, and the same command takes what is left. A letter
-    that is published twice then has the same DEDUPE_ID both times. Attempts start anew, and
-    REDRIVE_COUNT grows by one. Ctrl-C settles the letters in flight and ends.
-
-    --patch changes JSON payloads on their way, and the dry run shows how. A letter that the patch
-    does not fit stays.
-
-    Without --yes it does a dry run first and asks. The exit code is 1 if letters that should be
-    redriven are left.
+    It shows a dry run first and asks. A letter is acknowledged in DLQ after it is published, so
+    nothing is lost if this is killed, and the same command takes what is left. Attempts start
+    anew. Ctrl-C settles the letters in flight and ends. A filter may be repeated. The exit code
+    is 1 if letters that should be redriven are left.
     """
     if options["to"] == DISCARD:
         raise ConfigError("--to discard: `pulsar-retry discard` does that")
-    output = {name: options.pop(name) for name in ("dry_run", "yes", "as_json")}
-    watches = sys.stderr.isatty() and not output["as_json"] if wait is None else wait
-
-    def redrive(topic: str, dry: bool) -> Redrive:
-        return Redrive(
-            topic,
-            cluster=cluster,
-            where=where,
-            dry_run=dry,
-            within=patience(within, as_json=output["as_json"]),
-            wait=math.inf if watches else 0,
-            by=who.by,
-            **options,
-        )
-
-    return carry_out(
-        redrive,
-        dead_letter_topics(cluster, dlqs),
+    watch = ("0" if yes or as_json else _WATCH) if wait is None else wait
+    return redrive_all(
+        dlqs,
+        {**options, "where": where, "wait": seconds_of_text("--wait", watch)},
         cluster=cluster,
         who=who,
         question="Redrive {count} now",
-        total=options["limit"],
-        diffs=diffs,
-        **output,
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
     )

@@ -7,9 +7,14 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
-from pulsar_retry.cli._common.operator import operator_options
-from pulsar_retry.cli._common.options import dry_run_option, yes_option
-from pulsar_retry.cli._common.seek import carry_out, grace_option, letter_options, subscription_of
+from pulsar_retry.cli._common.operation import operator_options
+from pulsar_retry.cli._common.options import dry_run_option, example, yes_option
+from pulsar_retry.cli._common.seek import (
+    carry_out_move,
+    grace_option,
+    letter_options,
+    subscription_of,
+)
 from pulsar_retry.errors import RetentionError, SeekError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
@@ -23,13 +28,7 @@ _SNAPSHOT = "snapshot:"
 
 @click.command(
     short_help="Replay or purge a subscription.",
-    epilog="""\b
-Examples:
-  pulsar-retry seek orders billing --to 2h --dry-run       what the last two hours would bring
-  pulsar-retry seek orders billing --to 2026-01-31T08:00Z  what was published since
-  pulsar-retry seek orders billing --to latest --yes       purge everything, letters too
-  pulsar-retry seek orders billing --to 12:7:0             this message and what came after it
-  pulsar-retry seek orders billing --to snapshot:before-deploy""",
+    epilog=example("pulsar-retry seek orders billing --to 2h --dry-run"),
 )
 @click.argument("topic")
 @click.argument("subscription")
@@ -37,8 +36,8 @@ Examples:
     "--to",
     required=True,
     metavar="WHERE",
-    help="earliest, latest, a time (ISO 8601; UTC if it has no time zone), a duration ago (90s, "
-    "15m, 2h30m, 7d), a message id (ledger:entry:partition), or snapshot:NAME.",
+    help="earliest, latest (purges all), a time (ISO 8601; UTC without a zone), how long ago "
+    "(90s, 15m, 2h, 7d), a message id (ledger:entry:partition), or snapshot:NAME.",
 )
 @click.option(
     "--partial",
@@ -87,4 +86,4 @@ def command(
         except RetentionError as error:
             raise SeekError(f"{error} (--partial)") from error
 
-    return carry_out(move, target=target, **options)
+    return carry_out_move(move, target=target, **options)

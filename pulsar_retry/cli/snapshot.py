@@ -7,11 +7,17 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
-from pulsar_retry.cli._common.operator import Operator, operator_options
+from pulsar_retry.cli._common.operation import Operator, audit_hint, operator_options
 from pulsar_retry.cli._common.options import dry_run_option, yes_option
 from pulsar_retry.cli._common.output import ask, busy, check_can_ask, clean, show_json, table
-from pulsar_retry.cli._common.seek import carry_out, grace_option, letter_options, subscription_of
+from pulsar_retry.cli._common.seek import (
+    carry_out_move,
+    grace_option,
+    letter_options,
+    subscription_of,
+)
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.ops.audit import audited
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.snapshots.snapshot import Snapshot
@@ -160,14 +166,11 @@ def restore(
     """
     target = subscription_of(cluster, topic, subscription, naming, retry_letter_topic)
     snapshot = Snapshot.get(cluster, topic, name)
-    with cluster.admin() as admin:
-        first = admin.topics.partition_names(target.topic)[0]
-        exists = subscription in admin.subscriptions.names(first)
 
     def move(dry_run: bool, grace: float) -> SeekReport:
         return snapshot.restore(target, dry_run=dry_run, grace=grace)
 
-    return carry_out(move, target=target, can_look=exists, **options)
+    return carry_out_move(move, target=target, **options)
 
 
 @command.command()
@@ -183,7 +186,8 @@ def rm(*, cluster: Cluster, who: Operator, topic: str, name: str, yes: bool, as_
     check_can_ask(yes=yes)
     if not yes:
         ask(f"Remove {snapshot.name!r}, with {snapshot.backlog} messages?")
-    with who.audited(cluster, topic, who.act(f"{logical(topic)} {name}")):
+    act = who.act(f"{logical(topic)} {name}")
+    with audit_hint(), audited(cluster, topic, act, enabled=who.audits):
         snapshot.delete()
     if as_json:
         show_json({"removed": name})

@@ -58,7 +58,7 @@ cluster_options = as_argument(
         "--service-url",
         envvar="PULSAR_SERVICE_URL",
         metavar="URL",
-        help="Where clients connect. For other options of the connection: pulsar-retry --help.",
+        help="Where clients connect. More of the connection: pulsar-retry --help.",
     ),
     click.option("--admin-url", envvar="PULSAR_ADMIN_URL", hidden=True),
     click.option("--token", envvar="PULSAR_TOKEN", hidden=True),

@@ -9,7 +9,7 @@ import click
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.cli._common.options import as_argument
-from pulsar_retry.ops.formatting import MOMENT, moment, name_and_value
+from pulsar_retry.ops.formatting import moment, name_and_value
 from pulsar_retry.replay.filter import Filter
 
 __all__ = ["filter_options"]
@@ -34,26 +34,19 @@ def _filter_of(given: dict[str, Any]) -> Filter:
 filter_options = as_argument(
     "where",
     _filter_of,
-    click.option("--id", "ids", multiple=True, metavar="ID", help="A message id. Repeatable."),
+    click.option("--id", "ids", multiple=True, metavar="ID", help="A message id."),
+    click.option("--reason", multiple=True, metavar="TEXT", help="The reason of the dead letter."),
+    click.option("--error", multiple=True, metavar="CLASS", help="The class of the error."),
     click.option(
-        "--reason", multiple=True, metavar="TEXT", help="The reason of the dead letter. Repeatable."
+        "--fingerprint", multiple=True, metavar="HASH", help="The fingerprint of the failure."
     ),
-    click.option(
-        "--error", multiple=True, metavar="CLASS", help="The class of the error. Repeatable."
-    ),
-    click.option(
-        "--fingerprint",
-        multiple=True,
-        metavar="HASH",
-        help="The fingerprint of the failure. Repeatable.",
-    ),
-    click.option("--key", multiple=True, metavar="KEY", help="The partition key. Repeatable."),
+    click.option("--key", multiple=True, metavar="KEY", help="The partition key."),
     click.option(
         "--property",
         "properties",
         multiple=True,
         metavar="NAME=VALUE",
-        help="A property and its value. Repeatable: all must match.",
+        help="A property and its value. If repeated, all must match.",
     ),
     click.option(
         "--attempt", "attempts", type=int, multiple=True, metavar="N", help="The failed attempt."
@@ -62,10 +55,13 @@ filter_options = as_argument(
         "--search",
         multiple=True,
         metavar="TEXT",
-        help="A text in the reason, the error, a property or the payload. Repeatable: all must "
-        "occur.",
+        help="A text in a property or the payload. If repeated, all must occur.",
     ),
-    click.option("--since", metavar="TIME", help=f"Dead at or after this time: {MOMENT}."),
+    click.option(
+        "--since",
+        metavar="TIME",
+        help="Dead since 30m, 2h or 7d, or 2026-01-31T12:00Z (UTC without a zone).",
+    ),
     click.option("--until", metavar="TIME", help="Dead before this time."),
 )
 

@@ -60,8 +60,8 @@ def naming_option(topics: str) -> _Decorator[Any]:
         "--naming",
         type=click.Choice([each.value for each in Naming]),
         default="pulsar",
-        show_default=True,
-        help=f"The naming dialect of the {topics}.",
+        metavar="DIALECT",
+        help=f"That of the {topics}: {', '.join(each.value for each in Naming)}.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What verbs that move dead letters have in common: Ctrl-C, progress, and the report."""
+"""What verbs that move dead letters have in common: topics, Ctrl-C, progress, and the report."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from typing import Any
 
+import attrs
 import click
 
 from pulsar_retry.cli._common.letters import show_groups
-from pulsar_retry.cli._common.operator import Operator, audit_hint
-from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json
+from pulsar_retry.cli._common.operation import Operation, Operator, carry_out
+from pulsar_retry.cli._common.output import clean, progress
 from pulsar_retry.ops.audit import audited_redrive
 from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.policy.checks import seconds_of_text
@@ -22,30 +23,28 @@ from pulsar_retry.replay.redriving.report import LIMIT, SAMPLE, STAYS, STOPPED, 
 from pulsar_retry.wire.names import TopicName
 
 __all__ = [
-    "carry_out",
+    "any_topic_option",
     "dead_letter_topics",
     "dlq_subscription_option",
     "dlqs_argument",
     "patience",
-    "within_option",
+    "redrive_all",
 ]
 
 #: Seconds after its start until which a command reads, if nothing else is asked for, and its text
 #: is for people; and for how long it reads at least.
 _PATIENCE, _LEAST = 4.0, 1.0
+#: For how many letters a dry run shows what a patch changes.
+_DIFFS = 3
 
 dlqs_argument = click.argument("dlqs", metavar="DLQ...", nargs=-1, required=True)
 dlq_subscription_option = click.option(
     "--dlq-subscription",
     metavar="NAME",
-    help="The DLQ's subscription through which letters are taken.  [default: pulsar-retry, or the "
-    "only one]",
+    help="Take letters through it.  [default: pulsar-retry, or the only one]",
 )
-within_option = click.option(
-    "--within",
-    metavar="DURATION",
-    help="For how long a dry run reads at most; it says how many letters it has read.  [default: "
-    "until 4s after its start; with --json, without a limit]",
+any_topic_option = click.option(
+    "--any-topic", is_flag=True, help="Accept a DLQ that is not a topic of letters."
 )
 
 
@@ -64,10 +63,6 @@ def patience(within: str | None, *, as_json: bool) -> float | None:
     return max(_LEAST, _PATIENCE - spent)
 
 
-#: Makes the job for one topic; the second argument says whether it is a dry run.
-Make = Callable[[str, bool], Redrive]
-
-
 def dead_letter_topics(cluster: Cluster, names: Sequence[str]) -> list[str]:
     """Return topics; a name ``tenant/namespace`` stands for its dead-letter topics with letters."""
     found: dict[str, None] = {}
@@ -82,85 +77,92 @@ def dead_letter_topics(cluster: Cluster, names: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def carry_out(
-    make: Make,
-    topics: Sequence[str],
+def redrive_all(
+    dlqs: Sequence[str],
+    options: dict[str, Any],
     *,
     cluster: Cluster,
     who: Operator,
     question: str,
-    total: int | None,
     dry_run: bool,
     yes: bool,
     as_json: bool,
-    diffs: int = 0,
 ) -> int:
-    """Do a dry run, ask unless *yes* is set, do the job for each topic, and report.
+    """Redrive or discard the letters of *dlqs*, as `carry_out` does it, and return the exit code.
 
     Args:
-        make: Makes the job for one topic.
-        topics: The topics, one after the other.
+        dlqs: Topics, or namespaces.
+        options: Arguments of `Redrive`.
         cluster: The cluster.
         who: Who gives the command.
         question: What to ask, with a place for ``{count}``.
-        total: The maximum number of letters, if it is known.
-        dry_run: Do only the dry run.
+        dry_run: Do only a dry run, of all letters.
         yes: Do not ask.
-        as_json: Print JSON: an object, or a list of objects if there are several topics.
-        diffs: For how many letters a dry run shows what a patch changes.
-
-    Returns:
-        The exit code.
+        as_json: Print JSON.
     """
-    check_can_ask(yes=yes or dry_run)
-    jobs = {each: make(each, dry_run) for each in topics}  # checks the arguments first
-    totals: dict[str, int | None] = dict.fromkeys(topics, total)
-    if not dry_run and not yes:
-        count = 0
-        for each in topics:
-            plan = _run(make(each, True), "looking", total)
-            if not as_json:
-                _show(plan, several=len(topics) > 1, diffs=diffs)
-            totals[each] = None if plan.stopped == SAMPLE else plan.redriven
-            count += plan.redriven
-        least = "at least " if None in totals.values() else ""
-        ask(f"{question.format(count=least + letters(count))}?")
-    results: list[Redriven] = []
-    try:
-        for each, job in jobs.items():
-            if dry_run:
-                done = _run(job, "looking", total)
-            else:
-                act = who.act(each, job.job)
-                in_log = partial(audited_redrive, cluster, job, act, enabled=who.audits)
-                with audit_hint():
-                    done = _run(job, job.done_word, totals[each], in_log)
-            results.append(done)
-            if not as_json:
-                _show(done, several=len(topics) > 1, diffs=diffs)
-            if done.stopped == "cancelled":
-                break
-    finally:  # an error about a topic must not hide what was done before
-        if as_json and (results or not topics):
-            facts = [each.facts() for each in results]
-            show_json(facts[0] if len(topics) == 1 else facts)
-    if not topics and not as_json:
+    topics = dead_letter_topics(cluster, dlqs)
+    options = {**options, "cluster": cluster, "by": who.by}
+    operations = [_OfTopic(each, options, several=len(topics) > 1) for each in topics]
+
+    def asked(plans: Sequence[Redriven]) -> str:
+        least = "at least " if any(each.stopped == SAMPLE for each in plans) else ""
+        count = sum(each.redriven for each in plans)
+        return question.format(count=f"{least}{count} letter{'' if count == 1 else 's'}") + "?"
+
+    if not (topics or as_json):
         click.echo("no letters")
-    return 0 if all(each.is_complete for each in results) else 1
+    return carry_out(operations, who=who, question=asked, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-def letters(count: int) -> str:
-    """Return a number of letters in words."""
-    return f"{count} letter{'' if count == 1 else 's'}"
+@attrs.define(init=False)
+class _OfTopic(Operation):
+    """A redrive of one topic.
+
+    Attributes:
+        options: Arguments of `Redrive`.
+        several: Whether there are other topics, too.
+        redrive: The redrive.
+        total: How many letters it will take, if that is known.
+    """
+
+    options: dict[str, Any]
+    several: bool
+    redrive: Redrive
+    total: int | None
+
+    def __init__(self, topic: str, options: dict[str, Any], *, several: bool) -> None:
+        self.options, self.several, self.total = options, several, options["limit"]
+        self.redrive = Redrive(topic, **options)
+
+    def plan(self, *, asked: bool) -> Redriven:
+        within = None if asked else patience(None, as_json=False)
+        look = Redrive(self.redrive.source, dry_run=True, within=within, **self.options)
+        plan = _run(look, "looking", self.total, look.run)
+        self.total = None if plan.stopped == SAMPLE else plan.redriven
+        return plan
+
+    def act(self, who: Operator) -> Redriven:
+        it, cluster = self.redrive, self.options["cluster"]
+        act = who.act(it.source, it.job)
+
+        def run(tell: Callable[[Redriven], None]) -> Redriven:
+            return audited_redrive(cluster, it, act, tell, enabled=who.audits)
+
+        return _run(it, it.done_word, self.total, run)
+
+    def show(self, report: Redriven) -> None:
+        if self.several:
+            click.echo(f"{report.source}:")
+        _show(report)
 
 
 def _run(
     job: Redrive,
     what: str,
     total: int | None,
-    run: Callable[[Callable[[Redriven], None]], Redriven] | None = None,
+    run: Callable[[Callable[[Redriven], None]], Redriven],
 ) -> Redriven:
-    """Do the job, by *run* if that is given, and show its progress."""
+    """Do the job, by *run*, and show its progress."""
     with _interruptible(job), progress(what, job.source) as show:
 
         def tell(so_far: Redriven) -> None:
@@ -171,7 +173,7 @@ def _run(
             else:
                 show(so_far.redriven, total, f"{so_far.became.in_words()} (Ctrl-C ends this)")
 
-        return (run or job.run)(tell)
+        return run(tell)
 
 
 @contextlib.contextmanager
@@ -196,10 +198,8 @@ def _interruptible(job: Redrive) -> Iterator[None]:
 # -- as text --------------------------------------------------------------------------------------
 
 
-def _show(done: Redriven, *, several: bool, diffs: int) -> None:
-    if several:
-        click.echo(f"{done.source}:")
-    _show_plan(done, diffs)
+def _show(done: Redriven) -> None:
+    _show_plan(done)
     verb = f"would be {done.verb}" if done.dry_run else done.verb
     click.echo(f"{done.redriven} {verb}, {done.seconds:.1f} s")
     for topic, count in done.targets.items():
@@ -221,7 +221,7 @@ def _show_end(done: Redriven) -> None:
     """Show why it ended before its end, and what became of the letters."""
     if done.stopped == SAMPLE:
         of = "" if done.backlog is None else f" of about {done.backlog}"
-        click.echo(f"Only the first {done.read}{of} letters were read: --within 10m reads longer.")
+        click.echo(f"Only the first {done.read}{of} letters were read: --dry-run reads all.")
     elif done.dry_run and done.stopped == LIMIT:
         click.echo("There are more: --limit leaves them.")
     elif done.stopped:
@@ -230,9 +230,9 @@ def _show_end(done: Redriven) -> None:
         click.echo(f"published {done.redriven}: {done.became.in_words()}")
 
 
-def _show_plan(done: Redriven, diffs: int) -> None:
+def _show_plan(done: Redriven) -> None:
     """Show what only a dry run has."""
-    for diff in done.diffs[:diffs]:
+    for diff in done.diffs[:_DIFFS]:
         click.echo(f"letter {diff.message_id}:")
         click.echo(clean(diff.text))
         click.echo()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
+import attrs
 import click
 
-from pulsar_retry.cli._common.operator import Operator
+from pulsar_retry.cli._common.operation import Operation, Operator, carry_out
 from pulsar_retry.cli._common.options import naming_option, with_options
-from pulsar_retry.cli._common.output import ask, busy, check_can_ask, clean, show_json, table
+from pulsar_retry.cli._common.output import busy, clean, table
+from pulsar_retry.errors import SnapshotError
+from pulsar_retry.ops.audit import audited
 from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming
 
-__all__ = ["carry_out", "grace_option", "letter_options", "subscription_of"]
+__all__ = ["carry_out_move", "grace_option", "letter_options", "subscription_of"]
 
 #: What happens to letters, in words.
 _LETTERS = {
@@ -28,27 +32,13 @@ _LETTERS = {
     "late": "made from messages that consumers have in hand and may acknowledge late",
 }
 
-#: What the audit log has of a report.
-_RECORDED = (
-    "to",
-    "replayed",
-    "purged",
-    "backlog_after",
-    "consumers",
-    "letters",
-    "warnings",
-    "doubts",
-)
-
 grace_option = click.option(
     "--grace",
     default="10s",
     show_default=True,
     metavar="DURATION",
-    help="How long to wait until the messages that consumers have in hand are dispatched again. "
-    "Letters are made from the rest.",
+    help="Wait for messages in hand; letters are made of the rest.",
 )
-
 
 #: The options that name a subscription's letter topics.
 letter_options = with_options(
@@ -68,77 +58,69 @@ def subscription_of(
     )
 
 
-def carry_out(
+@attrs.frozen
+class _Move(Operation):
+    """A seek, or a restore.
+
+    Attributes:
+        subscription: What is moved.
+        move: Moves it, or with True only reports what it would do; the number is *grace*.
+        grace: Seconds; see `seek`.
+    """
+
+    subscription: Subscription
+    move: Callable[[bool, float], SeekReport]
+    grace: float
+
+    def plan(self, *, asked: bool) -> SeekReport | None:
+        # A restore makes a new subscription, which a dry run cannot look at.
+        with contextlib.suppress(*(() if asked else (SnapshotError,))), busy("looking"):
+            return self.move(True, self.grace)
+        return None
+
+    def act(self, who: Operator) -> SeekReport:
+        it = self.subscription
+        act = who.act(f"{it.topic} {it.name}")
+        with audited(it.cluster, it.topic, act, enabled=who.audits) as record:
+            with busy("moving"):
+                report = self.move(False, self.grace)
+            record(report.recorded())
+        return report
+
+    def show(self, report: SeekReport) -> None:
+        _show(report)
+
+
+def carry_out_move(
     move: Callable[[bool, float], SeekReport],
     *,
     target: Subscription,
     who: Operator,
     grace: str,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    can_look: bool = True,
+    **output: bool,
 ) -> int:
-    """Do a dry run, ask unless *yes* is set, and move.
-
-    Args:
-        move: Moves, or with True only reports what it would do. The number is the grace in seconds.
-        target: The subscription, for the audit log.
-        who: Who gives the command.
-        grace: The option as it was typed.
-        dry_run: Do only the dry run.
-        yes: Do not ask.
-        as_json: Print JSON.
-        can_look: Whether a dry run is possible before the question.
-
-    Returns:
-        The exit code.
-    """
-    wait = seconds_of_text("--grace", grace)
-    check_can_ask(yes=yes or dry_run)
-    if not dry_run and not yes:
-        if can_look:
-            with busy("looking"):
-                plan = move(True, wait)
-            _show(plan, err=True)
-        ask("Move the subscription?")
-    if dry_run:
-        with busy("looking"):
-            report = move(dry_run, wait)
-    else:
-        act = who.act(f"{target.topic} {target.name}")
-        with who.audited(target.cluster, target.topic, act) as record:
-            with busy("moving"):
-                report = move(dry_run, wait)
-            facts = report.facts()
-            record({name: facts[name] for name in _RECORDED})
-    if as_json:
-        show_json(report.facts())
-    else:
-        _show(report)
-    return 1 if report.doubts else 0
+    """Move the subscription *target*; see `_Move` and `carry_out`."""
+    operation = _Move(target, move, seconds_of_text("--grace", grace))
+    return carry_out([operation], who=who, question=lambda _: "Move the subscription?", **output)
 
 
-def _show(report: SeekReport, *, err: bool = False) -> None:
+def _show(report: SeekReport) -> None:
     """Print what was done, or would be done."""
-    for warning in (*report.warnings, *report.doubts):
+    for warning in report.warnings:
         click.echo(f"warning: {clean(warning)}", err=True)
     done = "would be" if report.dry_run else "is"
     click.echo(
         f"{report.subscription!r} on {report.topic} {done} at {clean(report.to)}: "
         f"{report.replayed} to be delivered again, {report.purged} purged, "
-        f"{report.backlog_after} to be delivered in all (a batch counts as one)",
-        err=err,
+        f"{report.backlog_after} to be delivered in all (a batch counts as one)"
     )
     for name, words in _LETTERS.items():
         if count := getattr(report.letters, name):
-            click.echo(f"letters: {count} {words}", err=err)
+            click.echo(f"letters: {count} {words}")
     if report.consumers:
         verb = "are" if report.dry_run else "were"
-        click.echo(
-            f"consumers: {report.consumers} {verb} connected, and reconnect by themselves", err=err
-        )
-    if len(report.partitions) > 1 and not err:
+        click.echo(f"consumers: {report.consumers} {verb} connected, and reconnect by themselves")
+    if len(report.partitions) > 1:
         table(
             ("partition", "begins at", "#before", "#after", "#again", "#purged"),
             [

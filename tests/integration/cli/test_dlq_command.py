@@ -337,7 +337,7 @@ def test_watching_ends_with_ctrl_c(dead, start, run_json, namespace) -> None:
     """The redrive is done and recorded by then, and so it is no failure."""
     consumer = dead.subscribe()
     dead.fill(2)
-    process = start("redrive", dead.dlq, "--yes", "--wait", "--json")
+    process = start("redrive", dead.dlq, "--yes", "--wait", "1h", "--json")
     consumer.acknowledge(consumer.receive(60_000))
     eventually(lambda: [each for each in run_json("audit", "ls", namespace) if each["ended"]])
 

@@ -27,8 +27,8 @@ def test_fix_and_redrive(dead, run, run_json, namespace, tmp_path) -> None:
     assert 0 == code, errors
     assert '-  "price": 1\n+  "price": 100' in text
     assert "3 would be changed by the patch" in text
-    _, text, _ = run("redrive", dead.dlq, "--patch", '{"price": 1}', "--dry-run", "--diffs", "1")
-    assert 1 == text.count("--- payload before")
+    _, text, _ = run("redrive", dead.dlq, "--patch", '{"price": 1}', "--dry-run")
+    assert 2 == text.count("--- payload before")
     assert "2 would be changed by the patch" in text
 
     fix = tmp_path / "fix.json"

@@ -29,9 +29,8 @@ import os, signal, sys
 from pulsar_retry.admin.subscriptions import Subscriptions
 from pulsar_retry.cli import main
 from pulsar_retry.replay.seeking import mover as seek_moving
-from pulsar_retry.replay.seeking import republishing as seek_reading
 where, count = sys.argv.pop(1), int(sys.argv.pop(1))
-owners = {"reset": Subscriptions, "acknowledge": seek_moving, "publish": seek_reading.Republisher}
+owners = {"reset": Subscriptions, "acknowledge": seek_moving, "publish_again": seek_moving}
 owner = owners[where]
 original = getattr(owner, where)
 calls = 0
@@ -157,7 +156,7 @@ def test_pins_are_hidden(run, namespace, topic, consumer, publish):
 
 
 @pytest.mark.parametrize(
-    ("where", "count"), [("reset", 1), ("reset", 2), ("publish", 1), ("acknowledge", 3)]
+    ("where", "count"), [("reset", 1), ("reset", 2), ("publish_again", 1), ("acknowledge", 3)]
 )
 def test_killed(run, admin, topic, subscription, subscribe, publish, where, count):
     """A seek that is killed anywhere is run again: nothing is lost, and no letter is left over."""
@@ -199,7 +198,7 @@ def test_a_killed_restore(run, admin, topic, subscription, consumer, publish, su
     consumer.close()
     arguments = ["snapshot", "restore", topic, SUBSCRIPTION, snapshot.name, "--yes"]
 
-    killed("publish", 1, *arguments)
+    killed("publish_again", 1, *arguments)
     assert 0 == run(*arguments)[0]
 
     assert firsts(*"0123") == delivered(subscribe())

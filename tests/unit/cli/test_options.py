@@ -43,6 +43,38 @@ def test_help_has_an_example(verb, capsys) -> None:
     assert f"  pulsar-retry {' '.join(verb)}" in re.split("Examples?:", output)[1]
 
 
+@pytest.mark.parametrize(
+    "verb",
+    ["redrive", "discard", "seek", "snapshot", *(f"snapshot {each}" for each in ("restore", "rm"))],
+)
+def test_help_fits_a_screen(verb, monkeypatch, capsys) -> None:
+    """One does not have to scroll at three in the morning."""
+    monkeypatch.setenv("COLUMNS", "100")
+    assert 0 == cli.main([*verb.split(), "--help"])
+    assert len(capsys.readouterr().out.splitlines()) <= 46
+
+
+@pytest.mark.parametrize(
+    ("options", "wait"),
+    [([], 60), (["--yes"], 0), (["--json"], 0), (["--yes", "--wait", "5m"], 300)],
+)
+def test_who_is_asked_is_told_what_became_of_the_letters(options, wait, monkeypatch) -> None:
+    """For a minute at most; nobody else waits who has not said so."""
+    told: list[Any] = []
+
+    class Told(Redrive):
+        def __init__(self, source: str, **given: Any) -> None:
+            told.append(given["wait"])
+            super().__init__(source, **given)
+
+        def run(self, _progress: Any = None) -> Redriven:
+            raise pr.RedriveError("here is no broker")
+
+    monkeypatch.setattr("pulsar_retry.cli._common.redriving.Redrive", Told)
+    assert 0 != cli.main(["redrive", "dlq", "--no-audit", *options])
+    assert [wait] == told
+
+
 def test_the_root_explains_the_connection(capsys) -> None:
     """All options of it, with their names in the environment; verbs have one, and say so."""
     assert 0 == cli.main(["--help"])
