@@ -38,7 +38,6 @@ class Run:
         client: pulsar-client's version.
         python: Python's version.
         spark: PySpark's version, or ``-``.
-        paths: What was run.
         passed: How many tests passed.
         skipped: How many were skipped.
         failed: How many failed.
@@ -50,7 +49,6 @@ class Run:
     client: str
     python: str
     spark: str
-    paths: tuple[str, ...]
     passed: int
     skipped: int
     failed: int
@@ -59,12 +57,11 @@ class Run:
     @property
     def line(self) -> str:
         """The row of the table."""
-        what = ", ".join(f"`{each.removeprefix('tests/')}`" for each in self.paths)
         result = f"{self.passed} passed"
         result += f", {self.skipped} skipped" * (self.skipped > 0)
         result += f", **{self.failed} failed**" * (self.failed > 0)
         cells = [_named(self.environment), self.broker, self.client, self.python, self.spark]
-        return f"| {' | '.join([*cells, what, result, self.day])} |"
+        return f"| {' | '.join([*cells, result, self.day])} |"
 
 
 def _named(environment: str) -> str:
@@ -111,7 +108,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         pulsar.__version__,
         platform.python_version(),
         _spark_version(paths),
-        tuple(str((ROOT / each).relative_to(ROOT)) for each in paths),
         counts["passed"],
         counts["skipped"],
         counts["failed"] + counts["error"],
