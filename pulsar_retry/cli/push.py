@@ -40,7 +40,6 @@ _NAMES = {
     "email": "--service-account",
     "others": "--service-account",
     "private_key": "--service-account",
-    "wrapped=False": "--unwrapped",
 }
 
 
@@ -74,9 +73,6 @@ _serve_options = with_options(
         help="How long the endpoint has to answer, 10s to 600s.  [default: 10s]",
     ),
     click.option("--unwrapped", is_flag=True, help="Post the payload instead of Pub/Sub's JSON."),
-    click.option(
-        "--write-metadata", is_flag=True, help="With --unwrapped: send metadata as headers."
-    ),
     click.option(
         "--subscription-name", metavar="NAME", help="The subscription's name in the request."
     ),
@@ -232,9 +228,7 @@ def _dispatcher(
     from pulsar_retry.pull.settings import Letters
     from pulsar_retry.push.dispatcher import Dispatcher
     from pulsar_retry.push.form import Connections, Form
-    from pulsar_retry.push.http import make_room_for
 
-    make_room_for(options.max_outstanding)
     return Dispatcher(
         client,
         list(options.topics) if len(options.topics) > 1 else options.topics[0],
@@ -246,7 +240,6 @@ def _dispatcher(
         dead_letter_statuses=options.dead_letter_statuses,
         form=Form(
             wrapped=not options.unwrapped,
-            write_metadata=options.write_metadata,
             subscription_name=options.subscription_name,
             sign=account,
             audience=options.audience,

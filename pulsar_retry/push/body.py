@@ -1,4 +1,4 @@
-"""The body of a request: Pub/Sub's envelope, or the bare payload with headers. Pure."""
+"""The body of a request: Pub/Sub's envelope, or the bare payload. Pure."""
 
 from __future__ import annotations
 
@@ -36,25 +36,15 @@ _MARKS = SYSTEM_PROPERTIES | {REDRIVE_COUNT}
 #: The names of properties that only letters have, in every dialect.
 OF_LETTERS = RESERVED_PROPERTIES - {DELAY}
 
-#: Pub/Sub's limits for attributes, which keep headers within the limits of servers.
-_MOST_ATTRIBUTES, _LONGEST_NAME, _LONGEST_VALUE = 100, 256, 1024
-
-#: RFC 9110, 5.6.2.
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-#: RFC 9110, 5.5: without control characters, and without a blank at either end.
-_VALUE = re.compile(r"(?![ \t])[^\x00-\x08\x0a-\x1f\x7f]*(?<![ \t])")
-#: The prefix of headers for attributes. Producers choose these, and receivers, proxies and
-#: frameworks act upon many headers.
-_ATTRIBUTE_PREFIX = "X-Pulsar-Attribute-"
-
 #: Characters that a structured field's string cannot contain, or not without an escape.
 _NOT_PLAIN = re.compile(r"[^\x20\x21\x23-\x5b\x5d-\x7e]")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 Header = tuple[bytes, bytes]
 _USER_AGENT = (b"User-Agent", f"pulsar-retry/{__version__}".encode())
-#: The header of a wrapped body.
+#: The headers of a wrapped body and of a bare payload.
 JSON_CONTENT = (b"Content-Type", b"application/json")
+BYTES_CONTENT = (b"Content-Type", b"application/octet-stream")
 
 
 @attrs.frozen
@@ -198,61 +188,12 @@ def _second(seconds: int) -> str:
 
 
 def common_headers(message: Pushed, attempt: int) -> list[Header]:
-    """Return the headers of both modes: sender, attempt, and a key to detect duplicates."""
+    """Return the headers of every request: sender, attempt, and a key to detect duplicates."""
     return [
         _USER_AGENT,
         (b"Idempotency-Key", _quoted(message.key)),
         (b"X-Pulsar-Retry-Attempt", str(attempt).encode()),
     ]
-
-
-def unwrapped_headers(
-    message: Pushed,
-    subscription: str,
-    *,
-    write_metadata: bool,
-) -> tuple[list[Header], list[str]]:
-    """Return the headers for a bare payload, and the names of attributes that cannot be headers.
-
-    An attribute is left out if it cannot be a header because of its name, or because of a control
-    character in its value. Attributes beyond 100, names beyond 256 characters and values beyond
-    1024 bytes are left out, too. Nothing is changed to fit.
-
-    Args:
-        message: The message.
-        subscription: The subscription's name.
-        write_metadata: Whether the id, time, key and attributes are sent at all.
-    """
-    content_type = (b"Content-Type", b"application/octet-stream")
-    if not write_metadata:
-        return [content_type], []
-    own = {
-        "x-goog-pubsub-subscription-name": subscription,
-        "x-goog-pubsub-message-id": message.message_id,
-        "x-goog-pubsub-publish-time": message.publish_time,
-        "x-goog-pubsub-ordering-key": message.ordering_key,
-    }
-    headers = [header for name, value in own.items() if value and (header := _header(name, value))]
-    taken: dict[str, Header] = {}
-    left_out = []
-    for name, value in message.attributes.items():
-        fits = 0 < len(name) <= _LONGEST_NAME and name.lower() not in taken
-        header = _header(_ATTRIBUTE_PREFIX + name, value) if fits else None
-        if header is None or len(taken) == _MOST_ATTRIBUTES:
-            left_out.append(name)
-        else:
-            taken[name.lower()] = header
-    return [*headers, *taken.values(), content_type], left_out
-
-
-def _header(name: str, value: str) -> Header | None:
-    if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
-        return None
-    try:
-        raw = value.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return None
-    return (name.encode(), raw) if len(raw) <= _LONGEST_VALUE else None
 
 
 def _quoted(text: str) -> bytes:

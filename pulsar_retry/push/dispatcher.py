@@ -136,8 +136,8 @@ class Dispatcher(Subscriber):
         Raises:
             ConfigError: an argument is invalid. Nothing was opened.
         """
-        self._deadline = _deadline(ack_deadline)
-        self._connections = of_kind("connections", connections, Connections)
+        deadline = _deadline(ack_deadline)
+        of_kind("connections", connections, Connections)
         of_kind("form", form, Form)
         final = _statuses(dead_letter_statuses)
         rate = None if max_rate is None else RateLimit(max_rate)
@@ -169,7 +169,12 @@ class Dispatcher(Subscriber):
         name = form.subscription_name or default_name(topic, subscription)
         self._pacer = pacer = Pacer(window, rate)
         self._pusher = pusher = Pusher(
-            self._poster(endpoint),
+            Poster(
+                PushEndpoint.of(endpoint, allow_http=connections.allow_http),
+                deadline=deadline,
+                tls=connections.tls,
+                max_age=connections.renew_after,
+            ),
             pacer,
             attrs.evolve(form, subscription_name=name),
             COUNTERS.of(topic, subscription),
@@ -183,17 +188,6 @@ class Dispatcher(Subscriber):
             client,
             attrs.evolve(options, handler=pusher, workers=LOOP, admission=pacer, around=pusher),
         )
-
-    def _poster(self, endpoint: str) -> Poster:
-        connections = self._connections
-        return Poster(
-            PushEndpoint.of(endpoint, allow_http=connections.allow_http),
-            deadline=self._deadline,
-            tls=connections.tls,
-            max_age=connections.renew_after,
-        )
-
-    # -- starting and stopping --------------------------------------------------------------------
 
     def run(
         self,
@@ -230,18 +224,6 @@ class Dispatcher(Subscriber):
             self._pusher.give_up(_CLOSING)
         return report
 
-    # -- while it runs ----------------------------------------------------------------------------
-
-    def change_endpoint(self, endpoint: str) -> None:
-        """Post to another endpoint from now on, with a new window and without backoff.
-
-        Outstanding requests to the earlier endpoint are settled by their answers.
-
-        Raises:
-            ConfigError: the endpoint is invalid; nothing has changed.
-        """
-        self._pusher.change(self._poster(endpoint))
-
     @property
     def pace(self) -> Pace:
         """The window, the outstanding requests, backoff and latency."""
@@ -249,7 +231,7 @@ class Dispatcher(Subscriber):
 
     @property
     def endpoint(self) -> str:
-        """The current endpoint: only its origin, because the path may contain a secret."""
+        """The endpoint: only its origin, because the path may contain a secret."""
         return str(self._pusher.poster.endpoint)
 
 

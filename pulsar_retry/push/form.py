@@ -47,8 +47,6 @@ class Form:
 
     Attributes:
         wrapped: Whether the body is Pub/Sub's JSON envelope. If False, it is the payload.
-        write_metadata: Whether the id, time, key and attributes of an unwrapped message are sent as
-            headers. Attributes are sent as ``X-Pulsar-Attribute-<name>``.
         subscription_name: The ``subscription`` that receivers see. None means
             ``projects/<tenant>/subscriptions/<subscription>``.
         sign: The account whose tokens prove the sender to receivers. None sends no token.
@@ -60,15 +58,12 @@ class Form:
     """
 
     wrapped: bool = attrs.field(default=True, validator=_by(flag))
-    write_metadata: bool = attrs.field(default=False, validator=_by(flag))
     subscription_name: str | None = attrs.field(default=None, validator=_TEXT)
     sign: ServiceAccount | None = attrs.field(default=None, validator=_sign)
     audience: str | None = attrs.field(default=None, validator=_TEXT)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse values that contradict each other."""
-        if self.wrapped and self.write_metadata:
-            raise ConfigError.bad("write_metadata", True, "wrapped=False too")
+        """Refuse an audience without an account."""
         if self.audience is not None and self.sign is None:
             accepted = "a service account too, because the audience is part of its tokens"
             raise ConfigError.bad("audience", self.audience, accepted)

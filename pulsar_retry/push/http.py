@@ -385,7 +385,6 @@ class Poster:
             self._tls.set_alpn_protocols(["http/1.1"])
         self._idle: deque[Connection] = deque()
         self._sweeping: asyncio.TimerHandle | None = None
-        self._is_closed = False
 
     async def post(self, body: bytes, headers: Headers) -> Answer:
         """Post *body* and return the result; redirects are not followed."""
@@ -418,7 +417,7 @@ class Poster:
         except BaseException:
             connection.abort()
             raise
-        if connection.is_fit() and not self._is_closed:
+        if connection.is_fit():
             self._keep(connection)
         else:
             connection.abort()
@@ -453,8 +452,7 @@ class Poster:
         self._sweeping = again(_IDLE, self._sweep) if self._idle else None
 
     def close(self) -> None:
-        """Close all idle connections now, and the others after their requests."""
-        self._is_closed = True
+        """Close all connections; no request is outstanding any more."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         for each in self._idle:
@@ -482,15 +480,3 @@ def room_for(connections: int) -> int:
     if soft == resource.RLIM_INFINITY:
         return connections
     return min(connections, max(1, soft - min(_OTHER_FILES, soft // 2)))
-
-
-def make_room_for(connections: int) -> None:
-    """Raise the soft limit of the process as far as needed, and as the hard limit allows."""
-    if sys.platform == "win32":
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _OTHER_FILES
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

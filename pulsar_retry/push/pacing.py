@@ -54,7 +54,6 @@ class Window:
             current round. Note it when a request is sent.
         latency: The mean latency of about the last 1000 successes, in seconds.
         acked: The share of successes among about the last 1000 results.
-        outstanding: How many requests of this window are outstanding; who sends them counts.
     """
 
     maximum: int = attrs.field(default=EXPONENTIAL_UP_TO, converter=_maximum)
@@ -62,7 +61,6 @@ class Window:
     round: int = attrs.field(default=0, init=False)
     latency: float = attrs.field(default=0.0, init=False)
     acked: float = attrs.field(default=1.0, init=False)
-    outstanding: int = attrs.field(default=0, init=False)
     _successes: int = attrs.field(default=0, init=False)
     _outcomes: int = attrs.field(default=0, init=False)
 
@@ -215,10 +213,9 @@ _AHEAD_BACKING_OFF = 16
 #: nothing was sent for a minute although it might have been.
 _SEVERAL, _SECONDS, _FORGOTTEN_AFTER = 5, 5.0, 60.0
 
-#: An outstanding request: its window, the round of this window, and the time of sending by the
-#: pacer's clock. Each endpoint has its own window, and results of an earlier endpoint do not count.
-#: It is a plain tuple because there is one for each message.
-Ticket = tuple[Window, int, float]
+#: An outstanding request: the round of the window, and the time of sending by the pacer's clock. It
+#: is a plain tuple because there is one for each message.
+Ticket = tuple[int, float]
 
 
 @attrs.frozen
@@ -253,12 +250,11 @@ class Pacer:
         rate: RateLimit | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fresh = window
         self._rate = rate
         self._clock = clock
         self._lock = threading.Lock()
         self._changed: Callable[[], object] = lambda: None
-        self._window = attrs.evolve(window)
+        self._window = window
         self._backoff = PushBackoff()
         self._outstanding = 0
         self._last_sent = -math.inf
@@ -290,7 +286,7 @@ class Pacer:
             if is_slowed:
                 room = _AHEAD_BACKING_OFF
             else:
-                room = in_hand(int(self._window.size)) - self._window.outstanding
+                room = in_hand(int(self._window.size)) - self._outstanding
             if self._rate is not None:
                 room = min(room, math.ceil(self._rate.per_second))
             due = self._due_in()
@@ -310,7 +306,7 @@ class Pacer:
     def _free(self) -> int:
         if self._due_in() > 0:
             return 0
-        left = int(self._window.size) - self._window.outstanding
+        left = int(self._window.size) - self._outstanding
         if self._backoff.delay:
             left = min(left, 1)
         if self._rate is not None:
@@ -333,11 +329,10 @@ class Pacer:
         """Record that a request is sent, and return its ticket; it is outstanding until `leave`."""
         with self._lock:
             self._outstanding += 1
-            self._window.outstanding += 1
             self._last_sent = now = self._clock()
             if self._rate is not None:
                 self._rate.begun(now)
-            return self._window, self._window.round, now
+            return self._window.round, now
 
     def leave(self, ticket: Ticket, *, acked: bool, retry_after: float = 0.0) -> float:
         """Record a result; return the request's latency in seconds.
@@ -345,45 +340,31 @@ class Pacer:
         Nothing is sent for *retry_after* seconds, nor while the backoff is longer.
         """
         with self._lock:
-            window, sent_in, began = ticket
+            sent_in, began = ticket
             self._outstanding -= 1
-            window.outstanding -= 1
             now = self._clock()
             latency = now - began
-            if window is self._window:
-                if retry_after:
-                    self._asked_until = max(self._asked_until, now + retry_after)
-                if acked:
-                    self._failures = 0
-                    window.succeeded(latency)
-                    self._backoff.succeeded()
-                else:
-                    self._failing_since = self._failing_since if self._failures else now
-                    self._failures += 1
-                    if window.failed(sent_in):
-                        # Failures of requests that were outstanding together count as one step.
-                        self._backoff.failed()
+            if retry_after:
+                self._asked_until = max(self._asked_until, now + retry_after)
+            if acked:
+                self._failures = 0
+                self._window.succeeded(latency)
+                self._backoff.succeeded()
+            else:
+                self._failing_since = self._failing_since if self._failures else now
+                self._failures += 1
+                if self._window.failed(sent_in):
+                    # Failures of requests that were outstanding together count as one step.
+                    self._backoff.failed()
             delay = self._backoff.delay
         if delay:
             self._changed()  # without a delay, an idle worker notifies instead
         return latency
 
-    def forget(self, ticket: Ticket) -> None:
+    def forget(self) -> None:
         """Record that a request was given up without a result, which does not count."""
         with self._lock:
             self._outstanding -= 1
-            ticket[0].outstanding -= 1
-        self._changed()
-
-    # -- called by the owner ----------------------------------------------------------------------
-
-    def begin_anew(self) -> None:
-        """Forget all measurements, because the endpoint has changed."""
-        with self._lock:
-            self._window = attrs.evolve(self._fresh)
-            self._backoff = PushBackoff()
-            self._asked_until = -math.inf
-            self._failures = 0
         self._changed()
 
     def pace(self) -> Pace:

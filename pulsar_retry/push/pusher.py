@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Self
@@ -15,11 +14,11 @@ from pulsar_retry.policy.outcomes import Reject
 from pulsar_retry.policy.retry import NOT_RETRYABLE
 from pulsar_retry.pull.workers.loop import RECIPIENT, RETRIES_IN_PLACE
 from pulsar_retry.push.body import (
+    BYTES_CONTENT,
     JSON_CONTENT,
     Header,
     Pushed,
     common_headers,
-    unwrapped_headers,
     wrapped,
 )
 from pulsar_retry.push.errors import PushNacked
@@ -30,20 +29,15 @@ from pulsar_retry.push.pacing import Pacer
 #: The upper bounds of the histogram's buckets, in seconds.
 _LATENCY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
 
-#: How many attributes are logged at most: producers can choose any names.
-_MOST_LOGGED = 100
-
-_log = logging.getLogger("pulsar_retry")
-
 
 class Pusher:
     """Called on an event loop with each message; raises an error if it is not acknowledged.
 
     As a context manager, it is entered on that loop before the first message and left after the
-    last one. `change` and `give_up` may be called on any thread.
+    last one. `give_up` may be called on any thread.
 
     Attributes:
-        poster: The current target of requests.
+        poster: Sends the requests.
         ready: Called when it is entered.
     """
 
@@ -78,7 +72,6 @@ class Pusher:
         self._counters = counters
         self._loop: asyncio.AbstractEventLoop | None = None
         self._at_work: set[asyncio.Task[Any]] = set()
-        self._logged: set[str] = set()
         self._has_left = threading.Event()
         self.ready: Callable[[], object] | None = None
         counters.attach(self)
@@ -106,19 +99,18 @@ class Pusher:
         self._at_work.add(task)
         ticket = self._pacer.begin()
         try:
-            poster = self.poster
             body, headers = self._request(message)
-            token = self._token(poster)
+            token = self._token()
             if token:
                 headers.append((b"Authorization", f"Bearer {token}".encode()))
-            answer = await poster.post(body, headers)
+            answer = await self.poster.post(body, headers)
         except Exception:
             self._pacer.leave(ticket, acked=False)
             self._counters.count("push_requests", "unsent")
             self._counters.count("push_nacked")
             raise
         except BaseException:
-            self._pacer.forget(ticket)
+            self._pacer.forget()
             raise
         finally:
             self._at_work.discard(task)
@@ -127,7 +119,7 @@ class Pusher:
         self._counters.count("push_acked" if answer.is_ack else "push_nacked")
         self._counters.observe("push_latency_seconds", _LATENCY_BOUNDS, latency)
         if not answer.is_ack:
-            error = PushNacked.of(poster.endpoint, answer, token)
+            error = PushNacked.of(self.poster.endpoint, answer, token)
             if answer.status in self._dead_letter_statuses:
                 raise Reject(NOT_RETRYABLE) from error
             raise error
@@ -143,30 +135,18 @@ class Pusher:
             headers.append(JSON_CONTENT)
         else:
             body = pushed.data or b""
-            own, left_out = unwrapped_headers(
-                pushed, subscription, write_metadata=form.write_metadata
-            )
-            headers += own
-            self._log_left_out(left_out)
+            headers.append(BYTES_CONTENT)
         if traced := outgoing():
             taken = {name.lower() for name, _ in headers}
             own = [(name.encode(), value.encode()) for name, value in traced.items()]
             headers += [each for each in own if each[0].lower() not in taken]
         return body, headers
 
-    def _token(self, poster: Poster) -> str:
+    def _token(self) -> str:
         """Return the token that proves the sender; empty without an account."""
-        account = self._form.sign
-        return "" if account is None else account.token(self._form.audience or poster.endpoint.url)
-
-    def _log_left_out(self, left_out: list[str]) -> None:
-        """Log each attribute that cannot be a header, once."""
-        for name in left_out:
-            if name not in self._logged and len(self._logged) < _MOST_LOGGED:
-                self._logged.add(name)
-                _log.warning(
-                    "the attribute %.100r is not sent, because it cannot be a header", name
-                )
+        form = self._form
+        audience = form.audience or self.poster.endpoint.url
+        return "" if form.sign is None else form.sign.token(audience)
 
     def gauges(self) -> dict[str, float]:
         """Return the current values of gauges."""
@@ -177,20 +157,10 @@ class Pusher:
             "push_backoff_seconds": pace.delay,
         }
 
-    def change(self, poster: Poster) -> None:
-        """Post to another endpoint from now on; outstanding requests are not affected."""
-        before, self.poster = self.poster, poster
-        self._pacer.begin_anew()
-        self._on_loop(before.close)
-
     def give_up(self, timeout: float) -> None:
         """Break off all outstanding requests; wait until the connections are closed."""
         self._counters.detach(self)
         if self._loop is not None:
-            self._on_loop(lambda: [task.cancel() for task in self._at_work])
-            self._has_left.wait(timeout)
-
-    def _on_loop(self, act: Callable[[], object]) -> None:
-        if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(act)
+                self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._at_work])
+            self._has_left.wait(timeout)

@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
@@ -34,8 +34,6 @@ _LIFETIME = 3600.0
 _BACKDATED = 60.0
 #: A token is used for this many seconds; it expires four minutes later.
 _USED_FOR = _LIFETIME - _BACKDATED - 240.0
-#: How many tokens are kept. Audiences are endpoints: after a change, the old ones are not needed.
-_MOST_AUDIENCES = 16
 #: RS256 requires at least this size (RFC 7518, 3.3).
 _LEAST_BITS = 2048
 _NO_ACCOUNT = HTTPStatus.NOT_FOUND, {"error": "there is no service account"}
@@ -52,10 +50,9 @@ class ServiceAccount:
     """Signs requests with a JWT like Pub/Sub's. Thread-safe.
 
     The claims are ``iss``, ``aud``, ``azp``, ``sub``, ``email``, ``email_verified``, ``iat`` and
-    ``exp``. A token is used for all requests to its audience until shortly before it expires. The
-    tokens of the latest 16 audiences are kept, so that several dispatchers can share an account. No
-    third party vouches for the account: give the public key to the receivers (`jwks`). ``push
-    serve`` serves it, too.
+    ``exp``. A token is used for all requests to its audience until shortly before it expires, and
+    several dispatchers can share an account. No third party vouches for the account: give the
+    public key to the receivers (`jwks`). ``push serve`` serves it, too.
 
     To change the key, first publish the new one beside the old one (*others*). When receivers know
     it, sign with the new one and publish the old one, and after an hour leave the old one out.
@@ -70,7 +67,6 @@ class ServiceAccount:
         subject: str | None = None,
         issuer: str = ISSUER,
         others: Iterable[ServiceAccount] = (),
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """Make an account.
 
@@ -82,7 +78,6 @@ class ServiceAccount:
             issuer: The ``iss`` claim. The default is Google's, which receivers expect.
             others: Accounts with the next key or the last one. Their public keys are published,
                 too; they do not sign.
-            clock: Returns the seconds since 1970.
 
         Raises:
             ConfigError: an argument is invalid. The message does not show the key.
@@ -94,7 +89,6 @@ class ServiceAccount:
         if len({each.id for each in self._published}) < len(self._published):
             raise ConfigError.bad("others", self._key.id, "accounts with other keys")
         self._email, self._subject, self._issuer = email, subject or email, issuer
-        self._clock = clock
         self._lock = threading.Lock()
         self._tokens: dict[str, tuple[float, str]] = {}
 
@@ -134,13 +128,10 @@ class ServiceAccount:
     def token(self, audience: str) -> str:
         """Return a token for *audience* that is valid for at least four minutes."""
         with self._lock:
-            now = self._clock()
+            now = time.time()
             signed, token = self._tokens.get(audience, (math.inf, ""))
             if not 0 <= now - signed <= _USED_FOR:  # the clock may have been set back
                 token = self._signed(audience, now)
-                self._tokens.pop(audience, None)  # so that it becomes the newest
-                if len(self._tokens) == _MOST_AUDIENCES:
-                    del self._tokens[next(iter(self._tokens))]
                 self._tokens[audience] = (now, token)
             return token
 

@@ -24,7 +24,6 @@ REFUSED = [
     (["--max-delivery-attempts", "3"], "--max-delivery-attempts 3"),
     (["--backoff", "sometimes"], "--backoff 'sometimes'"),
     (["--retry-letter-topic", "r"], "--retry-letter-topic 'r'"),
-    (["--write-metadata"], "--write-metadata: expected --unwrapped too"),
     (["--audience", "x"], "--audience 'x': expected a service account too"),
 ]
 

@@ -15,7 +15,7 @@ def limited(soft: int, hard: int, program: str) -> Any:
     before = f"""
 import json, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from pulsar_retry.push.http import make_room_for, room_for
+from pulsar_retry.push.http import room_for
 """
     done = subprocess.run(
         [sys.executable, "-c", before + program], capture_output=True, text=True, check=True
@@ -32,16 +32,6 @@ def test_room(soft, rooms):
     assert rooms == limited(soft, 1024, program)
 
 
-@pytest.mark.parametrize(("wanted", "limit"), [(300, 428), (3000, 1024), (50, 256)])
-def test_the_limit_is_raised(wanted, limit):
-    """As far as needed and allowed; it is never lowered."""
-    program = f"""
-make_room_for({wanted})
-print(json.dumps(resource.getrlimit(resource.RLIMIT_NOFILE)))
-"""
-    assert [limit, 1024] == limited(256, 1024, program)
-
-
 def test_a_dispatcher_knows_its_limit():
     """It asks when it is made: whoever wants more raises the limit before."""
     program = """
@@ -50,6 +40,6 @@ import pulsar_retry as pr
 quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 with pr.Client("pulsar://localhost:1", logger=quiet) as client:
     dispatcher = pr.push.Dispatcher(client, "t", "s", "http://localhost:1/", max_outstanding=600)
-    print(json.dumps(dispatcher._pacer._fresh.maximum))
+    print(json.dumps(dispatcher._pacer._window.maximum))
 """
     assert 128 == limited(256, 1024, program)

@@ -77,15 +77,6 @@ def test_the_endpoint_asks_to_wait(pacer, clock):
     assert pacer.pace().delay > 30
 
 
-def test_another_endpoint_has_not_asked_to_wait(pacer):
-    """What the old one asks for is forgotten, and counts no more."""
-    late = send(pacer)
-    pacer.leave(send(pacer), acked=False, retry_after=600.0)
-    pacer.begin_anew()
-    pacer.leave(late, acked=False, retry_after=600.0)
-    assert (0.0, True) == (pacer.pace().delay, pacer.may_begin() > 0)
-
-
 def test_a_rate(clock):
     """Each is sent at its turn, also after a pause; no more is received than a second's."""
     pacer = Pacer(Window(), RateLimit(10), clock=clock)
@@ -110,21 +101,10 @@ def test_failures_on_their_way_together_count_once(pacer):
     assert (0.1, 1) == (pacer.pace().delay, pacer.pace().window)
 
 
-def test_another_endpoint(pacer):
-    """It begins anew, and what the old one still says counts for nothing."""
-    old = [send(pacer) for _ in range(4)]
-    pacer.leave(old.pop(), acked=False)
-    pacer.begin_anew()
-    assert (0.0, 4, 3) == (pacer.pace().delay, pacer.pace().window, pacer.pace().outstanding)
-    assert 4 == pacer.may_begin()  # the old one may be the one that does not answer
-    for ticket in old:
-        pacer.leave(ticket, acked=False)
-    assert (0.0, 4, 0) == (pacer.pace().delay, pacer.pace().window, pacer.pace().outstanding)
-
-
 def test_what_was_given_up(pacer):
     """It is not outstanding any more, and tells nothing."""
-    pacer.forget(send(pacer))
+    send(pacer)
+    pacer.forget()
     assert (0, 0.0, 4) == (pacer.pace().outstanding, pacer.pace().delay, pacer.pace().window)
 
 
@@ -149,15 +129,13 @@ def test_an_endpoint_that_fails(pacer, clock):
 
 
 def test_a_quick_burst_of_failures(pacer, clock):
-    """It says little, and another endpoint begins anew."""
+    """It says little."""
     for ticket in [send(pacer) for _ in range(4)]:
         pacer.leave(ticket, acked=False)
     fail(pacer, clock, 3)
     assert "" == pacer.problem()
     clock.now += 5
     assert "acknowledged nothing" in pacer.problem()
-    pacer.begin_anew()
-    assert "" == pacer.problem()
 
 
 def test_an_endpoint_that_nothing_was_sent_to(pacer, clock):
@@ -166,22 +144,21 @@ def test_an_endpoint_that_nothing_was_sent_to(pacer, clock):
     pacer.leave(send(pacer) if pacer.may_begin() else pacer.begin(), acked=False, retry_after=600)
     clock.now += 659
     assert "acknowledged nothing" in pacer.problem()
-    ticket = send(pacer)
+    send(pacer)
     clock.now += 61 + pacer.pace().delay
     assert "acknowledged nothing" in pacer.problem()  # perhaps it is slow
-    pacer.forget(ticket)
+    pacer.forget()
     assert "" == pacer.problem()
 
 
 def test_whoever_waits_is_told(pacer):
-    """When the backoff has changed, and when there is another endpoint."""
+    """When the backoff has changed."""
     told = []
     pacer.attach(lambda: told.append(pacer.may_begin()))
     pacer.leave(send(pacer), acked=True)  # a worker is free, and goes on itself
     assert [] == told
     pacer.leave(send(pacer), acked=False)
-    pacer.begin_anew()
-    assert [0, 4] == told
+    assert [0] == told
 
 
 def test_latency(pacer, clock):
