@@ -382,20 +382,6 @@ def test_a_list_of_topics_is_read_as_one(place: Place) -> None:
     assert [] == rest(place, place.subscribe(topic=[place.topic, *topics]), *topics)
 
 
-def test_a_reader_reads_from_where_it_is_told(place: Place) -> None:
-    """A reader starts at the given position."""
-    ids = place.publish("a", "b", "c")
-    client = place.client()
-    starts: list[Any] = [pulsar.MessageId.earliest, ids[0]]
-    readers = [client.create_reader(place.topic, start) for start in starts]
-    read = []
-    for reader in readers:
-        read.append([])
-        while reader.has_message_available():
-            read[-1].append(reader.read_next(SOON).data().decode())
-    assert [["a", "b", "c"], ["b", "c"]] == read
-
-
 def test_a_listener_is_called_with_every_message(place: Place) -> None:
     """A listener gets all messages in order."""
     heard: list[str] = []

@@ -25,8 +25,7 @@ from support.versions import NOT_ON_AN_OLD_PULSAR
 
 def _read(place: Place, topic: str, count: int) -> list[Any]:
     """Read *count* messages of *topic* from its start."""
-    reader = place.client().create_reader(topic, pulsar.MessageId.earliest)
-    return [reader.read_next(SOON) for _ in range(count)]
+    return take(place.client().subscribe(topic, "reading", initial_position=EARLIEST), count)
 
 
 # -- acknowledgements -----------------------------------------------------------------------------

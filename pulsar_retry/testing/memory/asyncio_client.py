@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -13,8 +12,6 @@ import pulsar.asyncio
 from pulsar_retry import asyncio as pulsar_asyncio
 from pulsar_retry.client import Client
 from pulsar_retry.testing.clock import VirtualClock
-
-_SEND = inspect.signature(pulsar.asyncio.Producer.send)
 
 #: Virtual seconds between two checks whether a subscriber has ended.
 _STEP = 10.0
@@ -26,18 +23,12 @@ class AsyncMemoryClient(pulsar_asyncio.Client):
     def __init__(self, inner: Client, clock: VirtualClock) -> None:
         self._clock = clock
         raw: Any = inner._client  # noqa: SLF001 - as pulsar.Client has it
-        raw.is_eager = True
         self._begin(inner)
         inner._client = raw  # noqa: SLF001 - nothing here blocks a thread of an event loop
 
     async def create_producer(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Producer:
         """Do what `pulsar.asyncio.Client.create_producer` does."""
         return _Producer(self._inner.create_producer(*args, **kwargs))
-
-    async def create_reader(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Reader:
-        """Do what `pulsar.asyncio.Client.create_reader` does."""
-        reader = self._inner.create_reader(*args, **kwargs)
-        return pulsar.asyncio.Reader(reader._reader, reader._schema)  # noqa: SLF001
 
     def subscriber(self, *args: Any, **kwargs: Any) -> pulsar_asyncio.Subscriber:
         """Do what `pulsar_retry.asyncio.Client.subscriber` does."""
@@ -54,15 +45,11 @@ class _Producer(pulsar.asyncio.Producer):
         super().__init__(inner._producer, inner._schema)  # noqa: SLF001 - both use one raw producer
         self._inner = inner
 
-    async def send(self, *args: Any, **kwargs: Any) -> pulsar.MessageId:
-        """Do what `pulsar.asyncio.Producer.send` does."""
-        bound = _SEND.bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        given = dict(
-            bound.arguments, disable_replication=bool(bound.arguments["disable_replication"])
-        )
-        del given["self"]
-        message = self._inner._build_msg(*given.values())  # noqa: SLF001 - it takes all arguments
+    async def send(self, content: Any, *args: Any, **kwargs: Any) -> pulsar.MessageId:
+        """Do what `pulsar.asyncio.Producer.send` does, and send at once.
+
+        While the event loop waits, no thread lets the virtual time of a batch pass.
+        """
         sent: Future[Any] = Future()
 
         def answered(result: pulsar.Result, message_id: Any) -> None:
@@ -71,7 +58,8 @@ class _Producer(pulsar.asyncio.Producer):
             else:
                 sent.set_exception(pulsar.asyncio.PulsarException(result))
 
-        self._producer.send_async(message, answered)
+        self._inner.send_async(content, answered, *args, **kwargs)
+        self._producer.flush()
         return pulsar.MessageId.wrap(await asyncio.wrap_future(sent))
 
 

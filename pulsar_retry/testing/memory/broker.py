@@ -194,16 +194,7 @@ class MemoryBroker:
         A delivery is a message that the broker has sent; it may still be in the consumer's queue.
         """
         with self._world.guard:
-            return [
-                Delivered(
-                    at=each.at,
-                    message=message_of(each.message, _BYTES),
-                    redelivery_count=each.message.redelivery_count(),
-                    consumer=each.consumer,
-                )
-                for found in self._found(topic, subscription)
-                for each in found.deliveries
-            ]
+            return [each for found in self._found(topic, subscription) for each in found.deliveries]
 
     def retry_delays(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any, Self
 
 import _pulsar
@@ -37,10 +36,10 @@ class Content:
 
 
 class Builder:
-    """Replaces `_pulsar.MessageBuilder`, whose delays cannot be read back."""
+    """Replaces `_pulsar.MessageBuilder` for letters: what that builds does not tell its delay."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, Any] = {"properties": {}}
+        self._parts: dict[str, Any] = {}
 
     def _with(self, name: str, value: Any) -> Self:
         self._parts[name] = value
@@ -54,15 +53,9 @@ class Builder:
         """Make it a tombstone."""
         return self._with("is_null", value=True)
 
-    def property(self, name: str, value: str) -> Self:
-        """Set one property."""
-        self._parts["properties"][name] = value
-        return self
-
     def properties(self, properties: dict[str, str]) -> Self:
-        """Set several properties."""
-        self._parts["properties"].update(properties)
-        return self
+        """Set the properties."""
+        return self._with("properties", dict(properties))
 
     def partition_key(self, key: str) -> Self:
         """Set the key."""
@@ -76,25 +69,9 @@ class Builder:
         """Set the event time."""
         return self._with("event_time", moment)
 
-    def sequence_id(self, number: int) -> Self:
-        """Set the sequence id."""
-        return self._with("sequence", number)
-
     def deliver_at(self, moment: int) -> Self:
         """Set the earliest time of delivery."""
         return self._with("deliver_at", moment)
-
-    def deliver_after(self, delay: timedelta) -> Self:
-        """Set the shortest time until delivery."""
-        return self._with("deliver_after", delay.total_seconds())
-
-    def replication_clusters(self, clusters: list[str]) -> Self:  # noqa: ARG002 - there is one
-        """Do nothing: there are no other clusters."""
-        return self
-
-    def disable_replication(self, flag: bool) -> Self:  # noqa: ARG002 - as above
-        """Do nothing: there are no other clusters."""
-        return self
 
     def build(self) -> Content:
         """Return the message."""

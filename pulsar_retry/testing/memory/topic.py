@@ -8,32 +8,25 @@ from typing import Any, Protocol
 
 import _pulsar
 import attrs
+import pulsar
 
-from pulsar_retry.runtime.upstream import error_of
+from pulsar_retry.runtime.upstream import error_of, message_of
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.memory.callbacks import QuietLock
-from pulsar_retry.testing.memory.message import Content, MemoryEntry, RawMessage, StoredMessage
+from pulsar_retry.testing.memory.message import (
+    Content,
+    Delivered,
+    MemoryEntry,
+    RawMessage,
+    StoredMessage,
+)
 
 Type = _pulsar.ConsumerType
 _SHARED = {Type.Shared, Type.KeyShared}
+_BYTES = pulsar.schema.BytesSchema()
 
 #: The tag of the size of a batch in a serialized id (``MessageIdData.batch_size``).
 _SIZE = 6 << 3
-
-
-@attrs.frozen
-class PendingDelivery:
-    """A message that was delivered to a consumer.
-
-    Attributes:
-        at: When, in seconds since 1970.
-        message: The raw message.
-        consumer: The consumer's name.
-    """
-
-    at: float
-    message: RawMessage
-    consumer: str
 
 
 class Connected(Protocol):
@@ -69,7 +62,7 @@ class MemorySubscription:
         self.name = name
         self.type = Type.Exclusive
         self.consumers: list[Connected] = []
-        self.deliveries: list[PendingDelivery] = []
+        self.deliveries: list[Delivered] = []
         self._clock = clock
         self._guard = guard
         self._turn = 0
@@ -294,7 +287,10 @@ class MemorySubscription:
         ]
         self._pending[entry.number] = consumer
         now = self._clock.time()
-        self.deliveries += [PendingDelivery(now, message, consumer.name) for message in messages]
+        self.deliveries += [
+            Delivered(now, message_of(message, _BYTES), count, consumer.name)
+            for message in messages
+        ]
         consumer.take(self, entry, messages)
 
 

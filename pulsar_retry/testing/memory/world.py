@@ -15,7 +15,6 @@ from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.faults import Faults
 from pulsar_retry.testing.memory.callbacks import QuietLock
 from pulsar_retry.testing.memory.message import Content, MemoryEntry
-from pulsar_retry.testing.memory.reader import RawReader
 from pulsar_retry.testing.memory.topic import MemorySubscription, Topic
 from pulsar_retry.wire.names import TopicName
 from pulsar_retry.wire.properties import message_id_text, origin_message_id
@@ -74,7 +73,6 @@ class World:
         guard: The lock for the whole state.
         faults: The planned faults.
         topics: Topics without partitions, and partitions, by full name.
-        readers: Readers, which are notified of new messages.
         handler_errors: Errors of failed assertions in handlers.
         retries: The retries by nacks and in lanes.
         subscribed: The topic (or partition) and the name of every subscription that ever existed.
@@ -85,7 +83,6 @@ class World:
         self.guard = QuietLock()
         self.faults = Faults()
         self.topics: dict[str, Topic] = {}
-        self.readers: list[RawReader] = []
         self.handler_errors: list[BaseException] = []
         self.retries: list[RecordedRetry] = []
         self.subscribed: set[tuple[str, str]] = set()
@@ -140,6 +137,4 @@ class World:
             )
             for subscription in topic.subscriptions.values():
                 subscription.dispatch()
-            for reader in self.readers:
-                self.guard.call(reader.stored)
             return entry

@@ -16,7 +16,7 @@ from pulsar_retry.consumer.handoff.sending import CallbackSender
 from pulsar_retry.testing.memory import raw_client
 from pulsar_retry.testing.memory.callbacks import later
 from pulsar_retry.testing.memory.consumer import RawConsumer
-from pulsar_retry.testing.memory.producer import RawProducer
+from pulsar_retry.testing.memory.raw_client import RawProducer
 from pulsar_retry.testing.memory.topic import MemorySubscription
 from support.simulation.turns import Turns, TurnWorker
 

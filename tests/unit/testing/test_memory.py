@@ -100,21 +100,6 @@ def test_a_client_for_asyncio(memory: MemoryBroker) -> None:
     assert 0 == memory.backlog(RETRY, "billing")
 
 
-def test_a_reader_for_asyncio(memory: MemoryBroker) -> None:
-    """It waits without holding up its event loop."""
-
-    async def scenario() -> list[bytes]:
-        async with memory.asyncio_client() as client:
-            reader = await client.create_reader("orders", pulsar.MessageId.earliest)
-            waiting = asyncio.ensure_future(reader.read_next())
-            await asyncio.sleep(0.01)
-            memory.send("orders", b"x")
-            memory.send("orders", b"y")
-            return [(await waiting).data(), (await reader.read_next()).data()]
-
-    assert [b"x", b"y"] == asyncio.run(scenario())
-
-
 def test_a_subscriber_for_asyncio(memory: MemoryBroker) -> None:
     """Takes part in virtual time."""
     calls = []
@@ -365,10 +350,15 @@ def test_a_topic_that_nobody_named_is_empty(memory: MemoryBroker) -> None:
     assert [] == memory.deliveries("orders", "billing")
 
 
-def test_table_views_are_refused(memory: MemoryBroker) -> None:
+def test_readers_and_table_views_are_refused(memory: MemoryBroker) -> None:
     """Rather than half there."""
-    with pytest.raises(NotImplementedError, match="table views"):
-        memory.client().create_table_view("orders")
+    client = memory.client()
+    with pytest.raises(NotImplementedError, match="no readers"):
+        client.create_reader("orders", pulsar.MessageId.earliest)
+    with pytest.raises(NotImplementedError, match="no table views"):
+        client.create_table_view("orders")
+    with pytest.raises(NotImplementedError, match="no readers"):
+        asyncio.run(memory.asyncio_client().create_reader("orders", pulsar.MessageId.earliest))
 
 
 def test_a_closed_broker_ends_what_runs(memory: MemoryBroker) -> None:
