@@ -68,9 +68,7 @@ def native_rows() -> Native:
     """Return the module that sends and reads Spark's rows, if it is usable, as `native` does."""
 
     def read(module: Any, message: Any) -> Any:
-        letters = module.Letters()
-        letters.append(message)
-        return letters.first()
+        return module.described(message)
 
     return _looked_up("_rows", read, "rows are sent and read")
 

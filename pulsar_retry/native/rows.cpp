@@ -1,12 +1,12 @@
 // Rows from and to Arrow's buffers, for Spark: many messages with one call.
 //
-// `Letters` builds messages from Arrow columns and sends them; `Receipts` counts their receipts;
+// `Columns` builds messages from Arrow columns and sends them; `Receipts` counts their receipts;
 // `Reading` receives messages and appends what they have to columns. This module is not linked with
 // pulsar-client's library: see reach.hpp.
 //
 // Rules that keep it safe:
-// - The callbacks never touch Python. They own what they use: it stays alive if a task gives up.
-// - Nobody uses an object while another thread builds, sends or receives with it: it is refused.
+// - The callbacks never touch Python. What they use stays alive until the last one was called.
+// - Nobody uses a `Reading` while another thread receives with it: it is refused.
 // - Offsets come from outside, so they are compared with the length of the data.
 
 #include "rows_reading.hpp"
@@ -33,18 +33,33 @@ PyObject* setup(PyObject*, PyObject* arguments) {
     Py_RETURN_NONE;
 }
 
+// described(message) -> what a message has, for tests
+PyObject* described_message(PyObject*, PyObject* object) {
+    auto* message = static_cast<Message*>(pointer_of(object, message_type, MESSAGE));
+    if (message == nullptr) return nullptr;
+    return guarded([=]() -> PyObject* { return described(library, *message); });
+}
+
+PyMethodDef columns_methods[] = {
+    {"send", columns_send, METH_VARARGS,
+     "send(producer, receipts, topic, rows): build messages of rows and send them."},
+    {"described", columns_described, METH_O,
+     "described(row): return what the message of a row has, for a test."},
+    {}};
 PyType_Slot columns_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(columns_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(deallocated<Columns>)},
-    {Py_tp_doc, const_cast<char*>("Columns(rows, columns): the buffers of Arrow's columns.")},
+    {Py_tp_methods, columns_methods},
+    {Py_tp_doc, const_cast<char*>("Columns(rows, columns, plan): the buffers of Arrow's columns, and "
+                                  "which are properties: ((name, text or column's number), ...).")},
     {}};
 PyType_Spec columns_spec = {"pulsar_retry.native._rows.Columns", sizeof(Columns), 0,
                             Py_TPFLAGS_DEFAULT, columns_slots};
 
 PyMethodDef receipts_methods[] = {
     {"take", receipts_take, METH_VARARGS,
-     "take(rows, timeout_ms): wait until so many rows have receipts, one has failed, or none has "
-     "come for that time. Return rows and failures since the last call."},
+     "take(rows, timeout_ms): wait until so many rows have receipts, one was refused, or none has "
+     "come for that time. Return how many came, and the topic and result of a refused row."},
     {}};
 PyType_Slot receipts_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(receipts_new)},
@@ -54,24 +69,6 @@ PyType_Slot receipts_slots[] = {
     {}};
 PyType_Spec receipts_spec = {"pulsar_retry.native._rows.Receipts", sizeof(Receipts), 0,
                              Py_TPFLAGS_DEFAULT, receipts_slots};
-
-PyMethodDef letters_methods[] = {
-    {"append", letters_append, METH_O, "Add a message of pulsar-client's builder."},
-    {"extend", letters_extend, METH_VARARGS,
-     "extend(columns, rows, plan): build messages of rows."},
-    {"send", letters_send, METH_VARARGS,
-     "send(producer, receipts, topic, each): send all messages, and forget them."},
-    {"first", letters_first, METH_NOARGS, "Return what the first message has, for a test."},
-    {}};
-PyType_Slot letters_slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(letters_new)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(deallocated<Letters>)},
-    {Py_tp_methods, letters_methods},
-    {Py_sq_length, reinterpret_cast<void*>(letters_length)},
-    {Py_tp_doc, const_cast<char*>("Messages that were built and wait to be sent together.")},
-    {}};
-PyType_Spec letters_spec = {"pulsar_retry.native._rows.Letters", sizeof(Letters), 0,
-                            Py_TPFLAGS_DEFAULT, letters_slots};
 
 PyMethodDef reading_methods[] = {
     {"read", reading_read, METH_VARARGS,
@@ -96,6 +93,7 @@ PyType_Spec reading_spec = {"pulsar_retry.native._rows.Reading", sizeof(Reading)
 
 PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, "Find pulsar-client's library in the process."},
+    {"described", described_message, METH_O, "Return what a message has, for tests."},
     {}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_rows", nullptr, -1, functions};
 
@@ -108,10 +106,8 @@ PyMODINIT_FUNC PyInit__rows() {
     reader_type = type_capsule(typeid(Reader));
     columns_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&columns_spec));
     receipts_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&receipts_spec));
-    letters_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&letters_spec));
     reading_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&reading_spec));
     return created(definition, {{"Columns", columns_type},
                                 {"Receipts", receipts_type},
-                                {"Letters", letters_type},
                                 {"Reading", reading_type}});
 }

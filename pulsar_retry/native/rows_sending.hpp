@@ -1,10 +1,11 @@
-// Rows that become messages: columns, receipts and letters.
+// Rows that become messages: their columns, and their receipts.
 
 #pragma once
 
 #include <condition_variable>
 #include <limits>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <tuple>
 #include <vector>
@@ -74,9 +75,16 @@ struct Column {
 // The first columns are those of a message; then come those of properties.
 enum { PAYLOAD, KEY, ORDERING_KEY, EVENT_TIME, DUE, FIRST_PROPERTY };
 
+// A property of the rows: a constant, or a column. A row with a null there has no such property.
+struct Property {
+    std::string name, value;
+    const Column* column = nullptr;
+};
+
 struct Frame {
     std::int64_t rows = 0;
     std::vector<std::unique_ptr<Column>> columns;  // null: no such column
+    std::vector<Property> properties;
 };
 
 struct Columns {
@@ -84,11 +92,40 @@ struct Columns {
     Frame* inner;
 };
 
-// Columns(rows, ((start, validity, offsets, data) or None, ...))
+// Reads ((name, text or the number of a column), ...); false with an exception set.
+bool read_plan(PyObject* plan, Frame& frame) {
+    for (Py_ssize_t each = 0; each < PyTuple_Size(plan); ++each) {
+        PyObject *name, *value;
+        PyObject* item = PyTuple_GetItem(plan, each);
+        if (!PyTuple_Check(item)) {
+            PyErr_SetString(PyExc_TypeError, "a property must be a tuple");
+            return false;
+        }
+        if (!PyArg_ParseTuple(item, "UO", &name, &value)) return false;
+        Property property;
+        if (!read_text(name, property.name)) return false;
+        if (PyLong_Check(value)) {
+            long at = PyLong_AsLong(value);
+            if (at < FIRST_PROPERTY || std::size_t(at) >= frame.columns.size() ||
+                frame.columns[at] == nullptr) {
+                if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "there is no such column");
+                return false;
+            }
+            property.column = frame.columns[at].get();
+        } else if (!read_text(value, property.value)) {
+            return false;
+        }
+        frame.properties.push_back(std::move(property));
+    }
+    return true;
+}
+
+// Columns(rows, ((start, validity, offsets, data) or None, ...), plan)
 PyObject* columns_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     long long rows;
-    PyObject* given;
-    if (!PyArg_ParseTuple(arguments, "LO!", &rows, &PyTuple_Type, &given)) return nullptr;
+    PyObject *given, *plan;
+    if (!PyArg_ParseTuple(arguments, "LO!O!", &rows, &PyTuple_Type, &given, &PyTuple_Type, &plan))
+        return nullptr;
     return guarded([=]() -> PyObject* {
         auto frame = std::make_unique<Frame>();
         frame->rows = rows;
@@ -122,6 +159,7 @@ PyObject* columns_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
             PyErr_SetString(PyExc_ValueError, "columns are missing");
             return nullptr;
         }
+        if (!read_plan(plan, *frame)) return nullptr;
         auto* self = allocated<Columns>(type);
         if (self != nullptr) self->inner = frame.release();
         return reinterpret_cast<PyObject*>(self);
@@ -130,40 +168,56 @@ PyObject* columns_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
 
 // -- Receipts --------------------------------------------------------------------------------------
 
-struct Failure {
-    std::shared_ptr<const std::string> topic;
-    std::int64_t rows;
-    int result;  // ResultOk: the rows were not in one batch
-};
-
+// Counts the receipts of a task. Callbacks have only its address, which costs no memory for each
+// row. It lives until the last of them was called, also if the task gives up before.
 struct Counts {
     std::mutex mutex;
     std::condition_variable changed;
-    std::int64_t rows = 0, wanted = 0;
-    std::vector<Failure> failures;
+    std::set<std::string> topics;
+    std::int64_t rows = 0, wanted = 0, awaited = 0;
+    bool is_abandoned = false;
+    const std::string* refused = nullptr;  // the topic of the first row that was refused
+    Result result = ResultOk;
     Clock::time_point last = Clock::now();
 
-    void came(const std::shared_ptr<const std::string>& topic, std::int64_t count, Result result,
-              const MessageId& id) noexcept {
-        try {
-            // Only the last row of a batch asks for a receipt; its place proves the whole batch.
-            bool whole = result == ResultOk && std::max(library.batch(&id), 0) == count - 1;
+    const std::string* sent(const char* topic, std::int64_t more) {
+        std::lock_guard<std::mutex> lock(mutex);
+        awaited += more;
+        return &*topics.emplace(topic).first;
+    }
+    void came(const std::string* topic, Result of_row) noexcept {
+        bool is_last;
+        {
             std::lock_guard<std::mutex> lock(mutex);
             last = Clock::now();
-            if (whole) {
-                rows += count;
-            } else {
-                failures.push_back({topic, count, int(result)});
+            if (of_row == ResultOk) {
+                rows += 1;
+            } else if (result == ResultOk) {
+                refused = topic;
+                result = of_row;
             }
-            if (rows >= wanted || !whole) changed.notify_all();
-        } catch (...) {
-            // No memory: the receipt is missing, so the task fails at its time-out.
+            is_last = --awaited == 0 && is_abandoned;
+            if (rows >= wanted || result != ResultOk) changed.notify_all();
         }
+        if (is_last) delete this;
+    }
+    void abandon() {
+        bool is_last;
+        {
+            std::lock_guard<std::mutex> lock(mutex);
+            is_abandoned = true;
+            is_last = awaited == 0;
+        }
+        if (is_last) delete this;
     }
 };
 
 struct ReceiptsBox {
-    std::shared_ptr<Counts> counts = std::make_shared<Counts>();
+    Counts* counts = new Counts;
+    ReceiptsBox() = default;
+    ReceiptsBox(const ReceiptsBox&) = delete;
+    ReceiptsBox& operator=(const ReceiptsBox&) = delete;
+    ~ReceiptsBox() { counts->abandon(); }
 };
 
 struct Receipts {
@@ -180,16 +234,17 @@ PyObject* receipts_new(PyTypeObject* type, PyObject*, PyObject*) {
     });
 }
 
-// take(rows, timeout_ms) -> (rows, [(topic, rows, result), ...]) since the last call
+// take(rows, timeout_ms) -> (rows since the last call, the topic of a refused row, its result)
 PyObject* receipts_take(PyObject* object, PyObject* arguments) {
     long long wanted, timeout;
     if (!PyArg_ParseTuple(arguments, "LL", &wanted, &timeout)) return nullptr;
     return guarded([=]() -> PyObject* {
-        auto counts = reinterpret_cast<Receipts*>(object)->inner->counts;
+        auto* counts = reinterpret_cast<Receipts*>(object)->inner->counts;
         const auto began = Clock::now();
         const auto patience = std::chrono::milliseconds(std::max(0LL, timeout));
         std::int64_t rows = 0;
-        std::vector<Failure> failures;
+        const std::string* refused = nullptr;
+        Result result = ResultOk;
         for (bool waits = true; waits;) {
             bool done = without_python([&] {
                 std::unique_lock<std::mutex> lock(counts->mutex);
@@ -197,55 +252,28 @@ PyObject* receipts_take(PyObject* object, PyObject* arguments) {
                 auto until = std::min(std::max(began, counts->last) + patience,
                                       Clock::now() + std::chrono::milliseconds(100));
                 counts->changed.wait_until(lock, until, [&] {
-                    return counts->rows >= wanted || !counts->failures.empty();
+                    return counts->rows >= wanted || counts->result != ResultOk;
                 });
-                waits = counts->rows < wanted && counts->failures.empty() &&
+                waits = counts->rows < wanted && counts->result == ResultOk &&
                         Clock::now() < std::max(began, counts->last) + patience;
                 if (waits) return;
                 rows = std::exchange(counts->rows, 0);
-                failures.swap(counts->failures);
+                refused = std::exchange(counts->refused, nullptr);
+                result = std::exchange(counts->result, ResultOk);
                 counts->wanted = std::numeric_limits<std::int64_t>::max();
             });
             if (!done || PyErr_CheckSignals() != 0) return nullptr;
         }
-        PyObject* list = PyList_New(0);
-        for (auto& each : failures) {
-            PyObject* item = Py_BuildValue("(s#Li)", each.topic->data(),
-                                           Py_ssize_t(each.topic->size()),
-                                           static_cast<long long>(each.rows), each.result);
-            if (list == nullptr || item == nullptr || PyList_Append(list, item) != 0) {
-                Py_XDECREF(item);
-                Py_XDECREF(list);
-                return nullptr;
-            }
-            Py_DECREF(item);
-        }
-        return Py_BuildValue("(LN)", static_cast<long long>(rows), list);
+        return Py_BuildValue("(Lsi)", static_cast<long long>(rows),
+                             refused == nullptr ? "" : refused->c_str(), int(result));
     });
 }
 
-// -- Letters ---------------------------------------------------------------------------------------
-
-struct Built {
-    std::vector<Message> messages;
-    bool is_busy = false;
-};
-
-struct Letters {
-    PyObject_HEAD
-    Built* inner;
-};
-
-// A property of the rows: a constant, or a column. A row with a null there has no such property.
-struct Property {
-    std::string name, value;
-    const Column* column = nullptr;
-};
+// -- Sending ---------------------------------------------------------------------------------------
 
 // Builds messages; its strings are used again for each row.
 struct Builder {
     const Frame& frame;
-    const std::vector<Property>& properties;
     std::string text;
 
     const std::string& copied(const Slice& slice) {
@@ -265,7 +293,7 @@ struct Builder {
         } else {
             library.set_null_value(builder);
         }
-        for (auto& each : properties) {
+        for (auto& each : frame.properties) {
             if (each.column == nullptr)
                 library.set_property(builder, each.name, each.value);
             else if (!each.column->is_null(row))
@@ -283,73 +311,19 @@ struct Builder {
     }
 };
 
-PyObject* letters_new(PyTypeObject* type, PyObject*, PyObject*) {
-    return guarded([=]() -> PyObject* {
-        auto built = std::make_unique<Built>();
-        auto* self = allocated<Letters>(type);
-        if (self != nullptr) self->inner = built.release();
-        return reinterpret_cast<PyObject*>(self);
-    });
-}
-
-Py_ssize_t letters_length(PyObject* object) {
-    return Py_ssize_t(reinterpret_cast<Letters*>(object)->inner->messages.size());
-}
-
-// append(message): one that pulsar-client's builder has built
-PyObject* letters_append(PyObject* object, PyObject* message) {
-    auto* built = reinterpret_cast<Letters*>(object)->inner;
-    auto* raw = static_cast<Message*>(pointer_of(message, message_type, MESSAGE));
-    if (raw == nullptr) return nullptr;
-    Busy busy(built->is_busy);
-    if (!busy.mine) return nullptr;
-    return guarded([=]() -> PyObject* {
-        built->messages.push_back(*raw);
-        Py_RETURN_NONE;
-    });
-}
-
-// Reads ((name, text or the number of a column), ...); false with an exception set.
-bool read_plan(PyObject* plan, const Frame& frame, std::vector<Property>& properties) {
-    for (Py_ssize_t each = 0; each < PyTuple_Size(plan); ++each) {
-        PyObject *name, *value;
-        PyObject* item = PyTuple_GetItem(plan, each);
-        if (!PyTuple_Check(item)) {
-            PyErr_SetString(PyExc_TypeError, "a property must be a tuple");
-            return false;
-        }
-        if (!PyArg_ParseTuple(item, "UO", &name, &value)) return false;
-        Property property;
-        if (!read_text(name, property.name)) return false;
-        if (PyLong_Check(value)) {
-            long at = PyLong_AsLong(value);
-            if (at < FIRST_PROPERTY || std::size_t(at) >= frame.columns.size() ||
-                frame.columns[at] == nullptr) {
-                if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "there is no such column");
-                return false;
-            }
-            property.column = frame.columns[at].get();
-        } else if (!read_text(value, property.value)) {
-            return false;
-        }
-        properties.push_back(std::move(property));
-    }
-    return true;
-}
-
-// extend(columns, rows, plan): build messages of *rows* (64-bit numbers).
-PyObject* letters_extend(PyObject* object, PyObject* arguments) {
-    PyObject *source, *rows, *plan;
-    if (!PyArg_ParseTuple(arguments, "O!OO!", columns_type, &source, &rows, &PyTuple_Type, &plan))
+// send(producer, receipts, topic, rows): build messages of *rows* (64-bit numbers) and send
+// them; each has a receipt.
+PyObject* columns_send(PyObject* object, PyObject* arguments) {
+    PyObject *target, *counter, *rows;
+    const char* topic;
+    if (!PyArg_ParseTuple(arguments, "OO!sO", &target, receipts_type, &counter, &topic, &rows))
         return nullptr;
-    auto* built = reinterpret_cast<Letters*>(object)->inner;
-    Busy busy(built->is_busy);
-    if (!busy.mine) return nullptr;
+    auto* producer = static_cast<Producer*>(pointer_of(target, producer_type, PRODUCER));
+    if (producer == nullptr) return nullptr;
     return guarded([=]() -> PyObject* {
-        const Frame& frame = *reinterpret_cast<Columns*>(source)->inner;
-        std::vector<Property> properties;
+        const Frame& frame = *reinterpret_cast<Columns*>(object)->inner;
         Buffer numbers;
-        if (!numbers.open(rows) || !read_plan(plan, frame, properties)) return nullptr;
+        if (!numbers.open(rows)) return nullptr;
         auto* row = static_cast<const std::int64_t*>(numbers.view.buf);
         const std::int64_t count = numbers.view.len / 8;
         for (std::int64_t each = 0; each < count; ++each)
@@ -357,56 +331,30 @@ PyObject* letters_extend(PyObject* object, PyObject* arguments) {
                 PyErr_SetString(PyExc_IndexError, "there is no such row");
                 return nullptr;
             }
+        auto* counts = reinterpret_cast<Receipts*>(counter)->inner->counts;
+        auto* name = counts->sent(topic, count);
         bool done = without_python([&] {
-            Builder builder{frame, properties, {}};
-            built->messages.reserve(built->messages.size() + count);
-            for (std::int64_t each = 0; each < count; ++each)
-                built->messages.push_back(builder.build(row[each]));
-        });
-        if (!done) return nullptr;
-        Py_RETURN_NONE;
-    });
-}
-
-// send(producer, receipts, topic, each): send all messages, and forget them. Each has a receipt, or
-// only the last one, for all of them.
-PyObject* letters_send(PyObject* object, PyObject* arguments) {
-    PyObject *target, *counter;
-    const char* topic;
-    int each;
-    if (!PyArg_ParseTuple(arguments, "OO!sp", &target, receipts_type, &counter, &topic, &each))
-        return nullptr;
-    auto* built = reinterpret_cast<Letters*>(object)->inner;
-    auto* producer = static_cast<Producer*>(pointer_of(target, producer_type, PRODUCER));
-    if (producer == nullptr) return nullptr;
-    Busy busy(built->is_busy);
-    if (!busy.mine) return nullptr;
-    return guarded([=]() -> PyObject* {
-        auto counts = reinterpret_cast<Receipts*>(counter)->inner->counts;
-        auto name = std::make_shared<const std::string>(topic);
-        std::vector<Message> messages;
-        messages.swap(built->messages);
-        const auto count = std::int64_t(messages.size());
-        bool done = without_python([&] {
-            const SendCallback nothing = [](Result, const MessageId&) {};
-            const std::int64_t covered = each ? 1 : count;
-            const SendCallback receipt = [counts, name, covered](Result result, const MessageId& id) {
-                counts->came(name, covered, result, id);
+            const SendCallback receipt = [counts, name](Result result, const MessageId&) {
+                counts->came(name, result);
             };
-            for (std::int64_t at = 0; at < count; ++at)
-                library.send(producer, messages[at], each || at == count - 1 ? receipt : nothing);
-            messages.clear();
+            Builder builder{frame, {}};
+            for (std::int64_t each = 0; each < count; ++each)
+                library.send(producer, builder.build(row[each]), receipt);
         });
         if (!done) return nullptr;
         Py_RETURN_NONE;
     });
 }
 
-// first() -> the properties as pulsar-client would give them, of the first message; for a test.
-PyObject* letters_first(PyObject* object, PyObject*) {
-    auto* built = reinterpret_cast<Letters*>(object)->inner;
-    if (built->messages.empty()) Py_RETURN_NONE;
-    return described(library, built->messages.front());
+// described(row) -> what the message of a row has, for a test
+PyObject* columns_described(PyObject* object, PyObject* number) {
+    const long long row = PyLong_AsLongLong(number);
+    if (row == -1 && PyErr_Occurred()) return nullptr;
+    return guarded([=]() -> PyObject* {
+        const Frame& frame = *reinterpret_cast<Columns*>(object)->inner;
+        if (row < 0 || row >= frame.rows) throw std::out_of_range("there is no such row");
+        return described(library, Builder{frame, {}}.build(row));
+    });
 }
 
 }  // namespace

@@ -25,7 +25,6 @@ PyObject* producer_type;
 PyObject* reader_type;
 PyTypeObject* columns_type;
 PyTypeObject* receipts_type;
-PyTypeObject* letters_type;
 PyTypeObject* reading_type;
 
 constexpr const char* READER = "N6pulsar6ReaderE";

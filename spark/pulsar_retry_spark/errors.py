@@ -11,7 +11,17 @@ from typing import ClassVar
 
 from pulsar_retry.errors import PulsarRetryError
 
-__all__ = ["PulsarFailuresError", "PulsarSourceError", "slug_of"]
+__all__ = ["PulsarFailuresError", "PulsarSourceError", "refused", "slug_of"]
+
+#: What to do about pulsar-client's results whose names do not say it.
+_ADVICE = {
+    "IncompatibleSchema": (
+        "the topic has a schema that it compares with that of the rows, and rows are published as "
+        "bytes without one: encode payloads as the schema says, such as with to_avro, and set "
+        "value.schema=topic"
+    ),
+    "MessageTooBig": "the broker's maxMessageSize is less than max_message_bytes",
+}
 
 
 def slug_of(name: str) -> str:
@@ -51,3 +61,11 @@ class PulsarSourceError(PulsarFailuresError):
     """
 
     prefix: ClassVar[str] = "PULSAR_SOURCE"
+
+
+def refused(result: str, what: str) -> PulsarFailuresError:
+    """Return the error for the name of one of pulsar-client's results or errors."""
+    advice = f": {_ADVICE[result]}" if result in _ADVICE else ""
+    return PulsarFailuresError(
+        slug_of(result), f"{what} could not be written: pulsar-client says {result}{advice}"
+    )

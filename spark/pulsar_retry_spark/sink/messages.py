@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,11 +9,7 @@ import attrs
 import pyarrow as pa
 from _pulsar import MessageBuilder
 
-from pulsar_retry.wire.properties import DEDUPE_ID
 from pulsar_retry_spark.schemas import TopicSchema
-
-#: How messages are sent: in batches, alone (the broker can't delay a batch), or in chunks.
-BATCHED, SINGLE, CHUNKED = "batched", "single", "chunked"
 
 _LARGE = {"utf8": pa.large_string(), "binary": pa.large_binary()}
 
@@ -25,16 +20,14 @@ class Group:
 
     Attributes:
         topic: Where they go.
-        how: How they are sent.
+        chunked: Whether they are too big for a message, and are sent in chunks.
         schema: The schema that they are published with.
-        delayed: Whether they are due later.
         rows: Their numbers in the batch.
     """
 
     topic: str
-    how: str
+    chunked: bool
     schema: TopicSchema | None
-    delayed: bool
     rows: Sequence[int]
 
 
@@ -48,7 +41,6 @@ class Messages:
         properties: By name, a text that all rows have, or a column of texts.
         dues: When each row is due, in milliseconds since 1970; 0 for at once. None if all are.
         sizes: The most bytes of each row on the wire.
-        payload_sizes: Bytes of each row's payload.
     """
 
     groups: Sequence[Group]
@@ -56,12 +48,8 @@ class Messages:
     properties: Mapping[str, str | pa.Array]
     dues: Sequence[int] | None
     sizes: Sequence[int]
-    payload_sizes: Sequence[int]
-    _native: tuple[Any, tuple[tuple[str, str | int], ...]] | None = attrs.field(
-        default=None, init=False
-    )
+    _native: Any = attrs.field(default=None, init=False)
     _lists: Any = attrs.field(default=None, init=False)
-    _routed: list[str] | None = attrs.field(default=None, init=False)
 
     def __len__(self) -> int:
         return len(self.parts[0])
@@ -69,24 +57,6 @@ class Messages:
     def due(self, row: int) -> int:
         """Return when a row is due, in milliseconds since 1970; 0 for at once."""
         return 0 if self.dues is None else self.dues[row]
-
-    def routed(self, row: int) -> str:
-        """Return the key by which a row gets to its partition."""
-        if self._routed is None:
-            keys, ids = map(self._listed, (self.parts[1], self.properties[DEDUPE_ID]))
-            self._routed = [key or each for key, each in zip(keys, ids, strict=True)]
-        return self._routed[row]
-
-    def build(self, module: Any, letters: Any, rows: Sequence[int]) -> None:
-        """Add the messages of *rows*, of one group, to *letters*.
-
-        With the extension module *module*, those are its `Letters`, else a list.
-        """
-        if module is None:
-            letters.extend([self.message(row) for row in rows])
-        elif rows:
-            columns, plan = self._native or self._to_native(module)
-            letters.extend(columns, array("q", rows), plan)
 
     def message(self, row: int) -> Any:
         """Return the message of a row as pulsar-client's builder makes it."""
@@ -119,20 +89,21 @@ class Messages:
     def _listed(self, column: pa.Array | str | None) -> Sequence[Any]:
         return column.to_pylist() if isinstance(column, pa.Array) else [column] * len(self)
 
-    def _to_native(self, module: Any) -> tuple[Any, tuple[tuple[str, str | int], ...]]:
-        """Return the extension module's `Columns`, and the plan of the properties."""
-        dues = None if self.dues is None else pa.array(self.dues, pa.int64())
-        columns = [*self.parts, dues]
-        plan: list[tuple[str, str | int]] = []
-        for name in sorted(self.properties, key=str.encode):  # as pulsar-client sorts them
-            value = self.properties[name]
-            if isinstance(value, str):
-                plan.append((name, value))
-            else:
-                plan.append((name, len(columns)))
-                columns.append(value)
-        buffers = tuple(map(_buffers, columns))
-        self._native = module.Columns(len(self), buffers), tuple(plan)
+    def columns(self, module: Any) -> Any:
+        """Return the messages as the extension module's `Columns`, which sends them."""
+        if self._native is None:
+            dues = None if self.dues is None else pa.array(self.dues, pa.int64())
+            columns = [*self.parts, dues]
+            plan: list[tuple[str, str | int]] = []
+            for name in sorted(self.properties, key=str.encode):  # as pulsar-client sorts them
+                value = self.properties[name]
+                if isinstance(value, str):
+                    plan.append((name, value))
+                else:
+                    plan.append((name, len(columns)))
+                    columns.append(value)
+            buffers = tuple(map(_buffers, columns))
+            self._native = module.Columns(len(self), buffers, tuple(plan))
         return self._native
 
 

@@ -37,7 +37,7 @@ from pulsar_retry_spark.frames.batch import (
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions, SinkTargets
 from pulsar_retry_spark.schemas import TopicSchema
-from pulsar_retry_spark.sink.messages import BATCHED, CHUNKED, SINGLE, Group, Messages
+from pulsar_retry_spark.sink.messages import Group, Messages
 from pulsar_retry_spark.sink.values import RowSchemas, Versions
 
 RETRY = "retry"
@@ -300,7 +300,6 @@ class Router:
             properties=properties,
             dues=self._dues(frame, taken, now),
             sizes=sizes,
-            payload_sizes=frame.payload_sizes,
         )
 
     def _own_properties(self, frame: Frame, taken: Taken) -> dict[str, pa.Array]:
@@ -380,29 +379,26 @@ class Router:
         schemas: Sequence[TopicSchema | None] | None,
     ) -> list[Group]:
         """Return the rows by the producers that send them."""
-        limit, dues = self._options.max_message_bytes, made.dues
+        limit = self._options.max_message_bytes
         big = max(made.sizes) > limit
         if not taken.codes and not big and schemas is None:
-            how = BATCHED if dues is None else SINGLE
-            return [Group(taken.routes[0].topic, how, None, dues is not None, range(frame.count))]
-        rows: dict[tuple[str, str, TopicSchema | None, bool], list[int]] = defaultdict(list)
+            return [Group(taken.routes[0].topic, False, None, range(frame.count))]
+        rows: dict[tuple[str, bool, TopicSchema | None], list[int]] = defaultdict(list)
         codes = taken.codes or [0] * frame.count
         for row, code in enumerate(codes):
-            late = dues is not None and dues[row] != 0
-            how = SINGLE if late else BATCHED
-            if big and made.sizes[row] > limit:
-                how = CHUNKED
+            chunked = big and made.sizes[row] > limit
+            if chunked:
                 if self._options.oversize == "fail":
-                    raise _of_row(self._too_big(made, row), frame, row)
+                    raise _of_row(self._too_big(frame, made, row), frame, row)
                 self.oversize += 1
             schema = None if schemas is None else schemas[row]
-            rows[taken.routes[code].topic, how, schema, late].append(row)
+            rows[taken.routes[code].topic, chunked, schema].append(row)
         return [Group(*key, each) for key, each in rows.items()]
 
-    def _too_big(self, made: Messages, row: int) -> PulsarFailuresError:
+    def _too_big(self, frame: Frame, made: Messages, row: int) -> PulsarFailuresError:
         return PulsarFailuresError(
             "OVERSIZE",
-            f"a row takes {made.sizes[row]} bytes, {made.payload_sizes[row]} of them payload, but "
+            f"a row takes {made.sizes[row]} bytes, {frame.payload_sizes[row]} of them payload, but "
             f"max_message_bytes={self._options.max_message_bytes}: oversize=chunk sends several "
             "parts",
         )

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
+import _pulsar
 import pulsar
 
 from pulsar_retry.consumer.handoff.alone import RefusedError, publish_alone
 from pulsar_retry.native.loading import native_rows
 from pulsar_retry_spark.clients import CachedClient
-from pulsar_retry_spark.errors import PulsarFailuresError, slug_of
+from pulsar_retry_spark.errors import PulsarFailuresError, refused, slug_of
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.receipts import Receipts, refused
 from pulsar_retry_spark.schemas import TopicSchema
-from pulsar_retry_spark.sink.messages import BATCHED, Group, Messages
-from pulsar_retry_spark.sink.producers import (
-    BatchProducer,
-    PartitionedProducer,
-    Producer,
-    SingleProducer,
-    partition_of,
-)
+from pulsar_retry_spark.sink.messages import Group, Messages
 
-#: The most bytes of a task without a receipt, and the most bytes that wait for full batches in all
-#: topics together.
+#: The most bytes of a task without a receipt.
 _MAX_PENDING_BYTES = 64 << 20
+
+#: How many rows and bytes are built and sent at once, at most.
+_AT_ONCE, _AT_ONCE_BYTES = 1000, 4 << 20
+
+#: Milliseconds after which pulsar-client sends a batch that is not full.
+_BATCH_DELAY_MS = 100
 
 #: Seconds that a delay may be above the longest accepted one. Rows are due at absolute times, so
 #: their remaining delays differ a little even if their delays are equal.
@@ -40,20 +39,82 @@ _REFUSED = (
     "namespace's delayed delivery policy, and maxMessageSize of the topic"
 )
 
-#: How many rows the extension module builds at once: in batches, and alone. They take at most this
-#: share of `_MAX_PENDING_BYTES`.
-_AT_ONCE, _AT_ONCE_ALONE, _SHARE = 1000, 250, 8
 
-#: How many batches are sealed at the same time.
-_MAX_SEALING = 8
+class Receipts:
+    """Counts the rows of a task that wait for receipts, and the receipts that have come.
+
+    pulsar-client gives receipts on its own thread; everything else runs in the task's thread. The
+    extension module builds, sends and counts without Python; without it, Python does the same.
+
+    Attributes:
+        pending: Rows without a receipt.
+        acked: Rows with a receipt.
+    """
+
+    def __init__(self, timeout: float, module: Any = None) -> None:
+        """Start with no rows.
+
+        Args:
+            timeout: Seconds to wait for any next receipt.
+            module: The extension module; None to send in Python.
+        """
+        self._timeout = timeout
+        self._module = module
+        self._counted: Any = None if module is None else module.Receipts()
+        self._queue: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self.pending = 0
+        self.acked = 0
+
+    def send(self, raw: Any, messages: Messages, rows: Sequence[int], topic: str) -> None:
+        """Send the messages of *rows*, which are pending, with a raw producer of *topic*."""
+        if self._module is not None:
+            messages.columns(self._module).send(raw, self._counted, topic, array("q", rows))
+            return
+        put = self._queue.put
+        for row in rows:
+            raw.send_async(messages.message(row), lambda result, _: put((topic, result)))
+
+    def count(self, rows: int) -> None:
+        """Count rows that have a receipt."""
+        self.pending -= rows
+        self.acked += rows
+
+    def wait(self, pending: int = 0) -> None:
+        """Wait until at most *pending* rows have no receipt.
+
+        Raises:
+            PulsarFailuresError: a row was refused, or no receipt came within the time-out.
+        """
+        while self.pending > pending:
+            wanted = self.pending - pending
+            rows, topic, result = self._take(wanted)
+            self.count(rows)
+            if result != _pulsar.Result.Ok:
+                raise refused(_pulsar.Result(result).name, f"rows for {topic}")
+            if rows < wanted:
+                raise PulsarFailuresError(
+                    "TIMEOUT", f"{self.pending} rows have had no receipt for {self._timeout:g} s"
+                )
+
+    def _take(self, wanted: int) -> tuple[int, str, Any]:
+        """Return how many of *wanted* receipts came in time, and topic and result of a refusal."""
+        if self._module is not None:
+            return self._counted.take(wanted, round(self._timeout * 1000))  # type: ignore[no-any-return]
+        for rows in range(wanted):
+            try:
+                topic, result = self._queue.get(timeout=self._timeout)
+            except Empty:
+                return rows, "", _pulsar.Result.Ok
+            if result != _pulsar.Result.Ok:
+                return rows, topic, result
+        return wanted, "", _pulsar.Result.Ok
 
 
 class Sender:
     """Sends rows and counts their receipts. One for each task; not thread-safe.
 
-    At most `pending.max` rows and 64 MiB wait for receipts at a time, so memory use is bounded, and
-    a slow broker slows the task down. At most 64 MiB more wait for full batches, in all topics
-    together.
+    pulsar-client makes the batches and chooses partitions. At most `pending.max` rows and 64 MiB
+    wait for receipts at a time, so memory use is bounded, and a slow broker slows the task down.
     """
 
     def __init__(
@@ -73,11 +134,10 @@ class Sender:
         self._keepers = keepers or {}
         self._options = options
         self._receipts = Receipts(options.batching.timeout, native_rows().module)
-        self._producers: dict[tuple[str, str, TopicSchema | None], Producer] = {}
-        self._written: dict[str, set[str]] = {}  # the partitions that may have got rows, by topic
-        self._batches: list[BatchProducer] = []
+        self._producers: dict[tuple[str, bool, TopicSchema | None], Any] = {}
+        self._written: dict[str, Collection[str]] = {}  # the partitions of topics that got rows
+        self._open_bytes: dict[Any, int] = {}  # by producer: what its open batches may have
         self._unconfirmed_bytes = 0
-        self._batched_bytes = 0
 
     @property
     def acked(self) -> int:
@@ -90,21 +150,19 @@ class Sender:
         Raises:
             PulsarFailuresError: a row was refused, or receipts do not come.
         """
+        most = min(_AT_ONCE, self._options.batching.pending)
+        most_bytes = min(_AT_ONCE_BYTES, self._options.max_message_bytes)
         for group in messages.groups:
-            key = (group.topic, group.how, group.schema)
-            producer = self._producers.get(key) or self._open(*key)
-            most = _AT_ONCE if group.how == BATCHED else _AT_ONCE_ALONE
-            fitting = (
-                _MAX_PENDING_BYTES // _SHARE // max([messages.sizes[row] for row in group.rows])
-            )
-            step = max(1, min(most, self._options.batching.pending, fitting))
-            left = self._proved(messages, group) if group.delayed else group.rows
-            for begin in range(0, len(left), step):
-                rows = left[begin : begin + step]
-                self._batched_bytes += sum([messages.sizes[row] for row in rows])
-                producer.send(messages, rows)
-                if self._batched_bytes > _MAX_PENDING_BYTES:
-                    self._flush()
+            raw = self._opened(group.topic, chunked=group.chunked, schema=group.schema)
+            rows = group.rows if messages.dues is None else self._proved(messages, group)
+            biggest = max([messages.sizes[row] for row in group.rows])
+            step = max(1, min(most, most_bytes // biggest))
+            for begin in range(0, len(rows), step):
+                some = rows[begin : begin + step]
+                size = sum([messages.sizes[row] for row in some])
+                self._make_room(raw, size)
+                self._reserve(len(some), size)
+                self._receipts.send(raw, messages, some, group.topic)
 
     def finish(self) -> None:
         """Send the rows that wait for a full batch, and wait until every row has its receipt.
@@ -114,7 +172,8 @@ class Sender:
         Raises:
             PulsarFailuresError: a row was refused, or receipts do not come.
         """
-        self._flush()
+        for raw in self._producers.values():
+            raw.flush_async(_ignore)
         self._receipts.wait()
         for topic, partitions in self._written.items():
             self._keep(topic, partitions)
@@ -128,19 +187,17 @@ class Sender:
         Raises:
             PulsarFailuresError: the row was refused.
         """
-        topic, client, batching = group.topic, self._client, self._options.batching
+        topic, client = group.topic, self._client
         last = max(group.rows, key=messages.due)
         delay = messages.due(last) / 1000 - time.time()
         if delay <= client.proven.get(topic, 0.0):
             return group.rows
-        self._batched_bytes += messages.sizes[last]
         self._reserve(1, messages.sizes[last])
-        deadline = time.monotonic() + batching.timeout
+        deadline = time.monotonic() + self._options.batching.timeout
         arguments = self._arguments(group.schema) | {"chunking_enabled": True}
         try:
-            partition = partition_of(messages.routed(last), client.partitions(topic))
             result, raw = publish_alone(
-                partial(client.new_producer, partition, **arguments),
+                partial(client.new_producer, topic, **arguments),
                 partial(messages.message, last),
                 lambda: time.monotonic() >= deadline,
             )
@@ -149,39 +206,33 @@ class Sender:
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {topic}") from None
         if raw is not None:
-            raw.close_async(lambda _: None)
+            raw.close_async(_ignore)
         if result != pulsar.Result.Ok:
             raise refused(result.name, f"rows for {topic}")
         self._receipts.count(1)
         client.proven[topic] = delay + _DELAY_TOLERANCE
         return [row for row in group.rows if row != last]
 
+    def _make_room(self, raw: Any, size: int) -> None:
+        """End the open batches of a producer before they are too big for the broker.
+
+        pulsar-client ends a batch by the bytes of its payloads, and does not count properties.
+        """
+        size_with_it = self._open_bytes.get(raw, 0) + size
+        if size_with_it > self._options.max_message_bytes:
+            raw.flush_async(_ignore)
+            size_with_it = size
+        self._open_bytes[raw] = size_with_it
+
     def _reserve(self, rows: int, size: int) -> None:
         """Wait until *rows* more rows, of *size* bytes together, may be sent."""
         receipts, self._unconfirmed_bytes = self._receipts, self._unconfirmed_bytes + size
-        self._batched_bytes -= size
         most = self._options.batching.pending - rows
         if self._unconfirmed_bytes > _MAX_PENDING_BYTES:
             most, self._unconfirmed_bytes = 0, size  # wait for all receipts, then count anew
         if receipts.pending > most:
-            self._seal()
             receipts.wait(most)
         receipts.pending += rows
-
-    def _flush(self) -> None:
-        """Send the rows that wait for a full batch."""
-        for each in self._batches:
-            each.flush()
-        self._seal()
-
-    def _seal(self) -> None:
-        """Seal every batch, several at a time because each waits for the broker."""
-        left = [each for each in self._batches if not each.sealed]
-        if len(left) == 1:
-            left[0].seal()
-        elif left:
-            with ThreadPoolExecutor(min(len(left), _MAX_SEALING)) as sealers:
-                list(sealers.map(lambda each: each.seal(), left))
 
     def _arguments(self, schema: TopicSchema | None) -> dict[str, Any]:
         """Return the arguments of every producer for rows of *schema*."""
@@ -196,21 +247,30 @@ class Sender:
             arguments |= {"encryption_key": key, "crypto_key_reader": self._client.keys}
         return arguments
 
-    def _open(self, topic: str, how: str, schema: TopicSchema | None) -> Producer:
-        """Open the producer of a topic, on its first row with *schema*."""
+    def _opened(self, topic: str, *, chunked: bool, schema: TopicSchema | None) -> Any:
+        """Return the raw producer of a topic; opens it on its first row with *schema*."""
+        key = (topic, chunked, schema)
+        if (raw := self._producers.get(key)) is not None:
+            return raw
         self._keep(topic)
+        batching = self._options.batching
+        # A producer can't do both. It sends delayed messages alone: the broker can't delay a batch.
+        how: dict[str, Any] = {"chunking_enabled": True}
+        if not chunked:
+            how = {
+                "batching_enabled": True,
+                "batching_max_messages": batching.messages,
+                "batching_max_allowed_size_in_bytes": batching.size,
+                "batching_max_publish_delay_ms": _BATCH_DELAY_MS,
+            }
+        unbounded = {"max_pending_messages": 0}  # `_reserve` bounds them
         try:
-            names = self._client.partitions(topic)
+            self._written[topic] = self._client.partitions(topic)
+            raw = self._client.producer(topic, **unbounded, **self._arguments(schema), **how)
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {topic}") from None
-        self._written.setdefault(topic, set()).update(names)
-        producer: Producer
-        if names == [topic]:
-            producer = self._single(topic, how, schema)
-        else:
-            producer = PartitionedProducer(names, lambda each: self._single(each, how, schema))
-        self._producers[topic, how, schema] = producer
-        return producer
+        self._producers[key] = raw
+        return raw
 
     def _keep(self, topic: str, written: Collection[str] = ()) -> None:
         """Make the subscription that keeps the rows of *topic* until somebody reads them."""
@@ -228,22 +288,6 @@ class Sender:
                 "if the topic already has a subscription",
             ) from None
 
-    def _single(self, topic: str, how: str, schema: TopicSchema | None) -> Producer:
-        """Open the producer of an unpartitioned topic, or of one partition."""
-        batching = self._options.batching
-        alone = SingleProducer.arguments(how)
-        more = BatchProducer.arguments(batching) if how == BATCHED else alone
-        try:
-            raw = self._client.producer(
-                topic,
-                max_pending_messages=0,  # `_reserve` bounds them
-                **self._arguments(schema),
-                **more,
-            )
-        except pulsar.PulsarException as error:
-            raise refused(type(error).__name__, f"rows for {topic}") from None
-        if how == BATCHED:
-            producer = BatchProducer(topic, raw, self._options, self._receipts, self._reserve)
-            self._batches.append(producer)
-            return producer
-        return SingleProducer(topic, raw, self._receipts, self._reserve)
+
+def _ignore(_result: Any) -> None:
+    """Ignore the result of a flush or close: every row has a receipt of its own."""

@@ -18,10 +18,9 @@ import pulsar
 import pyarrow as pa
 
 from pulsar_retry_spark.clients import CachedClient, lease
-from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.errors import PulsarFailuresError, refused
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.receipts import refused
 from pulsar_retry_spark.schemas import TopicSchema, version_of
 from pulsar_retry_spark.sink.report import Report
 from pulsar_retry_spark.sink.routing import Route, Router

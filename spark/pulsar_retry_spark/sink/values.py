@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.clients import lease
-from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.errors import PulsarFailuresError, refused
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.receipts import refused
 from pulsar_retry_spark.schemas import TopicSchema, version_of
 
 #: Returns a version of a topic's schema; None if there is no such version.

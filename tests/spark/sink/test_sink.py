@@ -8,18 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pulsar
-import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as F
 
 import pulsar_retry as pr
-from pulsar_retry_spark import clients, write_failures
+from pulsar_retry_spark import write_failures
 from pulsar_retry_spark.datasource import register
-from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.sink import sender
-from pulsar_retry_spark.sink.sink import send_batches
-from pulsar_retry_spark.sink.task import Task
 from support.brokers.hostile import TICK
 from support.reading import SOON, SUBSCRIPTION
 from support.stored import QUIET, payloads, stored
@@ -271,21 +266,3 @@ def test_overwrite_is_refused(write, rows):
     """Topics can't be emptied."""
     with pytest.raises(AnalysisException, match="mode='overwrite': expected append"):
         write(rows("'x' AS payload"), mode="overwrite")
-
-
-def test_what_waits_in_many_topics_is_bounded(broker, topic, monkeypatch):
-    """Batches that are not full are sent when they are too much all together."""
-    monkeypatch.setattr(sender, "_MAX_PENDING_BYTES", 50_000)
-    options = SinkOptions.parse({"service.url": broker.service_url})
-    topics = [f"{topic}-{number}" for number in range(5)]
-    batch = pa.record_batch({"payload": [b"x" * 1000] * 100, "target_topic": topics * 20})
-    try:
-        report = send_batches([batch, batch], options, Task())
-    finally:
-        clients.close_all()
-
-    assert 200 == report.rows
-    for each in topics:
-        messages = stored(broker.service_url, each)
-        assert 40 == len(messages)
-        assert len({message.message_id().entry_id() for message in messages}) > 2

@@ -11,8 +11,8 @@ import pytest
 
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.receipts import Receipts
 from pulsar_retry_spark.sink import sender
+from pulsar_retry_spark.sink.sender import Receipts
 from pulsar_retry_spark.sink.sink import send_batches
 from pulsar_retry_spark.sink.task import Task
 from support.reading import SUBSCRIPTION
@@ -130,8 +130,10 @@ def test_a_topic_that_is_ended_meanwhile(broker, admin, topic):
         send_batches(interrupted(), options(broker.service_url, topic), Task())
 
 
-def test_more_delayed_rows_than_may_be_under_way(broker, topic, monkeypatch):
-    """They wait for the receipts of others, and never are more on their way."""
+@pytest.mark.parametrize("delay", ["0s", "1h"])
+@pytest.mark.parametrize(("most_rows", "most_bytes"), [(100, 1 << 30), (20_000, 100_000)])
+def test_more_rows_than_may_be_under_way(broker, topic, monkeypatch, delay, most_rows, most_bytes):
+    """They wait for the receipts of others: neither many nor many bytes are on their way."""
     under_way = []
 
     class Watched(Receipts):
@@ -144,13 +146,16 @@ def test_more_delayed_rows_than_may_be_under_way(broker, topic, monkeypatch):
             under_way.append(rows)
 
     monkeypatch.setattr(sender, "Receipts", Watched)
-    under_test = options(broker.service_url, topic, pending__max="1000", delay__levels="1h")
-    rows = [pa.record_batch({"payload": [b"%d" % n for n in range(5000)]})]
+    monkeypatch.setattr(sender, "_MAX_PENDING_BYTES", most_bytes)
+    monkeypatch.setattr(sender, "_AT_ONCE_BYTES", 20_000)
+    limits = {"pending__max": str(most_rows), "batch__messages": "20", "batch__bytes": "10000"}
+    under_test = options(broker.service_url, topic, **limits, delay__levels=delay)
+    rows = [pa.record_batch({"payload": [b"%0400d" % n for n in range(2000)]})]
     report = send_batches(rows, under_test, Task())
-    assert 5000 == report.rows
-    assert 0 < max(under_way) <= 1000
+    assert 2000 == report.rows
+    assert 0 < max(under_way) <= min(most_rows, most_bytes // 400)
     got = stored(broker.service_url, f"{topic}-{SUBSCRIPTION}-RETRY")
-    assert {b"%d" % row for row in range(5000)} == set(payloads(got))
+    assert {b"%0400d" % row for row in range(2000)} == set(payloads(got))
 
 
 @pytest.mark.parametrize("partitions", [0, 3])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pyarrow as pa
 import pytest
 
@@ -84,18 +86,19 @@ def _shown(broker, name, topic):
             for key, text in message.properties().items()
             if key != "FAILURE_TIME"
         }
-        place = message.message_id().batch_index()
-        keys = (message.partition_key(), message.ordering_key(), message.event_timestamp())
-        shown.append((place, message.data(), keys, texts))
+        is_batched = message.message_id().batch_index() >= 0
+        key, texts_of = message.partition_key(), sorted(texts.items())
+        keys = (message.ordering_key(), message.event_timestamp())
+        shown.append((is_batched, key, message.data(), keys, texts_of))
     return shown
 
 
-def _some(messages, is_batched):
-    return [each for each in messages if (each[0] >= 0) is is_batched]
+def _of(messages, is_batched, key):
+    return [each for each in messages if each[:2] == (is_batched, key)]
 
 
 def test_the_same_is_stored_and_read(admin, broker, topic, in_python):
-    """Messages, their order, where batches end; and the record batches of a reader."""
+    """Messages, the order of those of a key in a partition, and the batches of a reader."""
     options, by_module = sent_to(admin, broker, topic)
     reader = FailureReader(options, schema())
     partitions = reader.partitions()
@@ -105,10 +108,12 @@ def test_the_same_is_stored_and_read(admin, broker, topic, in_python):
     _, by_python = sent_to(admin, broker, f"{topic}-2")
 
     assert ROWS == sum(map(len, by_module))
+    assert sorted(chain.from_iterable(by_module)) == sorted(chain.from_iterable(by_python))
     for module, python in zip(by_module, by_python, strict=True):
-        for is_batched in (True, False):  # two producers, so their order is not one
-            one, other = (_some(way, is_batched) for way in (module, python))
-            assert one == other
+        for number in range(17):
+            for is_batched in (True, False):
+                one, other = (_of(way, is_batched, f"key-{number}") for way in (module, python))
+                assert one == other
     assert ROWS == sum(batch.num_rows for batches in read for batch in batches)
     for module, python in zip(read, read_in_python, strict=True):
         assert pa.Table.from_batches(python).equals(pa.Table.from_batches(module))

@@ -21,7 +21,6 @@ def rows_of(router: Router, batch: pa.RecordBatch) -> list[Row]:
         for group in messages.groups:
             for row in group.rows:
                 assert row not in found
-                assert group.delayed == (messages.due(row) != 0)
                 payload, key, properties, event_time, ordering_key = messages.values(row)
                 time = event_time if event_time is not None and event_time > 0 else None
                 due, size = messages.due(row), messages.sizes[row]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from datetime import datetime
 from typing import Any
 
+import _pulsar
+import pulsar
 import pyarrow as pa
 import pytest
-from _pulsar import MessageBuilder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,13 +18,14 @@ from pulsar_retry.native.loading import native_rows
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.receipts import Receipts
 from pulsar_retry_spark.sink.routing import Router
+from pulsar_retry_spark.sink.sender import Receipts
 
 NOW = 1_700_000_000.0
 BASE = {"service.url": "pulsar://h:6650", "topic": "t", "subscription": "s", "delay.levels": "60s"}
 TASK = {"FAILURE_TASK": "{}", "FAILURE_TIME": "now"}
 MODULE = native_rows().module
+ONE = pa.RecordBatch.from_pydict({"payload": [b"x"]})
 
 pytestmark = pytest.mark.skipif(MODULE is None, reason="rows are sent in Python here")
 
@@ -88,52 +91,45 @@ def router(batch: pa.RecordBatch, **options: str) -> Router:
 def test_the_messages_are_those_of_python(batch):
     """Whatever the rows have; and rows of one producer keep their order."""
     for messages in router(batch).messages(batch):
-        keys = [(group.topic, group.how, group.schema) for group in messages.groups]
+        keys = [(group.topic, group.chunked, group.schema) for group in messages.groups]
         assert len(keys) == len(set(keys))
         for group in messages.groups:
             assert list(group.rows) == sorted(group.rows)
             for row in group.rows:
-                native, python = MODULE.Letters(), MODULE.Letters()
-                messages.build(MODULE, native, [row])
-                python.append(messages.message(row))
-                assert python.first() == native.first()
+                python = MODULE.described(messages.message(row))
+                assert python == messages.columns(MODULE).described(row)
 
 
-def test_receipts_of_the_module():
-    """They are counted, and those that refuse raise the usual errors."""
-    letters, receipts = MODULE.Letters(), Receipts(0.05, MODULE)
-    from _pulsar import Producer
-
+@pytest.mark.parametrize("module", [MODULE, None], ids=["C++", "Python"])
+def test_receipts(module):
+    """Rows that are refused raise an error with the topic; those without a receipt another one."""
+    (messages,) = router(ONE).messages(ONE)
+    receipts = Receipts(0.05, module)
     receipts.pending = 2
-    for each in (False, True):
-        for _ in range(2):
-            letters.append(MessageBuilder().content(b"x").build())
-        letters.send(Producer(), receipts.native, "t", each)
-        rows = 1 if each else 2
+    with contextlib.suppress(pulsar.PulsarException):  # Python's refuses at once
+        receipts.send(_pulsar.Producer(), messages, [0], "t")  # one that is not connected
         with pytest.raises(
             PulsarFailuresError,
-            match=rf"PRODUCER_NOT_INITIALIZED\] {rows} rows for t could not be written",
+            match=r"PRODUCER_NOT_INITIALIZED\] rows for t could not be written: pulsar-client says",
         ):
             receipts.wait()
     with pytest.raises(PulsarFailuresError, match=r"TIMEOUT\] 2 rows have had no receipt for 0.05"):
         receipts.wait()
-    assert 0 == len(letters)
 
 
 def test_rows_that_do_not_exist():
     """They raise an error, and do not crash."""
-    offsets = array("q", (0, 1)).tobytes()
-    text = (0, None, offsets, b"x")
-    columns = MODULE.Columns(1, (text, None, None, None, None, text))
-    letters = MODULE.Letters()
+    text = (0, None, array("q", (0, 1)).tobytes(), b"x")
+    buffers = (text, None, None, None, None, text)
+    columns = MODULE.Columns(1, buffers, ())
     for wrong in (1, -1):
         with pytest.raises(IndexError):
-            letters.extend(columns, array("q", (wrong,)), ())
+            columns.send(_pulsar.Producer(), MODULE.Receipts(), "t", array("q", (wrong,)))
     for plan in ((("a", 4),), (("a", 9),)):
         with pytest.raises(ValueError, match="no such column"):
-            letters.extend(columns, array("q", (0,)), plan)
+            MODULE.Columns(1, buffers, plan)
     with pytest.raises(TypeError):
-        letters.extend(columns, array("q", (0,)), (("a", None),))
+        MODULE.Columns(1, buffers, (("a", None),))
 
 
 @pytest.mark.parametrize(
@@ -152,4 +148,4 @@ def test_rows_that_do_not_exist():
 def test_buffers_that_do_not_fit(column):
     """They are refused, because they come from outside."""
     with pytest.raises(ValueError, match="do not fit"):
-        MODULE.Columns(1, (column, None, None, None, None))
+        MODULE.Columns(1, (column, None, None, None, None), ())
