@@ -84,10 +84,9 @@ class Client(consumer_client.Client):
                 what the schema gives, each perhaps with ``| None``: then it gets the payload,
                 decoded, and the message as a second argument if it takes one. A message that cannot
                 be decoded is dead-lettered at once, with the reason ``undecodable``. When it
-                returns, the message is acknowledged; if it returns an awaitable, that is awaited
-                first. It can raise or return `Retry`, `Reject`, `Drop`, `Defer` or `Unavailable`.
-                `SystemExit` and `KeyboardInterrupt` end the subscription. The retry policy decides
-                about all other exceptions.
+                returns, the message is acknowledged. It can raise or return `Retry`, `Reject`,
+                `Drop`, `Defer` or `Unavailable`. `SystemExit` and `KeyboardInterrupt` end the
+                subscription. The retry policy decides about all other exceptions.
             retry_policy: Which failures are retried, how often and when. None: the default policy.
             dead_letter_policy: The letters' topics, and the number of attempts if the retry policy
                 does not set it.

@@ -19,7 +19,7 @@
     ├── BatchSettleError (an ExceptionGroup) some messages of a list failed; it has their errors
     ├── ConsumerClosedError (AlreadyClosed)  a call on a consumer that is closed or closing
     ├── HandlerError                         a handler failed otherwise than by an Exception
-    │   ├── UnfinishedError                  … it returned a generator that has not run
+    │   ├── UnfinishedError                  … it returned work that is not done
     │   └── WorkerCrashedError               … its process died
     ├── PayloadError                         a payload does not fit its schema, or is not read here
     ├── RedriveError                         a redrive could not start, or had to stop
@@ -30,7 +30,7 @@
     ├── StandaloneError                      the embedded Pulsar did not download, start or stop
     ├── UndecodableError (also a ValueError) a payload cannot be decoded to what a handler takes
     ├── UnreachableError (a ConnectError)    there is no broker at the service URL
-    └── WorkersLostError                     all workers are lost to handlers that never return
+    └── WorkersLostError                     workers are lost to handlers that never return
 
 Exceptions of pulsar-client pass through unchanged when this package only forwards a call. If an
 error of this package replaces one of pulsar-client, it is a `pulsar.PulsarException` too, so that
@@ -234,11 +234,14 @@ class WorkerCrashedError(HandlerError):
 
 
 class UnfinishedError(HandlerError):
-    """A handler returned a generator that was never run. This uses up an attempt."""
+    """A handler returned a coroutine, a future or a generator, whose work is not done.
+
+    This uses up an attempt.
+    """
 
 
 class WorkersLostError(PulsarRetryError):
-    """A subscription has ended because all its workers hang or have died."""
+    """A subscription has ended because too many workers hang, or because one has died."""
 
 
 class PayloadError(PulsarRetryError):

@@ -1,19 +1,17 @@
-"""The workers of a subscriber. Those that hang or have died are replaced, up to a limit."""
+"""The workers of a subscriber. Those that hang are replaced, up to a limit."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pulsar_retry.errors import WorkersLostError
+from pulsar_retry.errors import WorkersLostError, shown
 from pulsar_retry.observe.tracing import spans_of
-from pulsar_retry.pull.engine.hand import Hand, Held, Slot
+from pulsar_retry.pull.engine.hand import Hand, Slot
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
-from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.pull.workers.threads import WorkerThread
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
@@ -44,9 +42,6 @@ class Crew:
     """The workers of one subscriber, of the kind that its handler needs.
 
     Only `abandoned` and `problems` may be called from any thread.
-
-    Attributes:
-        threads: The threads on which handlers are called.
     """
 
     def __init__(
@@ -75,17 +70,13 @@ class Crew:
         self._hand = hand
         self._settler = settler
         self._clock = clock
-        self._finisher = Finisher(hand, loop, lost)
         self._cap = options.lease.max_abandoned or max(LEAST_CAP, options.concurrency)
         self._patience = options.lease.max_total + _PATIENCE
         self._late_since: dict[Slot, float] = {}
         self._abandoned: list[Slot] = []
-        self._deaths = 0
         self._asked_at: float | None = None
         self._silent = 0.0
         self._warn_at = _SILENT
-        self.threads: list[threading.Thread] = []
-        self._crew: list[WorkerThread] = []
         self._on_loop: LoopWorkers | None = None
         if options.workers == LOOP:
             self._start_on_loop(loop, lost)
@@ -93,20 +84,17 @@ class Crew:
             crew = [self._worker() for _ in range(options.concurrency)]
             hand.slots.extend(worker.slot for worker in crew)
             for worker in crew:
-                self._start(worker)
+                worker.thread.start()
 
     # -- supervision ------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Replace workers that hang or have died; end the subscription if that does not help."""
+        """Replace workers that hang; end the subscription if that does not help."""
         if self._hand.closed:
             return
         self._abandoned = [slot for slot in self._abandoned if slot.work is not None]
         self._look_at_handlers(now)
-        self._replace_dead_workers()
         self._look_at_the_loop()
-        if (error := self._lost()) is not None:
-            self._end(f"the event loop of the handlers has ended ({error!r})", error)
 
     def abandoned(self) -> int:
         """Return how many handlers still run although their lease has expired. Thread-safe."""
@@ -145,18 +133,6 @@ class Crew:
                 _log.warning(text, len(self._abandoned), self._cap, extra=self._facts())
                 self._replace(slot)
         self._late_since = late
-
-    def _replace_dead_workers(self) -> None:
-        """Replace dead workers and redeliver their messages; too many end the subscription."""
-        for slot, error in self._dead():
-            self._deaths += 1
-            _log.error("a worker has died and is replaced", exc_info=error, extra=self._facts())
-            if (item := slot.work) is not None and slot.may_settle(item):
-                self._settler.come_back(Held.of(item), error)
-            if self._deaths > self._cap:
-                self._end(f"more than {self._cap} workers have died", error)
-                return
-            self._replace(slot)
 
     def _look_at_the_loop(self) -> None:
         now = time.monotonic()  # the loop is blocked in real time
@@ -201,32 +177,12 @@ class Crew:
             return
         worker = self._worker()
         self._hand.replace(slot, worker.slot)
-        self._start(worker)
+        worker.thread.start()
 
-    def _dead(self) -> list[tuple[Slot, BaseException]]:
-        """Return workers whose thread has ended with an error, and forget them."""
-        ended = [worker for worker in self._crew if not worker.thread.is_alive()]
-        for worker in ended:
-            self._crew.remove(worker)
-            self.threads.remove(worker.thread)
-        return [(worker.slot, worker.error) for worker in ended if worker.error is not None]
-
-    def _lost(self) -> BaseException | None:
-        """Return the error that has stopped all workers; None if they can continue."""
-        if self._on_loop is None:
-            return None
-        if self._on_loop.error is None and not all(each.is_alive() for each in self.threads):
-            return RuntimeError("its thread has ended")
-        return self._on_loop.error
-
-    def _start(self, worker: WorkerThread) -> None:
-        worker.thread.start()  # first: `_dead` forgets a thread that is not alive
-        self._crew.append(worker)
-        self.threads.append(worker.thread)
-
-    def close(self) -> None:
-        """Release the finisher, which the workers share. Close the queue first."""
-        self._finisher.close()
+    def _died(self, error: BaseException) -> None:
+        """End the subscription: a worker has ended, or the event loop of all. Thread-safe."""
+        what = "a worker" if self._on_loop is None else "the event loop of the handlers"
+        self._end(f"{what} has ended ({shown(error, repr)})", error)
 
     def _start_on_loop(
         self, loop: asyncio.AbstractEventLoop | None, lost: Callable[[], None]
@@ -234,8 +190,6 @@ class Crew:
         from pulsar_retry.pull.workers.loop import LoopWorkers  # brings asyncio
 
         options, handler = self._options, self._handler
-        if options.admission is None:  # a dispatcher's handler never returns an awaitable
-            handler = self._finisher.finishing_async(handler)
         if (spans := spans_of(options.subscription)) is not None:
             handler = spans.traced_async(handler)
         workers = self._on_loop = LoopWorkers(
@@ -245,14 +199,10 @@ class Crew:
             options.concurrency,
             admission=options.admission,
             around=options.around,
+            died=self._died,
             clock=self._clock,
         )
-        if loop is not None:
-            workers.run_on(loop, lost)
-            return
-        thread = workers.thread()
-        thread.start()
-        self.threads.append(thread)
+        workers.start(loop, lost)
 
     def _worker(self) -> WorkerThread:
         options, slot = self._options, Slot()
@@ -265,20 +215,14 @@ class Crew:
             process = ProcessWorker(handler, options.schema, self._settler.handle.facts)
             handler, close = process, process.close
             slot.interrupt = process.kill
+        if (spans := spans_of(options.subscription)) is not None:
+            handler = spans.traced(handler)
         return WorkerThread(
             self._hand,
             self._settler,
-            self._around(handler, slot),
+            handler,
             slot=slot,
-            finisher=self._finisher,
+            died=self._died,
             close=close,
             clock=self._clock,
         )
-
-    def _around(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
-        """Return *handler* inside the span of tracing, if any."""
-        spans = spans_of(self._options.subscription)
-        if spans is None:
-            return handler
-        # The span includes the awaitable that the handler returns.
-        return spans.traced(self._finisher.finishing(handler, slot))

@@ -19,7 +19,6 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.hand import AdmissionControl
 from pulsar_retry.pull.settings import Breaker, FlowControl, Lanes, Lease, Letters
 from pulsar_retry.pull.typed import of_message
-from pulsar_retry.pull.workers.returned import is_lazy
 
 #: Where handlers run.
 Workers = Literal["threads", "processes"]
@@ -154,15 +153,19 @@ def _check_handler(handler: Any) -> None:
     accepted = "a function of one message, def or async def"
     if not callable(handler):
         raise ConfigError.bad("handler", handler, accepted)
-    if is_lazy(handler) or is_lazy(getattr(handler, "__call__", None)):  # noqa: B004 - as below
+    forms = _forms(handler)
+    if any(map(inspect.isgeneratorfunction, forms)) or any(map(inspect.isasyncgenfunction, forms)):
         raise ConfigError.bad("handler", handler, f"{accepted}, without a yield")
 
 
 def _is_async(handler: Callable[[Any], Any]) -> bool:
     """Tell whether a handler (function, method or object with `__call__`) is ``async def``."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004 - what it is, not whether it is there
-    )
+    return any(map(inspect.iscoroutinefunction, _forms(handler)))
+
+
+def _forms(handler: Any) -> tuple[Any, Any]:
+    """Return a handler, and the method that is called if it is an object."""
+    return handler, getattr(handler, "__call__", None)  # noqa: B004 - what it is
 
 
 _KINDS: tuple[tuple[str, type, bool], ...] = (

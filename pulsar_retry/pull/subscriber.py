@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from functools import partial
 from typing import Self
 
 import attrs
-import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
@@ -17,7 +15,7 @@ from pulsar_retry.errors import noted
 from pulsar_retry.observe.counting import COUNTERS, topic_label
 from pulsar_retry.policy.checks import Duration, not_blank, seconds
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.course import Course, close_in_time
+from pulsar_retry.pull.course import Course
 from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.engine.breaker import BreakerGate
 from pulsar_retry.pull.engine.connection import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT
@@ -127,7 +125,8 @@ class Subscriber:
                 ``"abandon"`` does not wait: the messages of running handlers are redelivered, and
                 the results of these handlers are ignored.
             timeout: Seconds or a timedelta, for the first two modes. After it, what is left is
-                abandoned. If the broker does not answer, closing continues after 5 s or more.
+                abandoned. If the broker does not answer, closing takes up to the client's
+                ``operation_timeout_seconds`` more.
 
         Returns:
             The report. None if the subscriber was not started, if its own handler or a signal
@@ -273,16 +272,10 @@ class Subscriber:
             counters.count("subscriptions_failed", type(error).__name__)
         finally:
             self._hand.close()
-            close = partial(self._close, opened)
-            close_in_time(close, lambda: self.course.stop, self._clock, self._facts())
+            if opened is not None:
+                with contextlib.suppress(Exception):  # else nobody would be told of the end
+                    opened.consumer.close()
             self.course.report_ended()
-
-    def _close(self, opened: Opened | None) -> None:
-        if self._crew is not None:
-            self._crew.close()
-        if opened is not None:
-            with contextlib.suppress(pulsar.PulsarException):
-                opened.consumer.close()
 
     def _open(self) -> Opened | None:
         """Subscribe as soon as the broker answers; return None if `stop` was called before.

@@ -16,7 +16,6 @@ from pulsar_retry.consumer.outbox import text_properties
 from pulsar_retry.errors import (
     AcknowledgeError,
     LeaseExpired,
-    UnfinishedError,
     WorkerCrashedError,
 )
 from pulsar_retry.letters.facts import Facts, stamp_of
@@ -127,7 +126,6 @@ class Settler:
         self.own_letters = OwnLetters(clock=clock.time, steady=clock.monotonic)
         self.counts = Counts()
         self.fatal: BaseException | None = None
-        self._has_reported_unfinished = False
 
     # -- what workers report ----------------------------------------------------------------------
 
@@ -144,9 +142,6 @@ class Settler:
         if (fatal := ending(error)) is not None:
             self._end_subscription(Held.of(item) if is_in_time else None, fatal)
         elif is_in_time:
-            if isinstance(error, UnfinishedError) and not self._has_reported_unfinished:
-                self._has_reported_unfinished = True
-                _log.error("%s", error, extra=self.handle.watch.events.log_values(item[0]))
             self.settle_failure(Held.of(item), error)
         else:
             self._too_late(item)

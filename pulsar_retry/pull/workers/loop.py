@@ -11,8 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from pulsar_retry.policy.outcomes import outcome_of
-from pulsar_retry.pull.engine.ending import contained
+from pulsar_retry.pull.engine.ending import contained, returned
 from pulsar_retry.pull.engine.hand import HANDLED_BY, AdmissionControl, Hand, Item, Slot
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -31,11 +30,7 @@ RETRIES_IN_PLACE: ContextVar[int] = ContextVar("RETRIES_IN_PLACE", default=0)
 
 
 class LoopWorkers:
-    """Workers that handle *concurrency* messages at a time on one event loop.
-
-    Attributes:
-        error: The error that ended them too early, if there is one.
-    """
+    """Workers that handle *concurrency* messages at a time on one event loop."""
 
     def __init__(
         self,
@@ -44,6 +39,7 @@ class LoopWorkers:
         handler: Callable[[Any], Awaitable[Any]],
         concurrency: int,
         *,
+        died: Callable[[BaseException], None],
         admission: AdmissionControl | None = None,
         around: AbstractAsyncContextManager[object] | None = None,
         clock: Clock = SYSTEM,
@@ -55,6 +51,7 @@ class LoopWorkers:
             settler: Settles the messages.
             handler: Called with each message.
             concurrency: How many messages are handled at a time.
+            died: Called with an error that ends them too early.
             admission: Decides when messages are let out. None lets them out at once.
             around: Entered on the loop before the first message, and left after the last one.
             clock: It is notified when a worker begins and ends to wait.
@@ -76,23 +73,18 @@ class LoopWorkers:
         hand.counting = [self._counting_slot]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._replacements: list[asyncio.Future[None]] = []
-        self.error: BaseException | None = None
+        self._died = died
         self._pool = ThreadPoolExecutor(_SETTLERS, "pulsar-retry-settling")
         self._lost: Callable[[], None] = _do_nothing
 
-    def thread(self) -> threading.Thread:
-        """Return a thread that runs the workers on an event loop of its own."""
+    def start(self, loop: asyncio.AbstractEventLoop | None, lost: Callable[[], None]) -> None:
+        """Run the workers on *loop*, or without it on a loop and a thread of their own.
 
-        def run() -> None:
-            try:
-                asyncio.run(self._work())
-            except BaseException as error:  # noqa: BLE001 - the supervisor reports it
-                self.error = error
-
-        return threading.Thread(target=run, name="pulsar-retry-loop", daemon=True)
-
-    def run_on(self, loop: asyncio.AbstractEventLoop, lost: Callable[[], None]) -> None:
-        """Run the workers on *loop*; *lost* is called if it ends before they do. Thread-safe."""
+        *lost* is called if *loop* ends before they do. Thread-safe.
+        """
+        if loop is None:
+            threading.Thread(target=self._run, name="pulsar-retry-loop", daemon=True).start()
+            return
         self._lost = lost
         work = self._work()
         try:
@@ -108,9 +100,15 @@ class LoopWorkers:
             if running.cancelled() or (error := running.exception()) is None:
                 lost()
             else:
-                self.error = error
+                self._died(error)
 
         running.add_done_callback(ended)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._work())
+        except BaseException as error:  # noqa: BLE001 - it ends the subscription
+            self._died(error)
 
     async def _work(self) -> None:
         HANDLED_BY.set(self._hand)
@@ -220,7 +218,7 @@ class LoopWorkers:
         settler = self._settler
         try:
             result = await handling
-            outcome = None if result is None else outcome_of(result)
+            outcome = None if result is None else returned(result)
         except BaseException as error:
             task = asyncio.current_task()
             if self._admission is None and task is not None and task.cancelling():

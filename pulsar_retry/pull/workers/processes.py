@@ -24,9 +24,15 @@ from pulsar.schema import AvroSchema, BytesSchema, JsonSchema, StringSchema
 from pulsar_retry.consumer.handoff.writer_schemas import letters_schema
 from pulsar_retry.errors import ConfigError, WorkerCrashedError, shown
 from pulsar_retry.letters.facts import Facts
-from pulsar_retry.policy.outcomes import Defer, outcome_of
-from pulsar_retry.pull.engine.ending import ENDS, Ending, check_crashes, ending, failed_with
-from pulsar_retry.pull.engine.hand import Slot
+from pulsar_retry.policy.outcomes import Defer
+from pulsar_retry.pull.engine.ending import (
+    ENDS,
+    Ending,
+    check_crashes,
+    ending,
+    failed_with,
+    returned,
+)
 from pulsar_retry.pull.signals import ignore
 from pulsar_retry.pull.typed import of_message
 from pulsar_retry.pull.workers.pickled import (
@@ -37,7 +43,6 @@ from pulsar_retry.pull.workers.pickled import (
     restored,
     restored_error,
 )
-from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.runtime.fork import free_in_child
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -232,8 +237,7 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
         made, writers = make(*record), Writers()
         made.attach_client(writers)
         codec = letters_schema(made)
-        call = of_message(pickle.loads(handler), made)
-        handle = Finisher().finishing(call, Slot())
+        handle = of_message(pickle.loads(handler), made)
     except BaseException as error:  # noqa: BLE001 - it may be any module's code
         pipe.send_bytes(pickle.dumps(_sent(error)))
         return
@@ -251,7 +255,7 @@ def _answer(handle: Callable[[Any], Any], message: Any) -> bytes:
     None: it has succeeded.
     """
     try:
-        outcome = outcome_of(handle(message))
+        outcome = returned(handle(message))
     except BaseException as error:  # noqa: BLE001 - as in a thread
         return pickle.dumps((True, _sent(error)))
     return pickle.dumps(None if outcome is None else (False, pickled_error(outcome)))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_retry.policy.outcomes import outcome_of
+from pulsar_retry.pull.engine.ending import returned
 from pulsar_retry.pull.engine.hand import HANDLED_BY, Hand, Slot
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-
-_log = logging.getLogger("pulsar_retry")
 
 
 class WorkerThread:
@@ -21,7 +17,6 @@ class WorkerThread:
     Attributes:
         slot: Its state, as other threads see it.
         thread: The thread; it is not started here.
-        error: The error that ended the thread too early, if there is one.
     """
 
     def __init__(
@@ -31,7 +26,7 @@ class WorkerThread:
         handler: Callable[[Any], Any],
         *,
         slot: Slot,
-        finisher: Finisher,
+        died: Callable[[BaseException], None],
         close: Callable[[], None] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -42,19 +37,18 @@ class WorkerThread:
             settler: Settles the messages that are not simply acknowledged.
             handler: Called with each message.
             slot: Its state, as other threads see it.
-            finisher: Completes what handlers return.
+            died: Called with an error that ends the thread too early.
             close: Called at the end.
             clock: Makes the thread, and the lock that it waits on.
         """
         self._hand = hand
         self._settler = settler
         self._handler = handler
+        self._died = died
         self._close = close
         self.slot = slot
-        self._finisher = finisher
         self._sleep = clock.lock()
         self._sleep.acquire()
-        self.error: BaseException | None = None
         # A daemon thread, because a handler that never returns must not keep the process alive.
         self.thread = clock.thread(target=self._run, name="pulsar-retry-worker", daemon=True)
 
@@ -68,21 +62,15 @@ class WorkerThread:
                 self._hand.top_up(1)  # often there are more: then no thread has to wake up
                 if not self._hand.ready and self._hand.lie_down(self._sleep.release):
                     self._sleep.acquire()
-        except BaseException as error:  # noqa: BLE001 - the supervisor reports it
-            self.error = error
+        except BaseException as error:  # noqa: BLE001 - it ends the subscription
+            self._died(error)
         finally:
             if self._close is not None:
                 self._close()
 
     def _handle_all(self) -> None:
         """Handle messages until none is ready. Written inline, because it runs once per message."""
-        hand, slot, handler, settler = (
-            self._hand,
-            self.slot,
-            self._handler,
-            self._settler,
-        )
-        finish = self._finisher.finish
+        hand, slot, handler, settler = self._hand, self.slot, self._handler, self._settler
         take, acknowledge = hand.ready.popleft, settler.consumer.acknowledge
         while not (hand.closed or slot.retired):
             try:
@@ -95,7 +83,7 @@ class WorkerThread:
             try:
                 outcome = handler(message)
                 if outcome is not None:
-                    outcome = outcome_of(finish(outcome, slot))
+                    outcome = returned(outcome)
             except BaseException as error:  # noqa: BLE001 - each error fails the attempt
                 settler.failed(slot, item, error)
                 continue

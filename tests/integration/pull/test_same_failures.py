@@ -17,9 +17,7 @@ from support.reading import SUBSCRIPTION, read_all
 FORMS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
     "threads": (failing.handle, {}),
     "asyncio": (failing.handle_async, {}),
-    "awaitable on threads": (failing.handle_hidden, {}),
     "processes": (failing.handle, {"workers": "processes"}),
-    "awaitable in processes": (failing.handle_hidden, {"workers": "processes"}),
 }
 
 #: What differs between two messages that fail in the same way.

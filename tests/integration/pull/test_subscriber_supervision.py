@@ -101,30 +101,3 @@ def test_failures_do_not_wait_for_the_handlers_own_threads(start, publish, dead_
     (dead,) = dead_letters(1)
     assert (b"fail", False) == (dead.data(), release.is_set())
     release.set()
-
-
-def test_a_stop_does_not_wait_for_a_broker_that_does_not_answer(proxy, topic, publish, caplog):
-    """It reports in time; what is open is closed later, and the process does not end before."""
-    handled = Counter()
-
-    def fail(message: Any) -> None:
-        handled[message.data()] += 1
-        raise ValueError
-
-    def closing() -> list[threading.Thread]:
-        return [each for each in threading.enumerate() if each.name == "pulsar-retry-closing"]
-
-    policy = pr.RetryPolicy(max_attempts=2, backoff=pr.Fixed(0))
-    with pr.Client(proxy.url) as client:
-        subscriber = client.subscriber(topic, SUBSCRIPTION, handler=fail, retry_policy=policy)
-        subscriber.start()
-        publish(b"tea")
-        eventually(lambda: handled[b"tea"] == 2 and subscriber.in_hand[0] == 0)
-        proxy.stall()
-        report = subscriber.stop(timeout=0)
-        assert report is not None
-        assert (1, 1) == (report.retried, report.dead_lettered)
-        assert False in {each.daemon for each in closing()}
-        assert "the broker does not answer" in caplog.text
-        proxy.mend()
-        eventually(lambda: not closing())

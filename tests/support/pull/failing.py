@@ -165,8 +165,3 @@ async def handle_async(message: Any) -> Any:
     """Do what the payload says."""
     await asyncio.sleep(0)
     return WAYS[message.data()]()
-
-
-def handle_hidden(message: Any) -> Any:
-    """Do what the payload says when it is awaited."""
-    return handle_async(message)

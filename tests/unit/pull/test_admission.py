@@ -52,7 +52,7 @@ async def run(hand: Hand, admission: Counted) -> None:
         consumer=SimpleNamespace(acknowledge=lambda _: None),
         handle=SimpleNamespace(plan=SimpleNamespace(recipient=None)),
     )
-    workers = LoopWorkers(hand, settler, admission.handle, 8, admission=admission)  # type: ignore[arg-type]
+    workers = LoopWorkers(hand, settler, admission.handle, 8, died=print, admission=admission)  # type: ignore[arg-type]
     working = asyncio.create_task(workers._work())
     while (hand.ready or admission.out) and not working.done():  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0)

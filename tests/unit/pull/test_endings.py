@@ -32,7 +32,6 @@ def memory() -> Iterator[MemoryBroker]:
 SHELLS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
     "threads": (lambda act: act, {}),
     "loop": (workers.awaiting, {}),
-    "an awaitable on threads": (lambda act: workers.hiding(workers.awaiting(act)), {}),
     "processes": (lambda act: act, {"workers": "processes", "concurrency": 1}),
 }
 
@@ -59,7 +58,7 @@ def test_a_handler_that_ends_the_program(
     assert [b"order"] == seen
 
 
-@pytest.mark.parametrize("shell", ["threads", "loop", "an awaitable on threads"])
+@pytest.mark.parametrize("shell", ["threads", "loop"])
 def test_a_handler_that_ends_the_program_of_asyncio(memory: MemoryBroker, shell: str) -> None:
     """The event loop is the caller's: it goes on, and what awaits the end gets the error."""
     form, _ = SHELLS[shell]

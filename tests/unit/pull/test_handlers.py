@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,80 +44,8 @@ def decorated(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
 class Later:
     """An awaitable of somebody's own."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work = work
-
     def __await__(self) -> Generator[Any, None, Any]:
         yield from asyncio.sleep(0).__await__()
-        return self._work()
-
-
-POOL = ThreadPoolExecutor(1)
-
-#: Ways to return what is not done yet, made of a function that does the work.
-UNFINISHED: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
-    "decorated": lambda act: decorated(workers.awaiting(act)),
-    "a lambda": lambda act: workers.hiding(workers.awaiting(act)),
-    "a partial of it": lambda act: functools.partial(decorated(workers.awaiting(act))),
-    "an awaitable": lambda act: lambda message: Later(lambda: act(message)),
-    "twice": lambda act: workers.awaiting(workers.awaiting(act)),
-    "a pool's future": lambda act: lambda message: POOL.submit(act, message),
-    "its future, async": lambda act: workers.awaiting(lambda message: POOL.submit(act, message)),
-    "async": workers.awaiting,
-}
-
-
-@pytest.mark.parametrize("form", UNFINISHED)
-def test_what_is_returned_is_awaited(memory: MemoryBroker, form: str) -> None:
-    """Before the message is acknowledged; what it raises and returns is judged as usual."""
-    seen = []
-
-    def act(message: Any) -> Any:
-        seen.append(message.data())
-        if message.data() == b"1":
-            fails(message)
-        return pr.Drop("seen") if message.data() == b"2" else None
-
-    handler = UNFINISHED[form](act)
-    with memory.client().subscriber("orders", "billing", handler, retry_policy=ONCE) as subscriber:
-        memory.join("orders", "billing")
-    report = subscriber.result(SOON)
-    assert [b"1", b"2", b"3"] == sorted(seen)
-    assert (1, 1, 1) == (report.acknowledged, report.dropped, report.dead_lettered)
-
-
-@pytest.mark.parametrize("form", ["decorated", "async"])
-def test_on_an_event_loop_of_the_callers(memory: MemoryBroker, form: str) -> None:
-    """With `pulsar_retry.asyncio` it runs on the caller's loop, however it looks."""
-    loops = []
-
-    def act(_message: Any) -> None:
-        loops.append(asyncio.get_running_loop())
-
-    async def scenario() -> None:
-        async with memory.asyncio_client() as client:
-            handler = UNFINISHED[form](act)
-            async with client.subscriber("orders", "billing", handler) as subscriber:
-                await asyncio.to_thread(memory.join, "orders", "billing")
-        assert 3 == (await subscriber.result()).acknowledged
-        assert [asyncio.get_running_loop()] * 3 == loops
-
-    asyncio.run(scenario())
-
-
-def test_in_a_worker_process(memory: MemoryBroker) -> None:
-    """It runs there."""
-    subscriber = memory.client().subscriber(
-        "orders",
-        "billing",
-        workers.hidden,
-        workers="processes",
-        concurrency=1,
-        retry_policy=ONCE,
-    )
-    with subscriber:
-        memory.join("orders", "billing")
-    assert 3 == subscriber.result(SOON).dropped
 
 
 def generator(message: Any) -> Iterator[Any]:
@@ -131,30 +58,40 @@ async def async_generator(message: Any) -> Any:
     yield message
 
 
+POOL = ThreadPoolExecutor(1)
+
+
 @pytest.mark.parametrize(
-    ("handler", "where"),
+    ("handler", "where", "kind"),
     [
-        (workers.hiding(generator), "threads"),
-        (decorated(async_generator), "threads"),
-        (workers.awaiting(generator), "threads"),
-        (workers.lazy, "processes"),
+        (decorated(workers.awaiting(fails)), "threads", "coroutine"),
+        (functools.partial(decorated(workers.awaiting(fails))), "threads", "coroutine"),
+        (lambda _: Later(), "threads", "Later"),
+        (lambda _: POOL.submit(print), "threads", "Future"),
+        (workers.hiding(generator), "threads", "generator"),
+        (decorated(async_generator), "threads", "async_generator"),
+        (workers.awaiting(workers.awaiting(fails)), "threads", "coroutine"),
+        (workers.awaiting(lambda _: POOL.submit(print)), "threads", "Future"),
+        (workers.awaiting(generator), "threads", "generator"),
+        (workers.hidden, "processes", "coroutine"),
+        (workers.lazy, "processes", "generator"),
     ],
 )
-def test_a_generator_is_a_failure(
-    memory: MemoryBroker, caplog: pytest.LogCaptureFixture, handler: Any, where: str
+@pytest.mark.filterwarnings("error")
+def test_what_is_not_done_is_a_failure(
+    memory: MemoryBroker, handler: Any, where: str, kind: str
 ) -> None:
-    """Nothing of it has run. One ERROR says so."""
+    """Nothing is acknowledged before its work is done; the error says what to do."""
     subscriber = memory.client().subscriber(
         "orders", "billing", handler, workers=where, retry_policy=ONCE, concurrency=1
     )
-    with caplog.at_level(logging.ERROR, "pulsar_retry"), subscriber:
+    with subscriber:
         memory.join("orders", "billing")
     report = subscriber.result(SOON)
     assert (0, 3) == (report.acknowledged, report.dead_lettered)
     failure = pr.DeadLetter.of(memory.dead_letters("orders", "billing")[0]).failure
     assert "UnfinishedError" == failure.error
-    texts = [record.getMessage() for record in caplog.records]
-    assert 1 == sum(text.startswith("the handler returned a") for text in texts)
+    assert (failure.message or "").startswith(f"the handler returned a {kind}, whose work")
 
 
 def max_of_two(first: Any, second: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -128,34 +127,19 @@ def test_one_that_comes_back_late(memory: MemoryBroker) -> None:
     assert (1, 11) == (most[0], subscriber.result().acknowledged)
 
 
-def test_a_worker_that_dies(
-    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """By an error of ours, say: another takes its place, and its message comes back."""
-    fails = [RuntimeError("a bug"), RuntimeError("a bug")]
-    failed = Settler.failed
+def test_a_worker_that_dies(memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an error of ours, say: the subscription ends, and its message comes back."""
 
-    def broken(self: Settler, slot: Slot, item: Any, error: BaseException) -> None:
-        if fails:
-            raise fails.pop()
-        failed(self, slot, item, error)
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a bug")
 
     monkeypatch.setattr(Settler, "failed", broken)
-
-    def act(message: Any) -> None:
-        if notes.attempts[message.data()] <= 2:
-            raise ValueError
-
-    notes = Notes(act)
-    client = memory.client()
-    with (
-        caplog.at_level(logging.ERROR, "pulsar_retry"),
-        client.subscriber("orders", "billing", notes, concurrency=1) as subscriber,
-    ):
-        memory.send("orders", b"order")
-        memory.join("orders", "billing")
-    assert 2 == caplog.text.count("a worker has died and is replaced")
-    assert (1, 2) == (subscriber.result().acknowledged, subscriber.result().unsettled)
+    memory.send("orders", b"order")
+    handler = workers.raising(ValueError())
+    subscriber = memory.client().subscriber("orders", "billing", handler, concurrency=1).start()
+    with pytest.raises(pr.WorkersLostError, match=r"a worker has ended .*a bug"):
+        subscriber.result(DAY)
+    assert 1 == memory.backlog("orders", "billing")
 
 
 def test_an_event_loop_that_dies(memory: MemoryBroker) -> None:
@@ -169,7 +153,7 @@ def test_an_event_loop_that_dies(memory: MemoryBroker) -> None:
 
     memory.send("orders", b"order")
     subscriber = memory.client().subscriber("orders", "billing", handle).start()
-    eventually(lambda: not subscriber._crew.threads[0].is_alive())
+    eventually(lambda: subscriber._settler.fatal is not None)
     with pytest.raises(pr.WorkersLostError, match="the event loop of the handlers has ended"):
         subscriber.result(DAY)
     assert 1 == memory.backlog("orders", "billing")

@@ -539,11 +539,6 @@ async def payment_async(it: Payment, message: pulsar.Message) -> Any:
     return with_message(it, message)
 
 
-def hidden_payment(it: Payment) -> Any:
-    """Return an awaitable, though nothing shows it."""
-    return payment_async(it, pulsar.Message())
-
-
 ORDERS = JsonSchema(Order)
 
 
@@ -552,7 +547,6 @@ ORDERS = JsonSchema(Order)
     [
         (payment, BYTES),
         (payment_async, BYTES),
-        (hidden_payment, BYTES),
         (order, ORDERS),
         (by_value, ORDERS),
         (by_value_async, ORDERS),
