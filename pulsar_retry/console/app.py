@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import math
-import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
@@ -16,9 +13,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsar_retry.console.indexing import Indexer
 from pulsar_retry.console.jobs import Jobs
@@ -26,14 +22,13 @@ from pulsar_retry.console.login import (
     COOKIE,
     Access,
     AccessMiddleware,
-    TooManyTriesError,
     address_of,
     user_of_token,
 )
-from pulsar_retry.console.lookup import BusyError, LetterLookup
+from pulsar_retry.console.lookup import LetterLookup
 from pulsar_retry.console.pages import Form, Pages
 from pulsar_retry.console.views import FILES, Views
-from pulsar_retry.console.watch import JOBS, PROBLEM, Changes, Watcher
+from pulsar_retry.console.watch import Watcher
 from pulsar_retry.errors import (
     AdminError,
     AdminForbiddenError,
@@ -51,9 +46,6 @@ _log = logging.getLogger("pulsar_retry")
 _POST = ["POST"]
 #: The limits for a form, in bytes and fields.
 _MOST, _FIELDS = 64 * 1024, 300
-#: Seconds between two looks for changes, and between two signs of life; and how many pages listen.
-_TICK, _ALIVE, _LISTENERS = 0.5, 15.0, 100
-_DIGITS = 18
 
 _Handler = Callable[[Request, Form], Response]
 
@@ -68,7 +60,6 @@ class Console:
         jobs: Runs what was asked for.
         watcher: Watches topics.
         access: Decides about access.
-        is_ending: Whether the server is told to end: pages stop listening then.
     """
 
     def __init__(
@@ -93,14 +84,11 @@ class Console:
             ConfigError: a namespace is invalid, or there is none.
         """
         names = _checked_namespaces(namespaces)
-        self._changes = Changes()
-        indexer = Indexer(cluster, self._changes.tell)
-        self.watcher = Watcher(cluster, names, every, indexer=indexer, changes=self._changes)
+        indexer = Indexer(cluster)
+        self.watcher = Watcher(cluster, names, every, indexer)
         self.lookup = LetterLookup(cluster, names, self.watcher, indexer)
-        self.jobs = Jobs(cluster, audits=audits, changed=self._job_changed)
+        self.jobs = Jobs(cluster, audits=audits)
         self.access = access
-        self.is_ending: Callable[[], bool] = bool
-        self._listeners = 0
         self._views = Views(access, lambda: self.watcher.problem)
         self._pages = Pages(cluster, self.lookup, self.jobs, self._views)
 
@@ -120,8 +108,6 @@ class Console:
             Route("/look", self._reading_form(pages.look), methods=_POST),
             Route("/confirm", self._reading_form(pages.confirm), methods=_POST),
             Route("/cancel", self._reading_form(pages.cancel), methods=_POST),
-            Route("/resume", self._reading_form(pages.resume), methods=_POST),
-            Route("/events", self._events),
             Route("/login", self._login_page),
             Route("/login", self._reading_form(self._log_in), methods=_POST),
             Route("/logout", self._reading_form(self._log_out), methods=_POST),
@@ -132,10 +118,7 @@ class Console:
         faults = (HTTPException, PulsarRetryError, PulsarException)
         return Starlette(
             routes=routes,
-            middleware=[
-                Middleware(_StampMiddleware, changes=self._changes),
-                Middleware(AccessMiddleware, access=self.access),
-            ],
+            middleware=[Middleware(AccessMiddleware, access=self.access)],
             exception_handlers=dict.fromkeys(faults, self._error_page),
             lifespan=self._lifespan,
         )
@@ -149,41 +132,6 @@ class Console:
             await run_in_threadpool(self.jobs.close)
             await run_in_threadpool(self.watcher.stop)
 
-    # -- live updates -----------------------------------------------------------------------------
-
-    def _job_changed(self, what: str) -> None:
-        self._changes.tell(what)
-        self._changes.tell(JOBS)
-
-    async def _events(self, request: Request) -> Response:
-        """Send an event whenever something that a page shows has changed (server-sent events)."""
-        if self._listeners >= _LISTENERS:
-            raise HTTPException(503, "Too many pages listen.")
-        what = [PROBLEM, *request.query_params.getlist("on")[:50]]
-        given = request.query_params.get("since", "")
-        since = int(given) if given.isdecimal() and len(given) < _DIGITS else None
-
-        async def events() -> AsyncIterator[str]:
-            self._listeners += 1
-            try:
-                spoke = time.monotonic()
-                # What has changed since the page was made is told at once.
-                known = self._changes.current if since is None else since
-                yield "retry: 2000\n\n"
-                while not self.is_ending():
-                    await asyncio.sleep(_TICK)
-                    now = self._changes.number(*what)
-                    if now > known:
-                        known, spoke = now, time.monotonic()
-                        yield f"event: changed\ndata: {now}\n\n"
-                    elif time.monotonic() - spoke > _ALIVE:
-                        spoke = time.monotonic()
-                        yield ": alive\n\n"
-            finally:
-                self._listeners -= 1
-
-        return StreamingResponse(events(), media_type="text/event-stream")
-
     # -- logging in -------------------------------------------------------------------------------
 
     def _login_page(self, request: Request) -> Response:
@@ -191,13 +139,7 @@ class Console:
 
     def _log_in(self, request: Request, form: Form) -> Response:
         address = address_of(request.scope)
-        try:
-            session = self.access.log_in(dict(form).get("token", ""), address)
-        except TooManyTriesError as error:
-            fault = f"There were {error}."
-            page = self._views.page("login.html", request, status=429, fault=fault)
-            page.headers["retry-after"] = str(math.ceil(error.wait))
-            return page
+        session = self.access.log_in(dict(form).get("token", ""), address)
         if session is None:
             _log.warning("somebody from %s has sent a wrong token to the console", address)
             return self._views.page("login.html", request, status=403, fault="The token is wrong.")
@@ -221,11 +163,6 @@ class Console:
 
         async def take(request: Request) -> Response:
             form = await _form(request)
-            if not self.access.is_our_form(dict(form).get("form_token", "")):
-                raise HTTPException(
-                    403,
-                    "This form does not come from this console, or is older than its last start.",
-                )
             return await run_in_threadpool(handler, request, form)
 
         return take
@@ -233,17 +170,6 @@ class Console:
     def _error_page(self, request: Request, error: Exception) -> Response:
         status, text = _status_and_text(error)
         return self._views.page("fault.html", request, status=status, text=text, code=status)
-
-
-class _StampMiddleware:
-    """Stamps a request with the last change before it: its page listens from there on."""
-
-    def __init__(self, app: ASGIApp, changes: Changes) -> None:
-        self._app, self._changes = app, changes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["since"] = self._changes.current
-        await self._app(scope, receive, send)
 
 
 def _checked_namespaces(given: Sequence[str]) -> tuple[str, ...]:
@@ -271,7 +197,6 @@ async def _form(request: Request) -> Form:
 #: The status of each kind of error; subclasses come before their base classes.
 _STATUS = (
     (ConfigError, 400),
-    (BusyError, 503),
     (AdminForbiddenError, 403),
     (AdminNotFoundError, 404),
     (AdminError, 502),

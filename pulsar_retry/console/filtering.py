@@ -6,7 +6,6 @@ The bar takes words such as ``reason=invalid since=2h``; other words are searche
 from __future__ import annotations
 
 import shlex
-import urllib.parse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -126,10 +125,6 @@ class Query:
             else shlex.quote(f"{name}={text}")
             for name, text in self.pairs
         )
-
-    def encoded(self) -> str:
-        """Return the filter as a part of a URL."""
-        return urllib.parse.urlencode(self.pairs, errors="replace")
 
     def options(self) -> str:
         """Return the options of the command line."""

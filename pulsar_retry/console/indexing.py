@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
 from itertools import chain
 
 import attrs
@@ -122,14 +121,9 @@ class Indexer:
     after an error.
     """
 
-    def __init__(self, cluster: Cluster, changed: Callable[[str], None] = lambda _: None) -> None:
-        """Prepare; nothing is opened.
-
-        Args:
-            cluster: The cluster.
-            changed: Called with a topic when its letters in the index have changed.
-        """
-        self._cluster, self._changed = cluster, changed
+    def __init__(self, cluster: Cluster) -> None:
+        """Prepare; nothing is opened."""
+        self._cluster = cluster
         self._busy = threading.Lock()
         self._open: contextlib.ExitStack | None = None
         self._clients: tuple[AdminClient, Client] | None = None
@@ -229,30 +223,24 @@ class Indexer:
         names = admin.topics.partition_names(topic)
         through = usual_subscription(durable_subscriptions(admin, topic))
         found = self._topics.setdefault(topic, _Topic())
-        is_new, found.at = found.at is None, time.monotonic()
+        found.at = time.monotonic()
         for each in names:
             found.parts.setdefault(each, _Part())
-        changed = False
         for name in names:
-            changed |= self._partition(topic, name, through, admin, client)
+            self._partition(found, name, through, admin, client)
         found.at = time.monotonic()
-        if changed or is_new:
-            self._tell(topic)
-
-    def _tell(self, topic: str) -> None:
-        self._topics[topic].changes += 1
-        self._changed(topic)
 
     def _partition(
-        self, topic: str, name: str, through: str | None, admin: AdminClient, client: Client
-    ) -> bool:
-        """Bring one partition up to date, and tell whether anything has changed."""
-        part = self._topics[topic].parts[name]
+        self, topic: _Topic, name: str, through: str | None, admin: AdminClient, client: Client
+    ) -> None:
+        """Bring one partition up to date."""
+        part = topic.parts[name]
         log, acks = log_and_acks(admin, name, through)
         if not part.follow(log, acks):
-            return False
+            return
+        topic.changes += 1
         if len(part.letters) >= MOST:
-            return True
+            return
         held: list[IndexedLetter] = []
         place = part.reached
         missed = part.unreadable.add
@@ -261,16 +249,16 @@ class Indexer:
             if len(held) >= _CHUNK and at != place:
                 part.add(held, place, log)
                 held = []
-                self._tell(topic)
+                topic.changes += 1
                 if self._ended.is_set() or len(part.letters) >= MOST:
-                    return True
+                    return
             place = at
             if not acks.is_acknowledged(at):
                 held.append(indexed(raw, position))
         part.add(held, max(place, log.last), log)
         part.unreadable = {each for each in part.unreadable if not acks.is_acknowledged(each)}
         part.log = log
-        return True
+        topic.changes += 1
 
 
 def _went_back(before: AckState, now: AckState) -> bool:

@@ -10,7 +10,6 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, Literal
 
 import attrs
@@ -27,7 +26,6 @@ _log = logging.getLogger("pulsar_retry")
 
 State = Literal["running", "cancelling", "done", "incomplete", "cancelled", "failed"]
 RUNNING = frozenset({"running", "cancelling"})
-RESUMABLE = frozenset({"cancelled", "failed", "incomplete"})
 
 #: How many run at a time, and how many are known.
 _AT_ONCE, _MOST = 4, 1000
@@ -55,8 +53,7 @@ class Job:
         error: Why it failed.
         total: About how many letters there are to do; None if that is not known.
         rate: Letters per second since it began.
-        plan: For the work: the id of its dry run, or of the job that it continues.
-        followed_by: The id of the job that this dry run, or this ended job, led to.
+        followed_by: The id of the job that this dry run led to.
         audit: The id of the entry in the audit log.
     """
 
@@ -71,7 +68,6 @@ class Job:
     error: str = ""
     total: int | None = None
     rate: float = 0.0
-    plan: str = ""
     followed_by: str = ""
     audit: str = ""
 
@@ -87,9 +83,9 @@ class Job:
         return is_plan and not self.followed_by and time.time() - self.began < _PLAN_HOLDS
 
     @property
-    def may_resume(self) -> bool:
+    def is_unfinished(self) -> bool:
         """Whether the same form can be carried out again, to continue it."""
-        return not self.dry_run and self.state in RESUMABLE and not self.followed_by
+        return not self.dry_run and self.state in {"cancelled", "failed", "incomplete"}
 
     @property
     def seconds(self) -> float:
@@ -112,21 +108,14 @@ class Job:
 class Jobs:
     """The jobs of a console. Thread-safe."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        *,
-        audits: bool = True,
-        changed: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, cluster: Cluster, *, audits: bool = True) -> None:
         """Prepare.
 
         Args:
             cluster: The cluster.
             audits: Whether each job is written to the audit log of its namespace.
-            changed: Called with the id of a job that has changed, and with its topic at its end.
         """
-        self._cluster, self._audits, self._changed = cluster, audits, changed
+        self._cluster, self._audits = cluster, audits
         self._jobs: dict[str, Job] = {}
         self._running: dict[str, tuple[Redrive, threading.Thread]] = {}
         self._lock = threading.RLock()
@@ -152,19 +141,12 @@ class Jobs:
                 looked.awaits_answer or (looked.dry_run and looked.followed_by)
             ):
                 raise ConfigError("plan: expected a finished dry run; start a new one")
-            return self._follow(looked, by, total=looked.count)
-
-    def resume(self, job_id: str, by: str) -> Job:
-        """Continue a job that has ended before it was done. A second call returns the same job.
-
-        Raises:
-            ConfigError: there is no such job, or too many are running.
-        """
-        with self._lock:
-            ended = self.get(job_id)
-            if ended is None or ended.dry_run or ended.state not in RESUMABLE:
-                raise ConfigError("id: expected a job that has ended before it was done")
-            return self._follow(ended, by, total=ended.total)
+            found = self._jobs.get(looked.followed_by)
+            if found is not None:
+                return found  # a second click, or a reload of the page
+            job = self._start(looked.form, by, dry_run=False, total=looked.count)
+            self._update(plan, followed_by=job.id)
+            return job
 
     def cancel(self, job_id: str) -> Job | None:
         """Let a job settle its letters in flight, and end; None if there is no such job."""
@@ -174,7 +156,6 @@ class Jobs:
                 return job
             self._jobs[job_id] = job = attrs.evolve(job, state="cancelling")
         running[0].cancel()
-        self._changed(job_id)
         return job
 
     def get(self, job_id: str) -> Job | None:
@@ -196,18 +177,7 @@ class Jobs:
         for _, thread in running.values():
             thread.join(max(0.1, give_up - time.monotonic()))
 
-    def _follow(self, before: Job, by: str, total: int | None) -> Job:
-        """Start the work after *before*, once."""
-        found = self._jobs.get(before.followed_by)
-        if found is not None:
-            return found  # a second click, or a reload of the page
-        job = self._start(before.form, by, dry_run=False, total=total, plan=before.id)
-        self._update(before.id, followed_by=job.id)
-        return job
-
-    def _start(
-        self, form: JobForm, by: str, *, dry_run: bool, total: int | None, plan: str = ""
-    ) -> Job:
+    def _start(self, form: JobForm, by: str, *, dry_run: bool, total: int | None) -> Job:
         work = form.work(self._cluster, by, dry_run=dry_run)
         act = Act(
             verb=form.verb,
@@ -224,7 +194,6 @@ class Jobs:
             by=by,
             began=time.time(),
             total=total,
-            plan=plan,
             audit="" if dry_run else work.job,
         )
         # A daemon thread: a job may be killed at any time, so an exit need not wait for it.
@@ -239,7 +208,6 @@ class Jobs:
             self._jobs[job.id] = job
             self._running[job.id] = work, thread
         thread.start()
-        self._changed(job.id)
         return job
 
     def _run(self, job: Job, work: Redrive, act: Act) -> None:
@@ -274,14 +242,11 @@ class Jobs:
             self._running.pop(job.id, None)
             kept = self._jobs[job.id].done if done is None else done
             self._update(job.id, state=state, error=error, done=kept, ended=time.time())
-        if not job.dry_run:
-            self._changed(job.form.source)
 
     def _update(self, job_id: str, **facts: Any) -> None:
-        """Change what is known of a job, and tell it."""
+        """Change what is known of a job."""
         if (done := facts.get("done")) is not None:
             facts["done"] = attrs.evolve(done, groups=done.groups[:_MOST_GROUPS])
         with self._lock:
             if job_id in self._jobs:
                 self._jobs[job_id] = attrs.evolve(self._jobs[job_id], **facts)
-        self._changed(job_id)

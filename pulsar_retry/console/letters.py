@@ -130,13 +130,9 @@ def _place(position: Position) -> tuple[int, int, int, int]:
     return position.partition, position.ledger, position.entry, position.batch
 
 
-def around(
-    letters: Sequence[IndexedLetter], position: Position
-) -> tuple[Sequence[IndexedLetter], Sequence[IndexedLetter]]:
-    """Return the letters before and after a place; *letters* are in the order of the topic."""
-    at = bisect.bisect_left(letters, _place(position), key=lambda each: _place(each.position))
-    is_there = at < len(letters) and letters[at].position == position
-    return letters[:at], letters[at + is_there :]
+def behind(letters: Sequence[IndexedLetter], position: Position) -> int:
+    """Return how many letters are at a place or before it; *letters* are in the topic's order."""
+    return bisect.bisect_right(letters, _place(position), key=lambda each: _place(each.position))
 
 
 # -- groups and times -----------------------------------------------------------------------------
@@ -209,63 +205,17 @@ class Summary:
         return cls(tuple(sorted(groups, key=lambda each: -each.count)), deaths)
 
 
-@attrs.frozen
-class ChartBar:
-    """One bar, in a drawing whose height is 100.
+def histogram(deaths: Mapping[int, int], since: float, until: float, bars: int) -> list[int]:
+    """Return how many letters died in each of *bars* equal parts of a time.
 
-    Attributes:
-        x: Its left edge.
-        y: Its top.
-        width: Its width.
-        height: Its height.
-        count: The number that it stands for.
+    Args:
+        deaths: How many letters died in each bucket, by its start.
+        since: The start of the time, in seconds since 1970.
+        until: Its end.
+        bars: The number of parts.
     """
-
-    x: float
-    y: float
-    width: float
-    height: float
-    count: int
-
-
-@attrs.frozen
-class Chart:
-    """Numbers over time as bars.
-
-    Attributes:
-        bars: The bars, the oldest first.
-        width: The width of the drawing.
-        top: The number that the full height stands for.
-        total: The sum of the numbers.
-    """
-
-    bars: tuple[ChartBar, ...]
-    width: int
-    top: int
-    total: int
-
-    @classmethod
-    def of(
-        cls, deaths: Iterable[tuple[int, int]], since: float, until: float, bars: int, width: int
-    ) -> Chart:
-        """Return how many letters died in each of *bars* equal parts of a time.
-
-        Args:
-            deaths: Starts of buckets, and how many letters died in each.
-            since: The start, in seconds since 1970.
-            until: The end.
-            bars: The number of parts.
-            width: The width of the drawing.
-        """
-        counts = [0] * bars
-        for start, count in deaths:
-            if since - BUCKET < start < until:
-                at = int((start - since) / (until - since) * bars)
-                counts[min(bars - 1, max(0, at))] += count
-        top, step = max(counts), width / bars
-        drawn = []
-        for number, count in enumerate(counts):
-            # A single letter is visible beside thousands.
-            height = max(2.0, count / top * 100) if count else 0.0
-            drawn.append(ChartBar(number * step, 100 - height, max(1.0, step - 2), height, count))
-        return cls(tuple(drawn), width, top, sum(counts))
+    counts = [0] * bars
+    for start, count in deaths.items():
+        if since - BUCKET < start < until:
+            counts[max(0, int((start - since) / (until - since) * bars))] += count
+    return counts

@@ -9,7 +9,6 @@ import secrets
 import threading
 import time
 import urllib.parse
-from collections import deque
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,26 +22,12 @@ from pulsar_retry.replay.redriving.source import operator_name
 COOKIE = "pulsar-retry-console"
 #: The shortest token, in characters: shorter ones can be guessed.
 _SHORTEST = 16
-#: How long a session lasts, in seconds, and how many sessions there may be.
-_SESSION_SECONDS, _MOST_SESSIONS = 12 * 3600.0, 1000
-#: So many wrong tokens are looked at in so many seconds, whoever sends them.
-_MOST_WRONG, _WRONG_SECONDS = 10, 60.0
+#: How long a session lasts, in seconds.
+_SESSION_SECONDS = 12 * 3600.0
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEADER = re.compile("[A-Za-z0-9-]+")
 #: The longest name of a user, in characters.
 _MOST_NAME = 200
-
-
-class TooManyTriesError(Exception):
-    """There were too many wrong tokens.
-
-    Attributes:
-        wait: Seconds until another one is looked at.
-    """
-
-    def __init__(self, wait: float) -> None:
-        super().__init__(f"too many wrong tokens; try again in {wait:.0f} s")
-        self.wait = wait
 
 
 def is_loopback(host: str) -> bool:
@@ -70,7 +55,6 @@ class Access:
 
     Attributes:
         user_header: The header in which a proxy says who the user is; None if there is none.
-        form_token: The token in every form; a foreign page cannot read it.
     """
 
     def __init__(
@@ -120,9 +104,7 @@ class Access:
         if local or allow_hosts:
             self._hosts = _LOOPBACK | {host.lower()} | {host_of(each) for each in allow_hosts}
         self.user_header = user_header
-        self.form_token = secrets.token_urlsafe(32)
         self._sessions: dict[str, tuple[float, str]] = {}
-        self._wrong: deque[float] = deque(maxlen=_MOST_WRONG)
         self._lock = threading.Lock()
 
     @property
@@ -151,10 +133,6 @@ class Access:
         except ValueError:
             return False
         return parts.scheme in {"http", "https"} and parts.netloc.lower() == host.strip().lower()
-
-    def is_our_form(self, form_token: str) -> bool:
-        """Tell whether a form has the token of our forms."""
-        return _equal(form_token, self.form_token.encode())
 
     def named(self, values: Sequence[str]) -> str | None:
         """Return the user that a proxy names.
@@ -185,23 +163,14 @@ class Access:
         Args:
             token: The token.
             address: The IP address of the client, for the name of the user.
-
-        Raises:
-            TooManyTriesError: there were too many wrong tokens in the last minute.
         """
-        now = time.monotonic()
+        if self._token is None or not _equal(token.strip(), self._token):
+            return None
+        now, session = time.monotonic(), secrets.token_urlsafe(32)
         with self._lock:
-            wait = self._wrong[0] + _WRONG_SECONDS - now if len(self._wrong) == _MOST_WRONG else 0
-            if wait > 0:
-                raise TooManyTriesError(wait)
-            if self._token is None or not _equal(token.strip(), self._token):
-                self._wrong.append(now)
-                return None
-            live = [(each, known) for each, known in self._sessions.items() if known[0] > now]
-            self._sessions = dict(live[-(_MOST_SESSIONS - 1) :])
-            session = secrets.token_urlsafe(32)
-            self._sessions[session] = (now + _SESSION_SECONDS, user_of_token(address))
-            return session
+            live = {each: known for each, known in self._sessions.items() if known[0] > now}
+            self._sessions = {**live, session: (now + _SESSION_SECONDS, user_of_token(address))}
+        return session
 
     def log_out(self, cookie: str | None) -> None:
         """End a session."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from pulsar_retry.console.letters import (
     IndexedLetter,
     LetterGroup,
     Summary,
-    around,
+    behind,
     indexed,
     is_answered_by_index,
     matching,
@@ -28,7 +27,6 @@ from pulsar_retry.console.watch import Watcher
 from pulsar_retry.errors import AdminNotFoundError, ConfigError, PulsarRetryError
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import LetterTopic
-from pulsar_retry.ops.rows import as_csv
 from pulsar_retry.ops.showing import fits
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
@@ -38,15 +36,8 @@ from pulsar_retry.wire.names import TopicName
 
 #: How many letters a page lists.
 LISTED = 50
-#: Seconds that a page waits for the index, if it has the topic and if not; for a search; and how
-#: many topics are read at a time.
-_FRESH, _FIRST, _SEARCH, _READERS = 0.15, 2.0, 2.5, 2
-#: Seconds to wait for others that read.
-_TURN = 10.0
-
-
-class BusyError(PulsarRetryError):
-    """Too many letters are being read for others."""
+#: Seconds that a page waits for the index, if it has the topic and if not; and for a search.
+_FRESH, _FIRST, _SEARCH = 0.15, 2.0, 2.5
 
 
 @attrs.frozen(kw_only=True)
@@ -61,7 +52,6 @@ class Contents:
         deaths: How many of them died when (`Summary.deaths`).
         dues: When the next of them is due, and the last one; None if none waits for its time.
         searched: For a search: how many letters were read for this page.
-        before: The cursor of the page before; None if there is none.
         after: The cursor of the next page; None if there is none.
     """
 
@@ -72,7 +62,6 @@ class Contents:
     deaths: Mapping[int, int] = attrs.field(factory=dict)
     dues: tuple[float, float] | None = None
     searched: int | None = None
-    before: str | None = None
     after: str | None = None
 
 
@@ -96,8 +85,6 @@ class LetterLookup:
         """
         self.namespaces = tuple(namespaces)
         self._cluster, self._watcher, self._indexer = cluster, watcher, indexer
-        self._readers = threading.BoundedSemaphore(_READERS)
-        self._exports = threading.BoundedSemaphore(_READERS)
 
     def topics(self, namespace: str) -> Sequence[LetterTopic]:
         """Return the retry and dead-letter topics of a namespace.
@@ -125,28 +112,21 @@ class LetterLookup:
         """Return the groups of a topic as the index has them now; nothing is asked."""
         return self._indexer.summary(topic)
 
-    def contents(
-        self, topic: str, where: Filter, *, after: str | None = None, before: str | None = None
-    ) -> Contents:
+    def contents(self, topic: str, where: Filter, after: str | None = None) -> Contents:
         """Return the letters of a topic for one page.
 
         Args:
             topic: The full name of the topic.
             where: Which letters.
             after: A message id: the page begins after it.
-            before: A message id: the page ends before it.
         """
         self.refresh(topic)
-        begin, end = (None if each is None else Position.parse(each) for each in (after, before))
+        begin = None if after is None else Position.parse(after)
         if not is_answered_by_index(where):
             return self._searched(topic, where, begin)
         found = matching(self._indexer.letters(topic), where)
         summary = self.summary(topic) if where.takes_all else Summary.of(topic, found)
-        if begin is not None:
-            rest = around(found, begin)[1]
-            first = len(found) - len(rest)
-        else:
-            first = max(0, (0 if end is None else len(around(found, end)[0])) - LISTED)
+        first = 0 if begin is None else behind(found, begin)
         shown = found[first : first + LISTED]
         now = time.time()
         dues = [each.due for each in found if each.due > now]
@@ -157,7 +137,6 @@ class LetterLookup:
             groups=summary.groups[:MOST_GROUPS],
             deaths=summary.deaths,
             dues=(min(dues), max(dues)) if dues else None,
-            before=shown[0].id if first and shown else None,
             after=shown[-1].id if first + LISTED < len(found) else None,
         )
 
@@ -179,16 +158,6 @@ class LetterLookup:
             return None
         return len(matching(self._indexer.letters(topic), where))
 
-    def neighbours(
-        self, topic: str, where: Filter, message_id: str
-    ) -> tuple[str | None, str | None]:
-        """Return the ids of the letters before and after one, among those that match."""
-        if not is_answered_by_index(where):
-            return None, None
-        found = matching(self._indexer.letters(topic), where)
-        before, after = around(found, Position.parse(message_id))
-        return (before[-1].id if before else None), (after[0].id if after else None)
-
     def letter(self, topic: str, message_id: str) -> dict[str, Any]:
         """Return one letter in the form of `facts_of`, decoded by its schema.
 
@@ -199,23 +168,21 @@ class LetterLookup:
         with look_into(self._cluster, topic, None) as found:
             return found.facts(found.letter(message_id))
 
-    def exported(self, topic: str, where: Filter, *, is_csv: bool = False) -> Iterator[str]:
-        """Return the letters that match as lines of JSON or CSV, with their payloads.
+    def exported(self, topic: str, where: Filter) -> Iterator[str]:
+        """Return the letters that match as lines of JSON, with their payloads.
 
         Raises:
-            BusyError: others are being read; whoever reads one decides how long that takes.
             PulsarRetryError: there is no such topic.
         """
         found = self._exported(topic, where)
         first = list(itertools.islice(found, 1))  # begins now, so that a fault is told
-        letters = itertools.chain(first, found)
-        return as_csv(letters) if is_csv else map(_as_json, letters)
+        return itertools.chain(first, found)
 
-    def _exported(self, topic: str, where: Filter) -> Iterator[dict[str, Any]]:
-        with _turn(self._exports, 0.0), look_into(self._cluster, topic, None) as found:
+    def _exported(self, topic: str, where: Filter) -> Iterator[str]:
+        with look_into(self._cluster, topic, None) as found:
             for each in found.letters():
                 if fits(where, each):
-                    yield found.facts(each)
+                    yield json.dumps(found.facts(each), ensure_ascii=False) + "\n"
 
     def _searched(self, topic: str, where: Filter, after: Position | None) -> Contents:
         """Read letters until a page is full, or for a moment."""
@@ -226,7 +193,7 @@ class LetterLookup:
         give_up = time.monotonic() + _SEARCH
         letters: list[IndexedLetter] = []
         last, number, ended = after, 0, True
-        with _turn(self._readers, _TURN), contextlib.closing(found):
+        with contextlib.closing(found):
             for each in found:
                 number += 1
                 if fits(where, each):
@@ -241,18 +208,3 @@ class LetterLookup:
             searched=number,
             after=None if ended or last is None else str(last),
         )
-
-
-def _as_json(facts: dict[str, Any]) -> str:
-    return json.dumps(facts, ensure_ascii=False, default=str) + "\n"
-
-
-@contextlib.contextmanager
-def _turn(readers: threading.BoundedSemaphore, patience: float) -> Iterator[None]:
-    """Read when fewer than `_READERS` others do, or give up after *patience* seconds."""
-    if not readers.acquire(timeout=patience):
-        raise BusyError("Others are reading letters. Try again in a moment.")
-    try:
-        yield
-    finally:
-        readers.release()

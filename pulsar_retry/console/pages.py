@@ -15,11 +15,10 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from pulsar_retry.console.filtering import NAMES, Query
 from pulsar_retry.console.forms import DONE, JobForm
 from pulsar_retry.console.jobs import Jobs
-from pulsar_retry.console.letters import Chart
+from pulsar_retry.console.letters import histogram
 from pulsar_retry.console.lookup import LetterLookup
 from pulsar_retry.console.payload import FORMS, displayed, payload_of
 from pulsar_retry.console.views import Views, link
-from pulsar_retry.console.watch import JOBS, TOPICS
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import read_audit
 from pulsar_retry.ops.overview import LetterTopic
@@ -39,8 +38,7 @@ SPANS = {
     "30d": (720 * _HOUR, 60),
 }
 _USUAL = "24h"
-_TOP, _ENTRIES, _LISTENED = 10, 200, 20
-_WIDTH = 960
+_TOP, _ENTRIES = 10, 200
 
 
 @attrs.frozen
@@ -70,7 +68,6 @@ class Pages:
         return self.views.page(
             "overview.html",
             request,
-            listens=(TOPICS, JOBS, *dead[:_LISTENED]),
             namespaces=self.lookup.namespaces,
             asked=asked,
             topics=topics,
@@ -89,16 +86,13 @@ class Pages:
         if "filter" in params:  # what was typed becomes a URL that can be shared
             typed = Query.typed(params["filter"])
             return RedirectResponse(link("topic", typed.pairs, name=topic), 303)
-        contents = self.lookup.contents(
-            topic, query.where(), after=params.get("after"), before=params.get("before")
-        )
+        contents = self.lookup.contents(topic, query.where(), params.get("after"))
         sample = None
         if query and len(contents.groups) == 1 and contents.letters:
             sample = self.lookup.letter(topic, contents.letters[0].id)
         return self.views.page(
             "topic.html",
             request,
-            listens=(topic,),
             topic=topic,
             kind=kind_of(topic),
             query=query,
@@ -106,7 +100,7 @@ class Pages:
             sample=sample,
             owner=self._owner(topic),
             **_charted(contents.deaths, request),
-            is_first=not params.get("after") and not params.get("before"),
+            is_first=not params.get("after"),
         )
 
     def letter(self, request: Request) -> Response:
@@ -116,7 +110,6 @@ class Pages:
         facts = self.lookup.letter(topic, message_id)
         query = Query([each for each in params.multi_items() if each[0] != "id"])
         payload, record = payload_of(facts), record_of(facts)
-        before, after = self.lookup.neighbours(topic, query.where(), message_id)
         return self.views.page(
             "letter.html",
             request,
@@ -125,8 +118,6 @@ class Pages:
             facts=facts,
             forms=FORMS,
             payload=None if payload is None else displayed(payload, params.get("as"), record),
-            before=before,
-            after=after,
         )
 
     def payload(self, request: Request) -> Response:
@@ -141,15 +132,14 @@ class Pages:
         )
 
     def export(self, request: Request) -> Response:
-        """Download letters as JSON Lines, or as CSV."""
+        """Download letters as JSON Lines."""
         topic = self.lookup.checked(request.query_params.get("name", ""))
         where = Query(request.query_params.multi_items()).where()
-        is_csv = request.query_params.get("format") == "csv"
-        name = f"{topic.rpartition('/')[2]}.{'csv' if is_csv else 'jsonl'}"
+        name = f"{topic.rpartition('/')[2]}.jsonl"
         safe = "".join(each if each.isalnum() or each in "-._" else "_" for each in name)
         return StreamingResponse(
-            self.lookup.exported(topic, where, is_csv=is_csv),
-            media_type="text/csv" if is_csv else "application/x-ndjson",
+            self.lookup.exported(topic, where),
+            media_type="application/x-ndjson",
             headers=_saved(safe.encode("ascii", "replace").decode().replace("?", "_")),
         )
 
@@ -165,7 +155,6 @@ class Pages:
         return self.views.page(
             "jobs.html",
             request,
-            listens=(JOBS,),
             awaiting=[each for each in found if each.awaits_answer],
             jobs=[each for each in found if each.runs or not each.dry_run][:_ENTRIES],
         )
@@ -177,11 +166,7 @@ class Pages:
             raise HTTPException(
                 404, "The console does not know this job. The audit log may have what was done."
             )
-        remaining = None
-        if job.may_resume:
-            self.lookup.refresh(job.form.source)
-            remaining = self.lookup.count(job.form.source, job.form.query.where())
-        return self.views.page("job.html", request, listens=(job.id,), job=job, remaining=remaining)
+        return self.views.page("job.html", request, job=job)
 
     def audit(self, request: Request) -> Response:
         """Show who did what: from the console, and by commands."""
@@ -235,11 +220,6 @@ class Pages:
             raise HTTPException(404, "The console does not know this job.")
         return RedirectResponse(link("job", id=job.id), 303)
 
-    def resume(self, request: Request, form: Form) -> Response:
-        """Continue a job that has ended before it was done."""
-        job = self.jobs.resume(_one(form, "id"), _user(request))
-        return RedirectResponse(link("job", id=job.id), 303)
-
 
 def _charted(deaths: Mapping[int, int], request: Request) -> dict[str, Any]:
     """Return the chart of a page, and the times that it can show."""
@@ -247,8 +227,8 @@ def _charted(deaths: Mapping[int, int], request: Request) -> dict[str, Any]:
     span = asked if asked in SPANS else _USUAL
     seconds, bars = SPANS[span]
     now = time.time()
-    chart = Chart.of(deaths.items(), now - seconds, now + 1, bars, _WIDTH)
-    return {"chart": chart, "span": span, "spans": SPANS}
+    counts = histogram(deaths, now - seconds, now + 1, bars)
+    return {"counts": counts, "span": span, "spans": SPANS}
 
 
 def _totals(topics: Sequence[LetterTopic]) -> dict[str, Any]:

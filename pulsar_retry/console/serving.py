@@ -45,7 +45,5 @@ def serve_console(console: Console, host: str, port: int, ready: Callable[[str],
     )
     with contextlib.closing(listening):
         server = uvicorn.Server(config)
-        # Pages that listen for changes would keep the server from ending.
-        console.is_ending = lambda: server.should_exit
         ready(f"http://{shown}:{listening.getsockname()[1]}/")
         server.run(sockets=[listening])

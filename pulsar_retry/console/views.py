@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,6 @@ class Views:
             "due": _due,
             "moment": _moment,
             "namespace": _namespace,
-            "on": _on,
             "shell": lambda topic: shlex.quote(usual_name(topic)),
             "short": lambda text, width=60: short(clean(str(text or "")), width),
             "when": _when,
@@ -75,8 +74,6 @@ class Views:
             values: The values for the template.
         """
         known = {
-            "listens": (),
-            "since": request.scope["since"],
             "user": request.scope.get("user"),
             "path": request.url.path.rpartition("/")[2],
             "problem": self._problem(),
@@ -99,11 +96,6 @@ def link(path: str, said: Any = None, **parameters: object) -> str:
     pairs = [(n, str(v)) for n, v in [*parameters.items(), *pairs] if v not in {None, ""}]
     query = urllib.parse.urlencode(pairs, errors="replace")
     return f"{path}?{query}" if query else path
-
-
-def _on(names: Sequence[str]) -> str:
-    """Return what a page listens to, as a part of a URL."""
-    return urllib.parse.urlencode([("on", each) for each in names])
 
 
 def _cleaned(text: object) -> str:

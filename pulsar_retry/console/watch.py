@@ -1,8 +1,7 @@
-"""Watches the letter topics of some namespaces in the background, and tells pages what changes."""
+"""Watches the letter topics of some namespaces in the background."""
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
@@ -15,39 +14,16 @@ from pulsar_retry.console.indexing import Indexer
 from pulsar_retry.errors import AdminNotFoundError
 from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.ops.overview import LetterTopic, letter_topics
-from pulsar_retry.ops.polling import Polling
 from pulsar_retry.replay.cluster import Cluster
 
 _log = logging.getLogger("pulsar_retry")
 
-#: What pages about all topics, and about all jobs, listen to; and every page.
-TOPICS, JOBS, PROBLEM = "topics", "jobs", "problem"
 #: Seconds to wait at the end for what is running.
 _PATIENCE = 15.0
 #: How many topics are compared with the index at a time.
 _READERS = 2
-
-
-class Changes:
-    """Counts the changes of what pages show. Thread-safe.
-
-    Attributes:
-        current: The number of the last change.
-    """
-
-    def __init__(self) -> None:
-        # Above the numbers of an earlier process, whose pages are still open.
-        self.current = int(time.time() * 1000)
-        self._numbers = itertools.count(self.current + 1)
-        self._last: dict[str, int] = {}
-
-    def tell(self, what: str) -> None:
-        """Count a change of a topic, of a job, or of `TOPICS`, `JOBS` or `PROBLEM`."""
-        self.current = self._last[what] = next(self._numbers)
-
-    def number(self, *what: str) -> int:
-        """Return a number that grows when one of these changes."""
-        return max((self._last.get(each, 0) for each in what), default=0)
+#: After each question, wait at least this many times as long as the answer took.
+_PAUSE_RATIO = 5
 
 
 class Watcher:
@@ -58,13 +34,7 @@ class Watcher:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        namespaces: Sequence[str],
-        interval: float,
-        *,
-        indexer: Indexer,
-        changes: Changes,
+        self, cluster: Cluster, namespaces: Sequence[str], interval: float, indexer: Indexer
     ) -> None:
         """Prepare; nothing is asked yet.
 
@@ -73,33 +43,33 @@ class Watcher:
             namespaces: The namespaces.
             interval: Seconds between two questions; more if an answer takes long.
             indexer: Reads the letters of topics that have changed.
-            changes: Is told what changes.
         """
-        self._cluster, self._namespaces = cluster, namespaces
-        self._indexer, self._changes = indexer, changes
+        self._cluster, self._namespaces, self._interval = cluster, namespaces, interval
+        self._indexer = indexer
         self._listed: dict[str, tuple[LetterTopic, ...]] = {}
         self._syncing: dict[str, Future[None]] = {}
-        self._faults: dict[str, str] = {}
         self._limiter = LogLimiter()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_READERS, "pulsar-retry-index")
-        self._polling = Polling(self.poll, interval, "pulsar-retry-topics")
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pulsar-retry-topics", daemon=True)
         self.problem = ""
 
     def start(self) -> None:
         """Start to watch."""
-        self._polling.start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Stop watching, and wait until what is running has ended.
 
         A client of pulsar-client that is open when the interpreter ends aborts the process.
         """
-        self._polling.stop()
+        self._ended.set()
         self._indexer.end()
         self._pool.shutdown(wait=False, cancel_futures=True)
         wait(list(self._syncing.values()), _PATIENCE)
-        self._polling.join(_PATIENCE)
+        if self._thread.ident is not None:
+            self._thread.join(_PATIENCE)
         self._indexer.close()
 
     def topics(self, namespace: str) -> list[LetterTopic]:
@@ -140,27 +110,28 @@ class Watcher:
                 self._poll(namespace)
             except Exception as error:  # noqa: BLE001 - it may work the next time
                 problems.append(f"the topics of {namespace} could not be read: {error}")
-                if (turn := self._limiter.turn(namespace)) is not None:
-                    _log.warning("%s%s", problems[-1], turn)
-        before, self.problem = self.problem, "; ".join(problems)
-        if self.problem != before:
-            self._changes.tell(PROBLEM)
+                self._warn(problems[-1])
+        self.problem = "; ".join(problems)
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._ended.wait(wait):
+            began = time.monotonic()
+            self.poll()
+            wait = max(self._interval, _PAUSE_RATIO * (time.monotonic() - began))
 
     def _poll(self, namespace: str) -> None:
-        before = self._listed.get(namespace)
+        known = {each.topic: each for each in self._listed.get(namespace, ())}
         found = self._ask(namespace)
-        known = {each.topic: each for each in before or ()}
         for each in found:
             if each.kind == "dead_letter" and _has_changed(known.get(each.topic), each):
                 self._sync(each.topic)
         for topic in known.keys() - {each.topic for each in found}:
             self._sync(topic)  # it was deleted, and leaves the index
-        if before is None or _shown(before) != _shown(found):
-            self._changes.tell(TOPICS)
 
     def _ask(self, namespace: str) -> tuple[LetterTopic, ...]:
         with self._cluster.admin() as admin:
-            found = tuple(letter_topics(admin, namespace))
+            found = tuple(letter_topics(admin, namespace, forbidden=self._warn))
         self._listed[namespace] = found
         return found
 
@@ -175,20 +146,17 @@ class Watcher:
         return future
 
     def _tell(self, topic: str, done: Future[None]) -> None:
-        """Log why a topic could not be read, once for each reason."""
         error = None if done.cancelled() else done.exception()
-        is_known = error is None or isinstance(error, AdminNotFoundError)  # pages say so
-        why = "" if is_known else f"{type(error).__name__}: {error}"
-        if why and self._faults.get(topic) != why:
-            _log.warning("the letters of %s could not be read: %s", topic, why)
-        self._faults[topic] = why
+        if error is not None and not isinstance(error, AdminNotFoundError):  # pages say that
+            self._warn(f"the letters of {topic} could not be read: {type(error).__name__}: {error}")
+
+    def _warn(self, text: str) -> None:
+        """Log a problem, once a minute."""
+        if (turn := self._limiter.turn(text)) is not None:
+            _log.warning("%s%s", text, turn)
 
 
 def _has_changed(before: LetterTopic | None, now: LetterTopic) -> bool:
     return before is None or bool(
         before.backlog != now.backlog or now.rate_in or now.rate_out or before.rate_in
     )
-
-
-def _shown(topics: Sequence[LetterTopic]) -> list[tuple[object, ...]]:
-    return [(each.topic, each.backlog, each.consumers) for each in topics]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from datetime import UTC, datetime
 from typing import Any
 
 import attrs
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
-from pulsar_retry.errors import AdminNotFoundError
+from pulsar_retry.errors import AdminForbiddenError, AdminNotFoundError
 from pulsar_retry.replay.redriving.source import (
     AUDIT_TOPIC,
     SUBSCRIPTION,
@@ -22,6 +22,8 @@ from pulsar_retry.replay.redriving.source import (
 )
 from pulsar_retry.wire.names import Kind, kind_of, old_subscription, splits
 from pulsar_retry.wire.owner import Owner, owner_by_name
+
+_log = logging.getLogger("pulsar_retry")
 
 #: How many requests run at a time, and how many topics are asked for their subscriptions at most.
 _THREADS, _MOST_ASKED = 16, 1000
@@ -75,6 +77,7 @@ def letter_topics(
     *,
     by_letters: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    forbidden: Callable[[str], None] = _log.warning,
 ) -> list[LetterTopic]:
     """Return the retry and dead-letter topics of a namespace, the largest backlog first.
 
@@ -88,43 +91,41 @@ def letter_topics(
             `pulsar-retry`, whose first letter says whose they are. This takes a request for each
             topic of the namespace; if it has more than a thousand, none is looked for.
         progress: Called with the number of finished requests and of all requests.
+        forbidden: Called, in words, with each letter topic that is left out, because this role may
+            not read it.
 
     Raises:
-        AdminError: the REST API is unreachable, or refuses a request.
+        AdminError: the REST API is unreachable, or refuses to list the namespace.
     """
     topics = set(admin.namespaces.topics(namespace))
     letters = {each for each in topics if kind_of(each)}
     mains = {topic for each in letters for topic, _ in splits(each)} & topics
     others = topics - letters if by_letters and len(topics) <= _MOST_ASKED else set()
-    stats = dict(_ask_stats(admin, sorted(letters | mains | others), progress))
-    subscriptions = {topic: _subscriptions_of(each) for topic, each in stats.items()}
-    there = sorted(letters & stats.keys())
-    unread = [each for each in there if not subscriptions[each]]
+    stats: dict[str, _TopicStats] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
-        asked = pool.map(lambda each: _stored(admin, stats[each]), unread)
-        stored = dict(zip(unread, asked, strict=True))
-    found = [
-        _letter_topic(each, stats[each], _owner_of(each, subscriptions), stored.get(each))
-        for each in there
-    ]
-    for each in sorted(others & stats.keys()):
-        if SUBSCRIPTION in subscriptions[each] and not each.endswith(f"/{AUDIT_TOPIC}"):
-            owner = _owner_by_letter(admin, stats[each])
-            found.append(_letter_topic(each, stats[each], owner, None))
-    return sorted(found, key=lambda each: -each.backlog)
+        asked = {
+            pool.submit(_stats, admin, each, is_letter=each in letters): each
+            for each in sorted(letters | mains | others)
+        }
+        for number, future in enumerate(as_completed(asked), 1):
+            progress(number, len(asked))
+            topic = asked[future]
+            try:
+                stats |= {} if (answer := future.result()) is None else {topic: answer}
+            except AdminForbiddenError as error:
+                if topic in letters:
+                    forbidden(f"{topic} is left out: {error}")
+    found = []
+    for topic, each in stats.items():
+        if topic in letters:
+            found.append(_letter_topic(topic, each, _owner_of(topic, stats)))
+        elif topic in others and SUBSCRIPTION in each.subscriptions and not _is_audit(topic):
+            found.append(_letter_topic(topic, each, _owner_by_letter(admin, each)))
+    return sorted(found, key=lambda each: (-each.backlog, each.topic))
 
 
-@attrs.frozen
-class _TopicStats:
-    """The statistics of a topic: those of each partition, by name."""
-
-    by_name: dict[str, dict[str, Any]]
-    partitioned: bool = False
-
-    @property
-    def each(self) -> list[dict[str, Any]]:
-        """Return those of all partitions."""
-        return list(self.by_name.values())
+def _is_audit(topic: str) -> bool:
+    return topic.endswith(f"/{AUDIT_TOPIC}")
 
 
 @attrs.frozen
@@ -135,52 +136,51 @@ class _Waiting:
     oldest_age: float | None
 
 
-def _ask_stats(
-    admin: AdminClient,
-    topics: list[str],
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Iterator[tuple[str, _TopicStats]]:
-    """Yield the statistics of each topic that still exists."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        asked = {pool.submit(_stats, admin, each): each for each in topics}
-        for number, future in enumerate(as_completed(asked), 1):
-            progress(number, len(topics))
-            stats = future.result()
-            if stats is not None:
-                yield asked[future], stats
+@attrs.frozen
+class _TopicStats:
+    """The statistics of a topic.
+
+    Attributes:
+        by_name: Those of each partition, by its name.
+        subscriptions: Those of each durable subscription, for every partition.
+        partitioned: Whether it is partitioned.
+        stored: What is stored in a letter topic without a subscription.
+    """
+
+    by_name: dict[str, dict[str, Any]]
+    subscriptions: dict[str, list[dict[str, Any]]]
+    partitioned: bool
+    stored: _Waiting | None
 
 
-def _stats(admin: AdminClient, topic: str) -> _TopicStats | None:
-    with contextlib.suppress(AdminNotFoundError):
-        return _TopicStats({topic: admin.topics.stats(topic)})
+def _stats(admin: AdminClient, topic: str, *, is_letter: bool) -> _TopicStats | None:
+    """Return the statistics of a topic; None if it was deleted meanwhile."""
     try:
-        partitions = admin.topics.partitioned_stats(topic)["partitions"]
-        return _TopicStats(partitions, partitioned=True)
+        by_name, partitioned = {topic: admin.topics.stats(topic)}, False
     except AdminNotFoundError:
-        return None  # it was deleted meanwhile
-
-
-def _subscriptions_of(stats: _TopicStats) -> dict[str, list[dict[str, Any]]]:
-    """Return the statistics of each durable subscription, for every partition."""
+        try:
+            by_name, partitioned = admin.topics.partitioned_stats(topic)["partitions"], True
+        except AdminNotFoundError:
+            return None
     found: dict[str, list[dict[str, Any]]] = {}
-    for partition in stats.each:
+    for partition in by_name.values():
         for name, each in partition["subscriptions"].items():
             if is_users(name, each):
                 found.setdefault(name, []).append(each)
-    return found
+    stored = _stored(admin, by_name) if is_letter and not found else None
+    return _TopicStats(by_name, found, partitioned, stored)
 
 
-def _owner_of(letter_topic: str, subscriptions: Mapping[str, Collection[str]]) -> Owner:
-    """Return the owner of a letter topic, as far as its name and what exists tell it.
+def _owner_of(letter_topic: str, stats: Mapping[str, _TopicStats]) -> Owner:
+    """Return the owner of a letter topic, as far as its name and what exists tell it."""
 
-    Args:
-        letter_topic: The letter topic.
-        subscriptions: The subscriptions of the topics that exist.
-    """
-    owner = owner_by_name(letter_topic, lambda topic, name: name in subscriptions.get(topic, ()))
+    def exists(topic: str, subscription: str) -> bool:
+        return topic in stats and subscription in stats[topic].subscriptions
+
+    owner = owner_by_name(letter_topic, exists)
     if owner is not None:
         return owner
-    there = [Owner(*pair) for pair in splits(letter_topic) if pair[0] in subscriptions]
+    there = [Owner(*pair) for pair in splits(letter_topic) if pair[0] in stats]
     if not there:
         return Owner(subscription=old_subscription(letter_topic))
     return there[0] if len(there) == 1 else Owner()  # its subscription may have been deleted
@@ -190,15 +190,16 @@ def _owner_by_letter(admin: AdminClient, stats: _TopicStats) -> Owner:
     """Return the owner that the first letter of a topic names."""
     for name, each in stats.by_name.items():
         if each["subscriptions"].get(SUBSCRIPTION, {}).get("msgBacklog"):
-            with contextlib.suppress(AdminNotFoundError):  # somebody has just acknowledged it
+            # Somebody has just acknowledged it, or this role may not read it.
+            with contextlib.suppress(AdminNotFoundError, AdminForbiddenError):
                 return Owner.named_by(admin.subscriptions.peek(name, SUBSCRIPTION).properties)
     return Owner()
 
 
-def _stored(admin: AdminClient, stats: _TopicStats) -> _Waiting:
-    """Return what is stored in a topic without subscriptions."""
+def _stored(admin: AdminClient, names: Iterable[str]) -> _Waiting:
+    """Return what is stored in the partitions of a topic without subscriptions."""
     count, published = 0, []
-    for name in stats.by_name:
+    for name in names:
         with contextlib.suppress(AdminNotFoundError):  # it was deleted meanwhile
             facts = admin.topics.internal_stats(name)
             if not facts["numberOfEntries"]:
@@ -208,19 +209,13 @@ def _stored(admin: AdminClient, stats: _TopicStats) -> _Waiting:
             filled = {each["ledgerId"] for each in facts["ledgers"] if each["entries"]}
             first = next((each for each in closed if each in filled), current)
             when = admin.subscriptions.entry(name, Position(first, 0)).published
-            published += [] if when is None else [when]
-    age = (datetime.now(UTC) - min(published)).total_seconds() if published else None
-    return _Waiting(count, None if age is None else round(max(0.0, age), 3))
+            published += [] if when is None else [when.timestamp()]
+    return _Waiting(count, _age(published))
 
 
-def _letter_topic(
-    topic: str,
-    found: _TopicStats,
-    owner: Owner,
-    stored: _Waiting | None,
-) -> LetterTopic:
-    stats, own = found.each, _subscriptions_of(found)
-    waiting = stored or _fullest(own)
+def _letter_topic(topic: str, found: _TopicStats, owner: Owner) -> LetterTopic:
+    stats, own = found.by_name.values(), found.subscriptions
+    waiting = found.stored or _fullest(own)
     return LetterTopic(
         topic=topic,
         kind=kind_of(topic) or "dead_letter",
@@ -233,7 +228,10 @@ def _letter_topic(
         partitions=len(stats) if found.partitioned else 0,
         subscriptions=tuple(sorted(own)),
         consumers=sum(len(each["consumers"]) for parts in own.values() for each in parts),
-        delayed=max((_delayed(parts) for parts in own.values()), default=0),
+        delayed=max(
+            (sum(int(each.get("msgDelayed", 0)) for each in parts) for parts in own.values()),
+            default=0,
+        ),
     )
 
 
@@ -241,15 +239,10 @@ def _fullest(own: dict[str, list[dict[str, Any]]]) -> _Waiting:
     """Return what waits for the usual subscription, or else for the one with the most."""
     waiting = {name: sum(each["msgBacklog"] for each in parts) for name, parts in own.items()}
     name = usual_subscription(list(own)) or max(waiting, key=waiting.__getitem__)
-    return _Waiting(waiting[name], _age(own[name]))
+    times = [each.get("earliestMsgPublishTimeInBacklog", 0) / 1000 for each in own[name]]
+    return _Waiting(waiting[name], _age([each for each in times if each > 0]))
 
 
-def _delayed(parts: list[dict[str, Any]]) -> int:
-    return sum(int(each.get("msgDelayed", 0)) for each in parts)
-
-
-def _age(parts: list[dict[str, Any]]) -> float | None:
-    """Return the age of the oldest message of a backlog, in seconds."""
-    times = [each.get("earliestMsgPublishTimeInBacklog", 0) for each in parts]
-    known = [each for each in times if each > 0]
-    return round(max(0.0, time.time() - min(known) / 1000), 3) if known else None
+def _age(published: Sequence[float]) -> float | None:
+    """Return the age of the oldest of some messages, in seconds."""
+    return round(max(0.0, time.time() - min(published)), 3) if published else None

@@ -6,38 +6,30 @@ const all = (selector, within = document) => [...within.querySelectorAll(selecto
 
 // -- live parts: they are replaced in place, so scrolling, focus and selection stay ---------------
 
-// Browsers have six connections for all tabs of a site: only a visible tab keeps one.
-function listen(url) {
-  const address = new URL(url, location.href), live = one("#live");
-  let source = null, pending = false, busy = false;
+// A page asks for itself anew while its tab is visible, and more rarely if an answer takes long.
+function follow() {
+  const live = one("#live");
+  let timer = null;
   const update = async () => {
-    if (busy) { pending = true; return; }
-    busy = true;
+    clearTimeout(timer);
+    if (document.hidden) return;
+    const began = performance.now();
+    let works = false;
     try {
       const answer = await fetch(location.href, { headers: { accept: "text/html" } });
       const found = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const problem = one("#problem", found)?.textContent.trim();
-      live.textContent = answer.ok && !problem ? "live" : "not up to date";
-      if (answer.ok && !answer.redirected) replace(found);
-    } catch { /* the next event tries again */ }
-    busy = false;
-    if (pending) { pending = false; setTimeout(update, 500); }
+      if (answer.ok && !answer.redirected) {
+        replace(found);
+        works = !one("#problem", found).textContent.trim();
+      }
+    } catch { /* the next time may work */ }
+    live.textContent = works ? "live" : "not up to date";
+    clearTimeout(timer);
+    timer = setTimeout(update, Math.max(2000, 10 * (performance.now() - began)));
   };
-  const turn = () => {
-    source?.close();
-    source = null;
-    live.hidden = true;
-    if (document.hidden) return;
-    source = new EventSource(address);
-    source.onopen = () => { live.hidden = false; };
-    source.onerror = () => { live.hidden = true; };
-    source.addEventListener("changed", (event) => {
-      address.searchParams.set("since", event.data);  // a tab that is visible again goes on from here
-      update();
-    });
-  };
-  document.addEventListener("visibilitychange", turn);
-  turn();
+  document.addEventListener("visibilitychange", update);
+  live.hidden = false;
+  timer = setTimeout(update, 2000);
 }
 
 function replace(found) {
@@ -74,7 +66,7 @@ function select() {
 function move(step) {
   const rows = all("table.rows").at(-1);
   const found = rows ? all("tbody tr", rows).filter((each) => one("a", each)) : [];
-  if (!found.length) { one(`a[rel=${step > 0 ? "next" : "prev"}]`)?.click(); return; }
+  if (!found.length) return;
   const at = found.findIndex((each) => each.classList.contains("at"));
   const next = found[Math.min(found.length - 1, Math.max(0, at < 0 ? 0 : at + step))];
   found[at]?.classList.remove("at");
@@ -108,5 +100,5 @@ document.addEventListener("keydown", (event) => {
   action();
 });
 
-if (document.body.dataset.events) listen(document.body.dataset.events);
+if (all("[data-live]").length > 1) follow();  // every page has that for problems
 select();

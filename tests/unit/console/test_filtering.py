@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.parse
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -19,10 +18,9 @@ NAMED = st.tuples(st.sampled_from(NAMES), st.text(st.characters(codec="utf-8"), 
 
 @given(st.lists(NAMED, max_size=6))
 def test_what_the_bar_shows_is_what_it_reads(pairs) -> None:
-    """Whatever is in the values; and a URL says the same."""
+    """Whatever is in the values."""
     query = Query(pairs)
     assert query == Query.typed(query.text())
-    assert query == Query(urllib.parse.parse_qsl(query.encoded(), keep_blank_values=True))
     assert query == JobForm.of(JobForm(source=DLQ, query=query).pairs(), DLQ).query
 
 

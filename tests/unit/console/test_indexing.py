@@ -41,11 +41,10 @@ class Topic:
         self.ledger, self.entries = 7, 5
         self.unreadable: set[int] = set()
         self.acks = AckState(EntryPlace(7, -1))
-        self.told: list[str] = []
         monkeypatch.setattr(indexing, "log_and_acks", lambda *_: self.state)
         monkeypatch.setattr(indexing, "read_after", self.after)
         monkeypatch.setattr(indexing, "durable_subscriptions", lambda *_: ["pulsar-retry"])
-        self.indexer = Indexer(Cluster("pulsar://127.0.0.1:1"), self.told.append)
+        self.indexer = Indexer(Cluster("pulsar://127.0.0.1:1"))
 
     @property
     def state(self) -> tuple[Log, AckState]:
@@ -101,20 +100,18 @@ def test_another_cluster_at_the_same_address(topic) -> None:
     assert ["3:0", "3:1"] == topic.follow()
 
 
-def test_only_changes_are_told_and_only_what_is_new_is_read(topic, monkeypatch) -> None:
+def test_only_what_is_new_is_read(topic, monkeypatch) -> None:
     """A summary is made once for each change."""
     topic.follow()
     summary = topic.indexer.summary(DLQ)
     assert 5 == summary.groups[0].count
     topic.follow()
-    assert [DLQ] == topic.told
     assert summary is topic.indexer.summary(DLQ)
     topic.entries = 6
     made = []
     monkeypatch.setattr(indexing, "indexed", lambda _, at: made.append(at) or letter(at))
     topic.follow()
     assert [Position(7, 5)] == made
-    assert [DLQ, DLQ] == topic.told
     assert 6 == sum(each.count for each in topic.indexer.summary(DLQ).groups)
 
 
@@ -122,9 +119,15 @@ def test_a_large_topic_is_seen_while_it_is_read(topic, monkeypatch) -> None:
     """In chunks; what is read is not read again when the console goes on."""
     monkeypatch.setattr(indexing, "_CHUNK", 2)
     seen: list[float] = []
-    topic.indexer._changed = lambda _: seen.append(topic.indexer.progress(DLQ).share)
+
+    def made(_raw: Any, at: Position) -> Any:
+        seen.append(topic.indexer.progress(DLQ).share)
+        return letter(at)
+
+    monkeypatch.setattr(indexing, "indexed", made)
     assert 5 == len(topic.follow())
-    assert [0.4, 0.8, 1.0] == seen
+    assert [0.0, 0.0, 0.4, 0.4, 0.8] == seen
+    assert 1.0 == topic.indexer.progress(DLQ).share
 
 
 @pytest.mark.parametrize(

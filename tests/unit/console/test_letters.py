@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pulsar_retry.admin.position import Position
 from pulsar_retry.console.letters import (
     BUCKET,
-    Chart,
     IndexedLetter,
     Summary,
-    around,
+    behind,
+    histogram,
     indexed,
     is_answered_by_index,
     matching,
@@ -99,13 +99,11 @@ def letter(entry: int, reason: str = "odd", part: int = -1, at: float = NOW) -> 
     )
 
 
-def test_what_is_before_and_after_a_letter() -> None:
+def test_how_many_letters_are_behind_a_place() -> None:
     """Also where that letter is gone, and from one partition to the next."""
     letters = [letter(each, part=part) for part in (0, 1) for each in (1, 3, 5)]
-    before, after = around(letters, Position(7, 5, 0))
-    assert (letters[:2], letters[3:]) == (before, after)
-    before, after = around(letters, Position(7, 4, 1))
-    assert (letters[:5], letters[5:]) == (before, after)
+    assert 3 == behind(letters, Position(7, 5, 0))
+    assert 5 == behind(letters, Position(7, 4, 1))
 
 
 def test_groups_have_their_oldest_and_newest() -> None:
@@ -118,14 +116,11 @@ def test_groups_have_their_oldest_and_newest() -> None:
     assert matching(letters, Filter(**rare.where)) == letters[::3]
 
 
-def test_a_chart_shows_even_one_letter_beside_thousands() -> None:
-    """And no bar where nothing has died; what is older is left out."""
+def test_when_letters_died() -> None:
+    """In parts of a time; what is older is left out."""
     start = NOW // BUCKET * BUCKET
-    deaths = [(start + BUCKET, 1), (start + 2 * BUCKET, 5000), (start - 9 * BUCKET, 9)]
-    chart = Chart.of(deaths, start, start + 3 * BUCKET, 3, 300)
-    assert [0.0, 2.0, 100.0] == [each.height for each in chart.bars]
-    assert [0.0, 100.0, 200.0] == [each.x for each in chart.bars]
-    assert (5001, 5000) == (chart.total, chart.top)
+    deaths = {start + BUCKET: 1, start + 2 * BUCKET: 5000, start - 9 * BUCKET: 9}
+    assert [0, 1, 5000] == histogram(deaths, start, start + 3 * BUCKET, 3)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pulsar_retry.console.login import Access, TooManyTriesError
+from pulsar_retry.console.login import Access
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.redriving.source import operator_name
 
@@ -104,18 +104,3 @@ def test_a_header_is_believed_on_loopback_only(wrong) -> None:
 def test_a_proxy_names_one_user(values, user) -> None:
     """A header of the client beside that of the proxy names nobody."""
     assert user == Access("127.0.0.1", user_header="X-Forwarded-User").named(values)
-
-
-def test_ten_wrong_tokens_a_minute_are_looked_at(monkeypatch) -> None:
-    """Of all addresses together: a right one has to wait, too, but no session."""
-    now = [1000.0]
-    monkeypatch.setattr("pulsar_retry.console.login.time.monotonic", lambda: now[0])
-    access = Access("127.0.0.1", token=TOKEN)
-    session = access.log_in(TOKEN)
-    for number in range(10):
-        assert access.log_in("x" * 20, f"10.0.0.{number}") is None
-    with pytest.raises(TooManyTriesError, match="try again in 60 s"):
-        access.log_in(TOKEN)
-    assert access.user(session)
-    now[0] += 61
-    assert access.log_in(TOKEN)

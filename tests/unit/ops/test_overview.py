@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_retry.errors import AdminForbiddenError
 from pulsar_retry.ops.overview import letter_topics
 
 ROOT = "persistent://public/default"
@@ -53,3 +54,21 @@ def test_whose_a_letter_topic_is(there, letters, owner) -> None:
     (found,) = letter_topics(admin, "public/default")
     topic = found.main_topic and found.main_topic.removeprefix(f"{ROOT}/")
     assert owner == (topic, found.subscription)
+
+
+def test_a_topic_that_may_not_be_read_hides_no_other() -> None:
+    """It is named, if it is a letter topic; the owner of the others is what their names say."""
+    topics = {"orders": ["billing"], "orders-billing-DLQ": ["x"], "returns-billing-DLQ": ["x"]}
+    admin, told = admin_of(topics), list[str]()
+    stats = admin.topics.stats
+
+    def some(topic: str) -> Any:
+        if topic.endswith(("/orders", "/returns-billing-DLQ")):
+            raise AdminForbiddenError(403, f"{topic}/stats", "no right")
+        return stats(topic)
+
+    admin.topics.stats = some
+    (found,) = letter_topics(admin, "public/default", forbidden=told.append)
+    assert (f"{ROOT}/orders-billing-DLQ", None) == (found.topic, found.main_topic)
+    (line,) = told
+    assert f"{ROOT}/returns-billing-DLQ is left out" in line
