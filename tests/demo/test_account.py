@@ -1,94 +1,105 @@
-"""The demo's account: each record counts once, where it ended."""
+"""The demo's records and its account: each record counts once, where it ended."""
 
 from __future__ import annotations
 
-import attrs
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.cli.demo.account import Account, reckon
+import pulsar_retry as pr
+from pulsar_retry.cli import demo
+from pulsar_retry.cli.demo import Account
+
+GOOD = {
+    "iata": "ORD",
+    "city": "Chicago",
+    "state": "IL",
+    "country": "USA",
+    "latitude": "41.979595",
+    "longitude": "-87.90446417",
+}
 
 
-@attrs.frozen
-class Stored:
-    """A message as it is read back."""
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"state": "GU", "latitude": "13.5", "longitude": "144.8"}, None),
+        ({"state": "AS", "latitude": "-14.3", "longitude": "-170.7"}, None),
+        ({"iata": "11IS"}, "not-an-iata-code"),
+        ({"country": "Thailand", "city": "NA"}, "foreign-country"),
+        ({"city": "NA"}, "missing-city"),
+        ({"longitude": "87.9"}, "impossible-position"),
+        ({"state": "GU", "longitude": "-144.8"}, "impossible-position"),
+        ({"state": "AS", "latitude": "14.3"}, "impossible-position"),
+    ],
+)
+def test_each_kind_of_dirt_has_its_own_name(changes: dict[str, str], reason: str | None) -> None:
+    """And territories are where they are."""
+    if reason is None:
+        demo.check(GOOD | changes)
+        return
+    with pytest.raises(pr.Reject) as caught:
+        demo.check(GOOD | changes)
+    assert reason == caught.value.reason
 
-    key: str
-    carried: dict[str, str] = attrs.field(factory=dict)
 
-    def partition_key(self) -> str:
-        return self.key
+def test_time_outs_are_the_same_in_every_run() -> None:
+    """So many records of the data need each number of attempts."""
+    needed = dict.fromkeys((1, 2, 3, 4, None), 0)
+    for record in demo.load(None):
+        for attempt in needed:
+            try:
+                demo.time_zone(record, attempt or 1_000)
+            except TimeoutError:
+                continue
+            needed[attempt] += 1
+            break
+        else:
+            needed[None] += 1
+    assert [2673, 490, 132, 56, 25] == list(needed.values())
 
-    def data(self) -> bytes:
-        return b"{}"
 
-    def properties(self) -> dict[str, str]:
-        return self.carried
-
-    def redelivery_count(self) -> int:
-        return 0
+def message(key: str, **properties: str) -> Any:
+    """Return a message as it is read back."""
+    return SimpleNamespace(partition_key=lambda: key, properties=lambda: properties)
 
 
-def result(key: str, retries: int = 0) -> Stored:
+def result(key: str, retries: int = 0) -> Any:
     """Return a result."""
-    return Stored(key, {"retries": str(retries)})
+    return message(key, retries=str(retries))
 
 
-def exhausted(key: str) -> Stored:
-    """Return the dead letter of a record whose three retries are used up."""
-    return Stored(key, {"RECONSUMETIMES": "4", "FAILURE_REASON": "retries-exhausted"})
-
-
-def invalid(key: str, reason: str = "missing-city") -> Stored:
-    """Return the dead letter of an invalid record."""
-    return Stored(key, {"FAILURE_REASON": reason})
-
-
-def account(published: str, results: list[Stored], dead_letters: list[Stored]) -> Account:
-    """Return the account; each letter of *published* is a key."""
-    return reckon(published, results, dead_letters, retries=3)
+def dead(key: str, reason: str = "missing-city", **properties: str) -> Any:
+    """Return a dead letter."""
+    return message(key, FAILURE_REASON=reason, **properties)
 
 
 def test_balanced() -> None:
-    """Everything ended in exactly one place."""
-    found = account("abc", [result("a"), result("b", 2)], [exhausted("c")])
+    """Everything ended in exactly one place; there is a sample of each frequent reason."""
+    letters = [dead("d"), dead("c", "retries-exhausted", RECONSUMETIMES="4"), dead("e")]
+    found = Account.of(set("abcde"), [result("a"), result("b", 2)], letters)
     assert found.is_balanced
-    assert found.reasons == {"retries-exhausted": 1}
-    assert found.retried == {2: 2, 3: 2, 4: 1}
-    assert found.copies == 0
-
-
-def test_samples_differ_in_reason() -> None:
-    """Three samples of three reasons when there are three, the most frequent reason first."""
-    letters = [invalid("a"), invalid("b"), invalid("c", "foreign-country"), exhausted("d")]
-    found = account("abcd", [], letters)
-    assert [letter.key for letter in found.samples(3)] == ["a", "c", "d"]
-    assert [letter.key for letter in found.samples(2)] == ["a", "c"]
-    assert account("", [], []).samples(3) == []
-
-
-def test_json_has_the_faults() -> None:
-    """`--json` says what is wrong and shows samples with their properties."""
-    facts = account("ab", [], [invalid("a")]).as_json(1)
-    assert facts["ok"] is False
-    assert facts["missing"] == ["b"]
-    sample = {"key": "a", "payload": "{}", "properties": {"FAILURE_REASON": "missing-city"}}
-    assert facts["samples"] == [sample]
+    assert {"missing-city": 2, "retries-exhausted": 1} == found.reasons
+    assert {2: 2, 3: 2, 4: 1} == found.retried
+    assert ["d", "c"] == list(found.samples)
 
 
 @given(
     processed=st.lists(st.sampled_from("abcdef")),
-    dead=st.lists(st.sampled_from("abcdef")),
+    letters=st.lists(st.sampled_from("abcdef")),
     published=st.sets(st.sampled_from("abcdef")),
 )
 def test_balanced_means_a_partition(
-    processed: list[str], dead: list[str], published: set[str]
+    processed: list[str], letters: list[str], published: set[str]
 ) -> None:
     """Balanced exactly when the two places split what was published, copies aside."""
-    found = reckon(published, map(result, processed), map(invalid, dead), retries=3)
-    ended, both = set(processed) | set(dead), set(processed) & set(dead)
+    found = Account.of(published, map(result, processed), map(dead, letters))
+    ended, both = set(processed) | set(letters), set(processed) & set(letters)
     assert found.is_balanced == (ended == published and not both)
     sets = (published - ended, both, ended - published)
     assert list(map(sorted, sets)) == list(found.faults.values())
-    assert set(processed) == set(found.processed)
-    assert found.copies == len(processed) + len(dead) - len(set(processed)) - len(set(dead))
+    assert found.copies == len(processed) + len(letters) - len(set(processed)) - len(set(letters))
