@@ -8,7 +8,7 @@ import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
 from pulsar_retry.cli._common.options import example
-from pulsar_retry.cli._common.output import busy, show_json, table
+from pulsar_retry.cli._common.output import progress, show_json, table
 from pulsar_retry.ops.audit import AuditEntry, read_audit
 from pulsar_retry.ops.formatting import short
 from pulsar_retry.replay.cluster import Cluster
@@ -44,7 +44,7 @@ def command() -> None:
 @cluster_options
 def ls(*, cluster: Cluster, namespace: str, limit: int, as_json: bool) -> None:
     """List the commands in the audit log of NAMESPACE [public/default], the latest first."""
-    with busy("reading"):
+    with progress("reading"):
         found = read_audit(cluster, namespace)[:limit]
     if as_json:
         show_json([each.facts() for each in found])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
 from pathlib import Path
 
 import click
 
 from pulsar_retry._extras import need
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
-from pulsar_retry.cli._common.options import FILE, example, text_of_file
-from pulsar_retry.errors import PulsarRetryError
+from pulsar_retry.cli._common.options import every_option, example
+from pulsar_retry.cli._common.output import until_interrupted
+from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.replay.cluster import Cluster
 
 __all__ = ["command"]
@@ -41,7 +40,7 @@ __all__ = ["command"]
 )
 @click.option(
     "--access-token-file",
-    type=FILE,
+    type=click.Path(dir_okay=False, path_type=Path),
     help="A file with the token to log in with. Required if other machines can reach the console, "
     "unless there is --user-header.",
 )
@@ -58,14 +57,7 @@ __all__ = ["command"]
     metavar="NAME",
     help="The host name of a proxy in front of the console. Repeatable.",
 )
-@click.option(
-    "--every",
-    type=click.FloatRange(1),
-    default=15.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often to ask the broker for what has changed.",
-)
+@every_option
 @click.option("--no-audit", is_flag=True, help="Do not write the audit log of the namespace.")
 @json_option
 @cluster_options
@@ -98,15 +90,20 @@ def command(
 
     access = Access(
         host,
-        token=text_of_file("access_token_file", access_token_file),
+        token=None if access_token_file is None else _secret(access_token_file),
         user_header=user_header,
         allow_hosts=allow_hosts,
     )
     console = Console(cluster, access, namespaces, every=every, audits=not no_audit)
-    # `kill` and service managers must stop it as cleanly as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt):
+    with until_interrupted():
         serve_console(console, host, port, lambda url: _ready(url, as_json=as_json))
+
+
+def _secret(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:  # the text of an error could show the secret
+        raise ConfigError(f"--access-token-file: {path}: {type(error).__name__}") from None
 
 
 def _ready(url: str, *, as_json: bool) -> None:

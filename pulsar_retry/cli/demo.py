@@ -208,7 +208,7 @@ def _consume(client: pr.Client, topic: str, results_topic: str, total: int, say:
 def load(limit: int | None) -> list[dict[str, str]]:
     """Return the records of the data set, or *limit* of them spread evenly over the file."""
     try:
-        from vega_datasets import local_data  # noqa: PLC0415 - optional, and slow to import
+        from vega_datasets import local_data
     except ModuleNotFoundError as error:
         text = f'{error.name} is missing; the demo needs: pip install "pulsar-retry[demo]"'
         raise click.ClickException(text) from None

@@ -6,6 +6,7 @@ import contextlib
 import math
 import shlex
 import time
+from itertools import islice
 from typing import Any
 
 import attrs
@@ -13,14 +14,8 @@ import click
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
-from pulsar_retry.cli._common.export import Export
 from pulsar_retry.cli._common.filter import filter_options
-from pulsar_retry.cli._common.letters import (
-    full,
-    line,
-    payload_line,
-    show_groups,
-)
+from pulsar_retry.cli._common.letters import full, line, payload_line, show_groups
 from pulsar_retry.cli._common.options import example, limit_option
 from pulsar_retry.cli._common.output import clean, progress, show_json, table, words_of_age
 from pulsar_retry.cli._common.redriving import dead_letter_topics, patience
@@ -73,16 +68,20 @@ def ls(*, cluster: Cluster, namespace: str | None, everything: bool, as_json: bo
     second, and the subscription that it belongs to. JSON has all topics.
     """
     found: list[LetterTopic] = []
-    with cluster.admin() as admin, progress("asking for topics") as show:
-        if namespace is not None:
-            found += letter_topics(admin, namespace, by_letters=True, progress=show)
-        for each in () if namespace is not None else _namespaces(admin):
+    left_out: list[str] = []
+    with cluster.admin() as admin, progress("topics asked for") as show:
+        for each in [namespace] if namespace is not None else _namespaces(admin):
             try:
-                found += letter_topics(admin, each, by_letters=True, progress=show)
-            except AdminForbiddenError as error:
-                click.echo(clean(f"{each} is left out: {error}"), err=True)
-            except AdminNotFoundError:
-                continue  # it was deleted meanwhile
+                found += letter_topics(
+                    admin, each, by_letters=True, progress=show, forbidden=left_out.append
+                )
+            except (AdminForbiddenError, AdminNotFoundError) as error:
+                if namespace is not None:
+                    raise
+                if isinstance(error, AdminForbiddenError):  # else it was deleted meanwhile
+                    left_out.append(f"{each} is left out: {error}")
+    for text in left_out:
+        click.echo(clean(text), err=True)
     found.sort(key=lambda each: -each.backlog)
     if as_json:
         show_json([each.facts() for each in found])
@@ -178,7 +177,7 @@ def show(
     for number, topic in enumerate(topics):
         with (
             look_into(cluster, topic, dlq_subscription) as found,
-            progress(f"reading {TopicName.parse(topic).local}") as tell,
+            progress(f"of {TopicName.parse(topic).local} read") as tell,
         ):
             left = (give_up - time.monotonic()) / (len(topics) - number)
             seen = found.grouped(where, limit=limit, within=left, tell=tell)
@@ -214,9 +213,12 @@ def _tell_what_is_missing(topic: str, seen: Sample, *, is_limited: bool) -> None
         of = "" if seen.of is None else f" of about {seen.of}"
         sample = f"only the first {seen.read}{of} letters of {topic} were read"
         click.echo(f"{sample}: --within 10m reads for longer", err=True)
-    if seen.unreadable:
-        said = f"{seen.unreadable} entries of {topic} cannot be read: {CANNOT_BE_READ}"
-        click.echo(said, err=True)
+    _tell_unreadable(topic, seen.unreadable)
+
+
+def _tell_unreadable(topic: str, count: int) -> None:
+    if count:
+        click.echo(f"{count} entries of {topic} cannot be read: {CANNOT_BE_READ}", err=True)
 
 
 def _show(read: list[_Read], dlq: str) -> None:
@@ -270,51 +272,34 @@ def tail(*, cluster: Cluster, where: Filter, dlq: str, count: int | None, as_jso
 
 
 @command.command(
-    "export",
-    epilog=example("pulsar-retry dlq export orders-billing-DLQ --output dead.csv --reason invalid"),
+    epilog=example("pulsar-retry dlq export orders-billing-DLQ --reason invalid > dead.jsonl"),
 )
 @click.argument("dlq")
 @filter_options
-@click.option(
-    "--output",
-    metavar="FILE",
-    help="A file: CSV if it ends with .csv, otherwise JSON Lines; - for "
-    "standard output.  [default: -]",
-)
-@click.option("--force", is_flag=True, help="Replace an existing file.")
 @limit_option
 @_through
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the number of letters that are in a file, and errors, as JSON.",
-)
+@json_option
 @cluster_options
-def export_(
+def export(
     *,
     cluster: Cluster,
     where: Filter,
     dlq: str,
-    output: str | None,
-    force: bool,
     limit: int | None,
     dlq_subscription: str | None,
-    as_json: bool,
-) -> None:
-    """Write the letters of DLQ as JSON Lines or CSV.
+    as_json: bool,  # noqa: ARG001 - of the errors; the output is JSON anyway
+) -> int:
+    """Write the letters of DLQ as JSON Lines to standard output.
 
-    Payloads are complete. In JSON and CSV they are text if they are UTF-8, and otherwise under
-    payload_base64. The file appears only when it is complete. An existing file is replaced only
-    with --force.
+    Payloads are complete: text if they are UTF-8, and otherwise under payload_base64. The exit code
+    is 1 if some letters cannot be read.
     """
-    written = Export(output, force=force)
-    with look_into(cluster, dlq, dlq_subscription) as found, progress("exporting") as tell:
-        meant = (each for each in found.letters() if fits(where, each))
-        count = written.write(meant, limit, tell, found.facts)
-    if output in {None, "-"}:
-        return
-    if as_json:
-        show_json({"letters": count, "output": output}, lines=True)
-    else:
-        click.echo(f"{count} letters in {output}", err=True)
+    missed: list[object] = []
+    with look_into(cluster, dlq, dlq_subscription) as found, progress("exported") as tell:
+        reading = found.letters(lambda *place: missed.append(place))
+        meant = (each for each in reading if fits(where, each))
+        for number, each in enumerate(islice(meant, limit), 1):
+            show_json(found.facts(each), lines=True)
+            tell(number, limit)
+    _tell_unreadable(dlq, len(missed))
+    return int(bool(missed))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
+from pulsar_retry.cli._common.cluster import json_option
 from pulsar_retry.cli._common.options import example
+from pulsar_retry.cli._common.output import table
 from pulsar_retry.policy.checks import text_of
 from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT
 from pulsar_retry.policy.explain import PRESETS, SCHEDULE_SETTINGS, Schedule, Step, explain
@@ -37,7 +39,7 @@ __all__ = ["command"]
 )
 @click.option("--jitter", metavar="KIND", help="none, upward or full.")
 @click.option("--attempts", type=int, metavar="N", help="The number of attempts to show.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def command(
     *,
     preset: str | None,
@@ -60,8 +62,13 @@ def command(
     schedule = explain(policy, attempts=attempts)
     if as_json:
         click.echo(json.dumps(_facts(settings, schedule)))
-    else:
-        click.echo("\n".join([*_settings(settings), "", *_steps(schedule), "", _total(schedule)]))
+        return
+    for name in settings:
+        click.echo(f"{name.replace('_', '-'):<12}  {_text(settings, name)}")
+    click.echo()
+    rows = [(each.attempt, _span(each.elapsed), _outcome_text(each)) for each in schedule.steps]
+    table(["attempt", "after", "if it fails"], rows)
+    click.echo(f"\n{_total(schedule)}")
 
 
 # -- as data --------------------------------------------------------------------------------------
@@ -91,21 +98,9 @@ def _step_facts(step: Step) -> dict[str, Any]:
 # -- as text --------------------------------------------------------------------------------------
 
 
-def _settings(settings: Mapping[str, Any]) -> list[str]:
-    return _aligned([(name.replace("_", "-"), _text(settings, name)) for name in settings])
-
-
 def _text(settings: Mapping[str, Any], name: str) -> str:
     value = settings[name]
     return text_of(value) if name == "max_age" and value != math.inf else str(value)
-
-
-def _steps(schedule: Schedule) -> list[str]:
-    rows = [("attempt", "after", "if it fails")]
-    rows += [
-        (str(step.attempt), _span(step.elapsed), _outcome_text(step)) for step in schedule.steps
-    ]
-    return _aligned(rows)
 
 
 def _outcome_text(step: Step) -> str:
@@ -119,11 +114,6 @@ def _total(schedule: Schedule) -> str:
     attempts = f"{number} attempts" if number > 1 else "1 attempt"
     rest = "without the time that handlers take" if schedule.complete else "and more follow"
     return f"{attempts} in {_span(schedule.total)}, {rest}."
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _span(times: tuple[float, float]) -> str:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import threading
+import logging
+import time
 from itertools import chain
 
 import click
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
-from pulsar_retry.cli._common.options import address, example
-from pulsar_retry.cli._common.output import show_json
+from pulsar_retry.cli._common.options import address, every_option, example
+from pulsar_retry.cli._common.output import show_json, until_interrupted
 from pulsar_retry.observe.serving import serve_registry
 from pulsar_retry.ops.exporter import LetterCollector
 from pulsar_retry.ops.overview import letter_topics
-from pulsar_retry.pull.signals import awaiting_signals
 from pulsar_retry.replay.cluster import Cluster
 
 __all__ = ["command"]
+
+_log = logging.getLogger("pulsar_retry")
+
+#: After each question, wait at least this many times as long as the answer took.
+_PAUSE_RATIO = 5
 
 
 @click.command(
@@ -34,14 +38,7 @@ __all__ = ["command"]
     metavar="HOST:PORT",
     help="The address to listen on; port 0 for any free port.",
 )
-@click.option(
-    "--every",
-    type=click.FloatRange(1),
-    default=15.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often to ask the broker.",
-)
+@every_option
 @click.option("--once", is_flag=True, help="Print the metrics once, and end.")
 @json_option
 @cluster_options
@@ -62,30 +59,31 @@ def command(
     """
     host, port = address(listen)
     asked = namespaces or ("public/default",)
+    collector, registry = LetterCollector(), CollectorRegistry()
+    registry.register(collector)
     with cluster.admin() as admin:
         if once:
-            letters = {each: letter_topics(admin, each) for each in asked}
+            found = {each: letter_topics(admin, each) for each in asked}
             if as_json:
-                show_json([each.facts() for each in chain(*letters.values())])
+                show_json([each.facts() for each in chain(*found.values())])
                 return
-            collector = LetterCollector(letters.__getitem__, asked, every)
-            collector.ask()
-            click.echo(generate_latest(_registry(collector)).decode(), nl=False)
+            for namespace, topics in found.items():
+                collector.show(namespace, topics)
+            click.echo(generate_latest(registry).decode(), nl=False)
             return
-        collector = LetterCollector(functools.partial(letter_topics, admin), asked, every)
-        collector.start()
-        with (
-            awaiting_signals(threading.Event()) as next_signal,
-            serve_registry(_registry(collector), port, host) as server,
-        ):
+        with until_interrupted(), serve_registry(registry, port, host) as server:
             url = f"{server.url}/metrics"
             told = json.dumps({"url": url}) if as_json else f"Metrics are at {url}; Ctrl-C ends it."
             click.echo(told)
-            next_signal()
-        collector.stop()
-
-
-def _registry(collector: LetterCollector) -> CollectorRegistry:
-    registry = CollectorRegistry()
-    registry.register(collector)
-    return registry
+            while True:
+                began = time.monotonic()
+                for each in asked:
+                    try:
+                        collector.show(each, letter_topics(admin, each))
+                    except Exception as error:  # noqa: BLE001 - it may work the next time
+                        _log.warning("the letter topics of %s could not be read: %s", each, error)
+                        collector.show(each, None)
+                now = time.monotonic()
+                due = now + max(every, _PAUSE_RATIO * (now - began))
+                while time.monotonic() < due:  # a signal can come just before a sleep
+                    time.sleep(1)

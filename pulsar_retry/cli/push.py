@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +14,7 @@ import click
 import pulsar
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
-from pulsar_retry.cli._common.options import (
-    FILE,
-    address,
-    by_options,
-    naming_option,
-    with_options,
-)
+from pulsar_retry.cli._common.options import address, example, naming_option, with_options
 from pulsar_retry.errors import ConfigError, UnreachableError
 from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
@@ -40,22 +35,29 @@ _NAMES = {
     "email": "--service-account",
     "others": "--service-account",
     "private_key": "--service-account",
+    "dead_letter_status": "--dead-letter-status",
+    "service_account": "--service-account",
 }
+#: An argument with its value in an error; of a flag, the value says nothing.
+_ARGUMENT = re.compile(r"\b(\w+)=(?:(?:True|False)\b)?|^(\w+)(?=: )")
+#: Seconds to wait at the end, if an answer may not take longer.
+PATIENCE = 25.0
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group(short_help="Deliver a subscription to an HTTP endpoint.")
+@click.group(
+    short_help="Deliver a subscription to an HTTP endpoint.",
+    epilog=example(
+        "pulsar-retry push serve --topic orders --subscription billing --endpoint "
+        "http://localhost:8080/"
+    ),
+)
 def command() -> None:
     """Deliver a subscription to an HTTP endpoint, as Pub/Sub push does."""
 
 
 _serve_options = with_options(
-    click.option(
-        "--topic",
-        "topics",
-        multiple=True,
-        required=True,
-        help="Repeatable.",
-    ),
+    click.option("--topic", "topics", multiple=True, required=True, help="Repeatable."),
     click.option("--subscription", required=True),
     click.option(
         "--endpoint",
@@ -63,51 +65,28 @@ _serve_options = with_options(
         show_envvar=True,
         required=True,
         metavar="URL",
-        help="An https URL; http only to loopback or with --allow-http. Other users can see the "
-        "command line: give a URL that contains a secret by the environment.",
+        help="Others can see the command line: give a secret URL by the environment.",
     ),
     click.option(
-        "--ack-deadline",
-        default="10",
-        metavar="DURATION",
-        help="How long the endpoint has to answer, 10s to 600s.  [default: 10s]",
+        "--ack-deadline", default="10", metavar="DURATION", help="To answer: 10s to 600s.  [10s]"
     ),
     click.option("--unwrapped", is_flag=True, help="Post the payload instead of Pub/Sub's JSON."),
-    click.option(
-        "--subscription-name", metavar="NAME", help="The subscription's name in the request."
-    ),
-    click.option(
-        "--ordered",
-        is_flag=True,
-        help="Use Key_Shared: the messages of each key are sent in order.",
-    ),
+    click.option("--subscription-name", metavar="NAME", help="Its name in the request."),
+    click.option("--ordered", is_flag=True, help="Each key in order (Key_Shared)."),
     click.option(
         "--service-account",
         "service_accounts",
-        type=FILE,
+        type=_FILE,
         multiple=True,
-        help="A service account's key file. Sign requests with a JWT. Repeatable, to change the "
-        "key: the first one signs, and the public keys of all are served.",
+        help="Key file to sign requests with. Repeatable: the first signs, all keys are served.",
     ),
-    click.option(
-        "--audience", metavar="TEXT", help="The audience of the JWT.  [default: the endpoint]"
-    ),
-    click.option(
-        "--max-attempts",
-        metavar="N",
-        help="Retry by letters: the number of attempts, or inf.  [default: 17 if one of the next "
-        "three options is given]",
-    ),
-    click.option(
-        "--max-age", metavar="DURATION", help="Retry by letters: up to this age of the message."
-    ),
+    click.option("--audience", metavar="TEXT", help="Of the JWT.  [default: the endpoint]"),
+    click.option("--max-attempts", metavar="N", help="Retry by letters: so many attempts, or inf."),
+    click.option("--max-age", metavar="DURATION", help="Retry by letters: up to this age."),
     click.option("--backoff", metavar="TEXT", help='Retry by letters: "exponential 10s 10m", …'),
     click.option("--jitter", metavar="KIND", help="Retry by letters: none, upward or full."),
     click.option(
-        "--max-delivery-attempts",
-        type=int,
-        metavar="N",
-        help="Dead-letter after this number of attempts, 5 to 100.",
+        "--max-delivery-attempts", type=int, metavar="N", help="Then dead-letter: 5 to 100."
     ),
     click.option(
         "--dead-letter-status",
@@ -115,44 +94,19 @@ _serve_options = with_options(
         type=int,
         multiple=True,
         metavar="STATUS",
-        help="Dead-letter at once after this status, for example 410. Repeatable.",
+        help="Dead-letter at once, for example 410. Repeatable.",
     ),
     click.option("--dead-letter-topic", metavar="TOPIC", help="The dead-letter topic."),
     click.option("--retry-letter-topic", metavar="TOPIC", help="The retry topic."),
-    naming_option("retry and dead-letter topics"),
-    click.option(
-        "--pubsub-attributes",
-        is_flag=True,
-        help="Letters also have the attributes of Pub/Sub's dead letters.",
-    ),
-    click.option(
-        "--no-breaker",
-        is_flag=True,
-        help="Dead-letter messages also while nearly all requests fail.",
-    ),
+    naming_option("letter topics"),
+    click.option("--pubsub-attributes", is_flag=True, help="Letters have Pub/Sub's attributes."),
+    click.option("--no-breaker", is_flag=True, help="Dead-letter also while all requests fail."),
     click.option("--max-outstanding", type=int, default=3000, show_default=True, metavar="N"),
+    click.option("--max-rate", type=float, metavar="N", help="Requests per second at most."),
+    click.option("--allow-http", is_flag=True, help="Allow http:// to other machines."),
+    click.option("--ca-file", type=_FILE, help="Trust only these certificates."),
     click.option(
-        "--max-rate", type=float, metavar="N", help="Send at most this many requests a second."
-    ),
-    click.option("--allow-http", is_flag=True, help="Allow http:// for hosts other than this one."),
-    click.option("--ca-file", type=FILE, help="The only certificates to trust at the endpoint."),
-    click.option(
-        "--renew-after",
-        default="5m",
-        metavar="DURATION",
-        help="Replace a connection after this time, and look the name up again.  [default: 5m]",
-    ),
-    click.option(
-        "--listen",
-        default="127.0.0.1:0",
-        metavar="HOST:PORT",
-        help="Serve health and metrics at this address.",
-    ),
-    click.option(
-        "--drain-timeout",
-        default="25",
-        metavar="DURATION",
-        help="How long to wait for answers when stopping; at least --ack-deadline.  [default: 25s]",
+        "--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="For health and metrics."
     ),
     json_option,
     cluster_options,
@@ -162,16 +116,9 @@ _serve_options = with_options(
 @command.command(
     short_help="Post each message to an endpoint until SIGTERM.",
     epilog="""\b
-Examples:
+Example:
   pulsar-retry push serve --topic orders --subscription billing \\
-      --endpoint http://localhost:8080/push
-  pulsar-retry push serve --topic orders --subscription billing \\
-      --endpoint https://example.com/push --service-account key.json \\
-      --backoff "exponential 10s 10m" --max-delivery-attempts 5
-\b
-The address of --listen serves GET /livez, /readyz and /metrics; with
---service-account also /.well-known/jwks.json and
-/tokeninfo?id_token=TOKEN.""",
+      --endpoint https://example.com/push --service-account key.json --backoff "fixed 10s\"""",
 )
 @_serve_options
 def serve(**options: Any) -> None:
@@ -179,13 +126,15 @@ def serve(**options: Any) -> None:
 
     102, 200, 201, 202 and 204 acknowledge the message. After any other result it is delivered
     again: at once, as fast as the push backoff allows; or, with one of the options of a retry
-    policy, by retry letters. SIGTERM and SIGINT wait for the answers to outstanding requests, and
-    the exit code is 0.
+    policy, by retry letters. SIGTERM and SIGINT wait for the answers to outstanding requests, for
+    25 s or --ack-deadline, and the exit code is 0. The address of --listen serves GET /livez,
+    /readyz and /metrics; with --service-account also /.well-known/jwks.json and
+    /tokeninfo?id_token=TOKEN.
     """
     try:
         _serve(SimpleNamespace(**options))
     except ConfigError as error:
-        raise by_options(error, click.get_current_context().command, _NAMES) from None
+        raise _by_options(error) from None
 
 
 def _serve(options: SimpleNamespace) -> None:
@@ -199,10 +148,10 @@ def _serve(options: SimpleNamespace) -> None:
         raise click.ClickException(str(error)) from error
     account = _account(options)
     host, port = address(options.listen)
-    timeout = _drain_timeout(options)
+    deadline = seconds_of_text("ack_deadline", options.ack_deadline)
     client = options.cluster.client(check=False)
     try:
-        dispatcher = _dispatcher(client, options, account)
+        dispatcher = _dispatcher(client, options, account, deadline)
         options.cluster.check()
         pages = key_pages(account)
         with serve_registry(own_registry(), port, host, dispatcher, pages) as server:
@@ -212,7 +161,9 @@ def _serve(options: SimpleNamespace) -> None:
                 "endpoint": dispatcher.endpoint,
                 "listen": server.url,
             }
-            report = dispatcher.run(timeout=timeout, ready=lambda: _ready(told, options))
+            report = dispatcher.run(
+                timeout=max(PATIENCE, deadline), ready=lambda: _ready(told, options)
+            )
     except UnreachableError:
         raise
     except (pulsar.PulsarException, OSError) as error:
@@ -223,7 +174,7 @@ def _serve(options: SimpleNamespace) -> None:
 
 
 def _dispatcher(
-    client: Any, options: SimpleNamespace, account: ServiceAccount | None
+    client: Any, options: SimpleNamespace, account: ServiceAccount | None, deadline: float
 ) -> Dispatcher:
     from pulsar_retry.pull.settings import Letters
     from pulsar_retry.push.dispatcher import Dispatcher
@@ -234,7 +185,7 @@ def _dispatcher(
         list(options.topics) if len(options.topics) > 1 else options.topics[0],
         options.subscription,
         options.endpoint,
-        ack_deadline=seconds_of_text("ack_deadline", options.ack_deadline),
+        ack_deadline=deadline,
         retry_policy=_retry_policy(options),
         dead_letter_policy=_dead_letter_policy(options),
         dead_letter_statuses=options.dead_letter_statuses,
@@ -247,7 +198,6 @@ def _dispatcher(
         connections=Connections(
             allow_http=options.allow_http,
             tls=_trust(options.ca_file),
-            renew_after=seconds_of_text("renew_after", options.renew_after),
         ),
         max_outstanding=options.max_outstanding,
         max_rate=options.max_rate,
@@ -257,17 +207,19 @@ def _dispatcher(
     )
 
 
+def _by_options(error: ConfigError) -> ConfigError:
+    """Return *error* with the names of options in place of Python's argument names."""
+    params = click.get_current_context().command.params
+    names = {each.name: each.opts[0] for each in params} | _NAMES
+
+    def named(match: re.Match[str]) -> str:
+        option = names.get(match[1] or match[2])
+        return match[0] if option is None else option + " " * match[0].endswith("=")
+
+    return ConfigError(_ARGUMENT.sub(named, str(error)))
+
+
 # -- options as values ----------------------------------------------------------------------------
-
-
-def _drain_timeout(options: SimpleNamespace) -> float:
-    """Return the seconds to wait for answers, which are as many as an answer may take, or more."""
-    deadline, drain = options.ack_deadline, options.drain_timeout
-    timeout = seconds_of_text("drain_timeout", drain)
-    if timeout < seconds_of_text("ack_deadline", deadline):
-        accepted = f"at least --ack-deadline {deadline}, so that answers can be awaited"
-        raise ConfigError.bad("drain_timeout", drain, accepted)
-    return timeout
 
 
 def _retry_policy(options: SimpleNamespace) -> RetryPolicy | None:

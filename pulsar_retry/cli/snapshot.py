@@ -8,8 +8,8 @@ import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
 from pulsar_retry.cli._common.operation import Operator, audit_hint, operator_options
-from pulsar_retry.cli._common.options import dry_run_option, yes_option
-from pulsar_retry.cli._common.output import ask, busy, check_can_ask, clean, show_json, table
+from pulsar_retry.cli._common.options import dry_run_option, example, yes_option
+from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json, table
 from pulsar_retry.cli._common.seek import (
     carry_out_move,
     grace_option,
@@ -75,7 +75,7 @@ def create(
     Consumers can continue meanwhile. Each partition is captured at its own moment.
     """
     target = subscription_of(cluster, topic, subscription, naming, retry_letter_topic)
-    with busy("capturing"):
+    with progress("capturing"):
         snapshot = Snapshot.create(target, name=name)
     for warning in snapshot.warnings:
         click.echo(f"warning: {clean(warning)}", err=True)
@@ -173,7 +173,7 @@ def restore(
     return carry_out_move(move, target=target, **options)
 
 
-@command.command()
+@command.command(epilog=example("pulsar-retry snapshot rm orders before-deploy"))
 @click.argument("topic")
 @click.argument("name")
 @yes_option
@@ -193,7 +193,7 @@ def rm(*, cluster: Cluster, who: Operator, topic: str, name: str, yes: bool, as_
         show_json({"removed": name})
 
 
-@command.command()
+@command.command(epilog=example("pulsar-retry snapshot prune --namespace shop/orders"))
 @click.argument("topic", required=False)
 @click.option(
     "--namespace", metavar="NAME", help="All topics of this namespace.  [default: public/default]"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import click
 
+from pulsar_retry.cli._common.cluster import json_option
+from pulsar_retry.cli._common.options import example
+from pulsar_retry.cli._common.output import until_interrupted
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
 from pulsar_retry.standalone.jars.lock import jars_for
@@ -17,7 +19,10 @@ from pulsar_retry.standalone.jars.store import JarStore, to_stderr
 __all__ = ["command"]
 
 
-@click.command(short_help="Run a real Pulsar until Ctrl-C.")
+@click.command(
+    short_help="Run a real Pulsar until Ctrl-C.",
+    epilog=example("pulsar-retry standalone --broker-port 6650 --web-port 8080 --data-dir pulsar"),
+)
 @click.option("--broker-port", type=int, help="Port of the binary protocol.  [default: a free one]")
 @click.option("--web-port", type=int, help="Port of the REST API.  [default: a free one]")
 @click.option(
@@ -59,7 +64,7 @@ __all__ = ["command"]
     help="Start faster, but run slower when warm: disables the JVM's optimising compiler.",
 )
 @click.option("--download-only", is_flag=True, help="Fill the cache of jars and exit.")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when ready.")
+@json_option
 def command(
     *,
     broker_port: int | None,
@@ -119,14 +124,16 @@ def _fill_cache(release: Release, *, as_json: bool) -> None:
 
 def _serve(broker: Standalone, *, as_json: bool, temporary: bool) -> None:
     """Run *broker* until a signal ends us or it ends by itself."""
-    # `kill` and service managers must stop it as cleanly as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with broker:
-        try:
-            click.echo(_as_json(broker) if as_json else _as_text(broker, temporary=temporary))
-            code = broker.wait()
-        except KeyboardInterrupt:
-            return
+    with broker, until_interrupted():
+        facts = _facts(broker)
+        if as_json:
+            click.echo(json.dumps(facts))
+        else:
+            click.echo("Pulsar is ready; Ctrl-C stops it.")
+            for name, value in facts.items():
+                removed = " (removed at the end)" if name == "data_dir" and temporary else ""
+                click.echo(f"  {name.replace('_', ' '):<12} {value}{removed}")
+        code = broker.wait()
         raise StandaloneError(f"the broker ended by itself with exit code {code}")
 
 
@@ -141,15 +148,3 @@ def _facts(broker: Standalone) -> dict[str, str | int]:
     if broker.admin_token:
         facts["admin_token"] = broker.admin_token
     return facts
-
-
-def _as_json(broker: Standalone) -> str:
-    return json.dumps(_facts(broker))
-
-
-def _as_text(broker: Standalone, *, temporary: bool) -> str:
-    facts = _facts(broker)
-    if temporary:
-        facts["data_dir"] = f"{facts['data_dir']} (removed at the end)"
-    lines = [f"  {name.replace('_', ' '):<12} {value}" for name, value in facts.items()]
-    return "\n".join(["Pulsar is ready; Ctrl-C stops it.", *lines])

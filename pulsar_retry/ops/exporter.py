@@ -1,10 +1,9 @@
-"""Exports to Prometheus how many letters wait, and since when. Consumes nothing."""
+"""Shows Prometheus how many letters wait, and since when."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 from prometheus_client.metrics_core import Metric
@@ -12,9 +11,6 @@ from prometheus_client.registry import Collector
 
 from pulsar_retry.observe.metrics import LETTER_METRICS, PREFIX, family_of
 from pulsar_retry.ops.overview import LetterTopic
-from pulsar_retry.ops.polling import Polling
-
-_log = logging.getLogger("pulsar_retry")
 
 
 @attrs.frozen
@@ -23,47 +19,26 @@ class _Answer:
 
     Attributes:
         found: The letter topics; None if the broker has not answered.
-        at: When it was asked, by the monotonic clock.
+        at: When it came, by the monotonic clock.
     """
 
-    found: tuple[LetterTopic, ...] | None
+    found: Sequence[LetterTopic] | None
     at: float
 
 
-class LetterCollector(Polling, Collector):
+class LetterCollector(Collector):
     """Collects how many letters wait in namespaces, and since when. Thread-safe.
 
-    The broker is asked at intervals, however often Prometheus scrapes. If the broker does not
-    answer, nothing is shown, because an old value would hide the problem.
+    It shows the last answers of the broker, however often Prometheus scrapes. If the broker has not
+    answered, nothing is shown, because an old value would hide the problem.
     """
 
-    def __init__(
-        self,
-        ask: Callable[[str], Sequence[LetterTopic]],
-        namespaces: Sequence[str],
-        interval: float = 15.0,
-    ) -> None:
-        """Prepare the collector; nothing is asked yet.
-
-        Args:
-            ask: Returns the letter topics of a namespace.
-            namespaces: The namespaces.
-            interval: Seconds between two requests; more if a request takes long.
-        """
-        super().__init__(self.ask, interval, "pulsar-retry-letter-topics")
-        self._ask, self._namespaces = ask, namespaces
+    def __init__(self) -> None:
         self._answers: dict[str, _Answer] = {}
 
-    def ask(self) -> None:
-        """Ask once for each namespace."""
-        for namespace in self._namespaces:
-            began = time.monotonic()
-            found: tuple[LetterTopic, ...] | None = None
-            try:
-                found = tuple(self._ask(namespace))
-            except Exception as error:  # noqa: BLE001 - it may work the next time
-                _log.warning("the letter topics of %s could not be read: %s", namespace, error)
-            self._answers[namespace] = _Answer(found, began)
+    def show(self, namespace: str, found: Sequence[LetterTopic] | None) -> None:
+        """Show the letter topics of a namespace; None: the broker has not answered."""
+        self._answers[namespace] = _Answer(found, time.monotonic())
 
     def describe(self) -> list[Metric]:
         """Return the metrics without values."""

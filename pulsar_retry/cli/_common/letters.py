@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from pulsar_retry.cli._common.output import aligned
+from pulsar_retry.cli._common.output import table
 from pulsar_retry.ops.formatting import clean, one_line, short, words_of_age
 from pulsar_retry.ops.showing import record_of
 from pulsar_retry.replay.redriving.report import Group
@@ -33,7 +33,7 @@ def show_groups(groups: Iterable[Group]) -> None:
         )
         for each in found
     ]
-    aligned(names, rows, [short(each.message, _MESSAGE) for each in found])
+    table(names, rows, [short(each.message, _MESSAGE) for each in found])
 
 
 def payload_line(facts: dict[str, Any]) -> str:

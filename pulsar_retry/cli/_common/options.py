@@ -1,11 +1,9 @@
-"""The options that several verbs have, how a verb gets its options, and errors about them."""
+"""The options that several verbs have, and how a verb gets its options."""
 
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
@@ -14,16 +12,14 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire.names import Naming
 
 __all__ = [
-    "FILE",
     "address",
     "as_argument",
-    "by_options",
     "dry_run_option",
+    "every_option",
     "example",
     "limit_option",
     "naming_option",
     "rate_option",
-    "text_of_file",
     "with_options",
     "yes_option",
 ]
@@ -32,13 +28,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Decorator = Callable[[_Command], _Command]
 
 _LAST_PORT = 65_535
-#: The beginning of an error: the name of an argument, before ``=value`` or a colon.
-_FIRST = re.compile(r"(\w+)(?:=(?:True(?=: ))?|(?=: ))")
-#: An argument that the error recommends, such as ``wrapped=False``.
-_ADVICE = re.compile(r"\b(\w+)=(True|False)\b")
-
-#: The type of an option that names a file.
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def example(command: str) -> str:
@@ -47,6 +36,14 @@ def example(command: str) -> str:
 
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+every_option = click.option(
+    "--every",
+    type=click.FloatRange(1),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to ask the broker.",
+)
 limit_option = click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", help="The maximum number of letters."
 )
@@ -107,46 +104,3 @@ def address(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > _LAST_PORT:
         raise ConfigError.bad("listen", text, "an address and a port, such as 127.0.0.1:8090")
     return host.strip("[]"), int(port)
-
-
-def text_of_file(
-    name: str, path: Path | None, accepted: str = "a file that holds a secret"
-) -> str | None:
-    """Return the content of a file, without white space around it; None if there is no file.
-
-    Raises:
-        ConfigError: the file cannot be read. The error does not show its content.
-    """
-    if path is None:
-        return None
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError.bad(name, f"{path} ({type(error).__name__})", accepted) from None
-
-
-def by_options(
-    error: ConfigError, command: click.Command, others: Mapping[str, str]
-) -> ConfigError:
-    """Return *error* with the names of options in place of Python's argument names.
-
-    Args:
-        error: The error.
-        command: The command with the options.
-        others: More options, by their names in the error, such as ``wrapped=False``.
-    """
-    options: dict[str, str] = {}
-    for each in command.params:
-        if isinstance(each, click.Option) and each.name is not None:
-            option = each.opts[0]
-            options |= {each.name: option, option.removeprefix("--").replace("-", "_"): option}
-    options |= others
-
-    def named(match: re.Match[str]) -> str:
-        return options.get(match[0]) or options.get(match[1]) or match[0]
-
-    text = str(error)
-    if (first := _FIRST.match(text)) is not None and first[1] in options:
-        value = text[first.end() :]
-        text = f"{options[first[1]]}{'' if value.startswith(':') else ' '}{value}"
-    return ConfigError(_ADVICE.sub(named, text))

@@ -1,9 +1,11 @@
-"""The output of verbs: tables and bars on a terminal, plain lines and JSON elsewhere."""
+"""The output of verbs: tables, JSON, progress, questions, and the end by Ctrl-C."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,39 +13,23 @@ from itertools import zip_longest
 from typing import Any, Protocol
 
 import click
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
-from rich.text import Text
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.formatting import clean, one_line, words_of_age
 
 __all__ = [
-    "aligned",
     "ask",
-    "busy",
     "check_can_ask",
     "clean",
     "progress",
     "show_json",
     "table",
+    "until_interrupted",
     "words_of_age",
 ]
 
-#: Seconds from one line of a log to the next.
-_LOG_SECONDS = 10.0
+#: Seconds from one line of a log to the next, and from one state of a terminal to the next.
+_LOG_SECONDS, _REDRAW_SECONDS = 10.0, 0.2
 
 
 def show_json(facts: Any, *, lines: bool = False) -> None:
@@ -51,59 +37,25 @@ def show_json(facts: Any, *, lines: bool = False) -> None:
     click.echo(json.dumps(facts, ensure_ascii=False, indent=None if lines else 2))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table. Outside a terminal, its columns are aligned only with spaces.
-
-    Columns whose name begins with ``#`` contain numbers.
-    """
-    names = [name.lstrip("#") for name in columns]
-    if not sys.stdout.isatty():
-        aligned(names, rows)
-        return
-    texts = _texts(rows)
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, column in zip(names, columns, strict=True):
-        shown.add_column(name, justify="right" if column[0] == "#" else "left", overflow="fold")
-    for row in texts:
-        shown.add_row(*map(escape, row))
-    Console(highlight=False).print(shown)
-
-
-def aligned(
-    names: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()
 ) -> None:
     """Print rows below the names of their columns, aligned with spaces.
 
     Args:
-        names: The names of the columns.
+        columns: The names of the columns; those that begin with ``#`` contain numbers.
         rows: The rows.
         notes: A text below each row; an empty one is left out.
     """
-    lines = [list(names), *_texts(rows)]
+    texts = [["" if cell is None else one_line(str(cell)) for cell in row] for row in rows]
+    lines = [[name.lstrip("#") for name in columns], *texts]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    align = [str.rjust if name.startswith("#") else str.ljust for name in columns]
     for line, note in zip_longest(lines, ["", *notes], fillvalue=""):
-        click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
+        cells = (put(cell, width) for put, cell, width in zip(align, line, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
         if note:
             click.echo(f"{'':<{widths[0]}}  {one_line(note)}")
-
-
-def _texts(rows: Sequence[Sequence[object]]) -> list[list[str]]:
-    return [["" if cell is None else one_line(str(cell)) for cell in row] for row in rows]
-
-
-class _Rate(ProgressColumn):
-    """Shows how many are done per second."""
-
-    def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
-
-
-class _Count(ProgressColumn):
-    """Shows how many are done, and of how many if that is known."""
-
-    def render(self, task: Task) -> Text:
-        of = "" if task.total is None else f"/{task.total:.0f}"
-        return Text(f"{task.completed:.0f}{of}")
 
 
 class Show(Protocol):
@@ -117,58 +69,54 @@ class Show(Protocol):
 def progress(what: str, topic: str | None = None) -> Iterator[Show]:
     """Yield a function that shows progress on standard error: what is done, the total, and words.
 
-    The rate, and the time that is left if the total is known, are shown, too. If standard error is
-    not a terminal, a verb that changes a *topic* writes a line every ten seconds, except with
-    ``--json``. Other verbs write nothing there.
+    A terminal also shows the rate, and the time that is left if the total is known. Elsewhere, a
+    verb that changes a *topic* writes a line every ten seconds, except with ``--json``; other verbs
+    write nothing there.
     """
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        context = click.get_current_context(silent=True)
-        is_json = context is not None and bool(context.params.get("as_json"))
-        yield _nothing if topic is None or is_json else _lines(what, topic)
-        return
-    columns = (
-        *(SpinnerColumn(), TextColumn(what), BarColumn(30), _Count()),
-        *(_Rate(), TimeRemainingColumn(compact=True), TextColumn("{task.description}")),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
+    on_terminal, began = sys.stderr.isatty(), time.monotonic()
+    context = click.get_current_context(silent=True)
+    is_json = context is not None and bool(context.params.get("as_json"))
+    due = began if on_terminal else began + _LOG_SECONDS
 
-        def show(done: float, total: float | None, words: str = "") -> None:
-            bar.update(task, completed=done, total=total, description=escape(clean(words)))
-
-        yield show
-
-
-def _nothing(done: float, total: float | None, words: str = "") -> None:
-    """Show nothing."""
-
-
-def _lines(what: str, topic: str) -> Show:
-    due = time.monotonic() + _LOG_SECONDS
-
-    def tell(done: float, total: float | None, words: str = "") -> None:
+    def show(done: float, total: float | None, words: str = "") -> None:
         nonlocal due
-        if time.monotonic() >= due:
-            due = time.monotonic() + _LOG_SECONDS
-            of = "" if total is None else f" of {total:.0f}"
-            more = f" ({words})" if words else ""
-            click.echo(clean(f"{topic}: {done:.0f}{of} {what}{more}"), err=True)
+        now = time.monotonic()
+        if now < due or not (on_terminal or (topic and not is_json)):
+            return
+        said = f"{done:.0f}{'' if total is None else f' of {total:.0f}'} {what}"
+        more = f" ({words})" if words else ""
+        if on_terminal:
+            due, rate = now + _REDRAW_SECONDS, done / max(0.001, now - began)
+            left = f", {words_of_age((total - done) / rate)} left" if total and rate else ""
+            _redraw(f"{said}, {rate:.0f}/s{left}{more}")
+        else:
+            due = now + _LOG_SECONDS
+            click.echo(clean(f"{topic}: {said}{more}"), err=True)
 
-    return tell
+    if on_terminal:
+        _redraw(f"{what} …")
+    try:
+        yield show
+    finally:
+        if on_terminal:
+            _redraw("")
+
+
+def _redraw(text: str) -> None:
+    """Write over the terminal's last line."""
+    width = shutil.get_terminal_size().columns - 1
+    click.echo(f"\r\x1b[K{one_line(text)[:width]}", nl=False, err=True)
 
 
 @contextlib.contextmanager
-def busy(what: str) -> Iterator[None]:
-    """Show on a terminal for how long something takes that cannot say how far it is."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield
-        return
-    columns = (SpinnerColumn(), TextColumn(what), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        bar.add_task("", total=None)
-        yield
+def until_interrupted() -> Iterator[None]:
+    """End the body without an error at Ctrl-C, and at SIGTERM, which service managers send."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check_can_ask(*, yes: bool) -> None:

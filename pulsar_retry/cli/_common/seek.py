@@ -10,7 +10,7 @@ import click
 
 from pulsar_retry.cli._common.operation import Operation, Operator, carry_out
 from pulsar_retry.cli._common.options import naming_option, with_options
-from pulsar_retry.cli._common.output import busy, clean, table
+from pulsar_retry.cli._common.output import clean, progress, table
 from pulsar_retry.errors import SnapshotError
 from pulsar_retry.ops.audit import audited
 from pulsar_retry.policy.checks import seconds_of_text
@@ -74,7 +74,7 @@ class _Move(Operation):
 
     def plan(self, *, asked: bool) -> SeekReport | None:
         # A restore makes a new subscription, which a dry run cannot look at.
-        with contextlib.suppress(*(() if asked else (SnapshotError,))), busy("looking"):
+        with contextlib.suppress(*(() if asked else (SnapshotError,))), progress("looking"):
             return self.move(True, self.grace)
         return None
 
@@ -82,7 +82,7 @@ class _Move(Operation):
         it = self.subscription
         act = who.act(f"{it.topic} {it.name}")
         with audited(it.cluster, it.topic, act, enabled=who.audits) as record:
-            with busy("moving"):
+            with progress("moving"):
                 report = self.move(False, self.grace)
             record(report.recorded())
         return report

@@ -75,7 +75,7 @@ def serve(broker: Any, topic: str, receiver: Receiver) -> Iterator[Serve]:
     def serve(*arguments: str, endpoint: str | None = receiver.url) -> Served:
         # On a busy machine an answer may take longer than usual deadlines.
         names = ["--topic", topic, "--subscription", SUBSCRIPTION]
-        names += ["--ack-deadline", "120", "--drain-timeout", "120"]
+        names += ["--ack-deadline", "120"]
         if endpoint is not None:
             names += ["--endpoint", endpoint]
         served = Served(broker.service_url, *names, *arguments)

@@ -29,7 +29,7 @@ def commands() -> list[str]:
         for block in BLOCK.findall(text):
             found.update(LINE.findall(block))
         found.update(INLINE.findall(BLOCK.sub("", text)))
-    return sorted(command.replace("\\\n", " ").partition(" #")[0] for command in found)
+    return sorted(re.split(" [#>]", command.replace("\\\n", " "))[0] for command in found)
 
 
 def verb_of(words: list[str]) -> tuple[click.Command, list[str]]:
@@ -55,19 +55,38 @@ def test_the_verb_takes_them(command):
         verb.make_context(str(verb.name), words)
 
 
-def test_each_verb_has_json():
-    """Also if it prints no data: its errors are JSON then."""
+def verbs() -> dict[str, click.Command]:
+    """Return all verbs by their names."""
     found, groups = {}, [("", _root)]
     while groups:
         path, group = groups.pop()
         for name in group.list_commands(click.Context(group)):
             verb = group.get_command(click.Context(group), name)
+            assert verb is not None
             if isinstance(verb, click.Group):
                 groups.append((f"{path} {name}", verb))
-            else:
-                found[f"{path} {name}"] = {option for each in verb.params for option in each.opts}
-    assert [] == [name for name, options in found.items() if "--json" not in options]
-    assert len(found) >= 20
+            found[f"{path} {name}".strip()] = verb
+    return found
+
+
+VERBS = verbs()
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_each_verb_has_json_and_help_on_one_screen(name):
+    """JSON is also for its errors. The help has an example, and 48 lines of 100 columns."""
+    help_ = VERBS[name].get_help(
+        click.Context(VERBS[name], info_name=name, terminal_width=100, max_content_width=100)
+    )
+    assert f"  pulsar-retry {name}" in re.split("Examples?:", help_)[1]
+    assert len(help_.splitlines()) <= 48
+    if not isinstance(VERBS[name], click.Group):
+        assert "--json" in {option for each in VERBS[name].params for option in each.opts}
+
+
+def test_all_verbs_are_looked_at():
+    """With the groups."""
+    assert len(VERBS) >= 20
 
 
 def test_there_are_commands():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,39 +18,12 @@ from pulsar_retry.cli._common.output import clean, words_of_age
 from pulsar_retry.ops.formatting import moment
 from pulsar_retry.replay import Cluster, Redrive, Redriven
 
-VERBS = [
-    *(("dlq", each) for each in ("ls", "show", "tail", "export")),
-    ("dlq",),
-    ("redrive",),
-    ("doctor",),
-    ("console",),
-]
-
 
 @pytest.fixture(autouse=True)
 def _nowhere(monkeypatch) -> None:
     """Say nothing in the environment."""
     for name in ("SERVICE_URL", "ADMIN_URL", "TOKEN", "TOKEN_FILE", "TLS_ALLOW_INSECURE"):
         monkeypatch.delenv(f"PULSAR_{name}", raising=False)
-
-
-@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_help_has_an_example(verb, capsys) -> None:
-    """One can begin by copying."""
-    assert 0 == cli.main([*verb, "--help"])
-    output = capsys.readouterr().out
-    assert f"  pulsar-retry {' '.join(verb)}" in re.split("Examples?:", output)[1]
-
-
-@pytest.mark.parametrize(
-    "verb",
-    ["redrive", "discard", "seek", "snapshot", *(f"snapshot {each}" for each in ("restore", "rm"))],
-)
-def test_help_fits_a_screen(verb, monkeypatch, capsys) -> None:
-    """One does not have to scroll at three in the morning."""
-    monkeypatch.setenv("COLUMNS", "100")
-    assert 0 == cli.main([*verb.split(), "--help"])
-    assert len(capsys.readouterr().out.splitlines()) <= 46
 
 
 @pytest.mark.parametrize(

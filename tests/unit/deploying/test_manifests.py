@@ -40,8 +40,7 @@ def seconds(text: str) -> float:
 def drain_of(kind: str) -> float:
     """Return the seconds that something of a kind may need to settle what it has in hand."""
     if kind == "push":
-        (option,) = (each for each in push.serve.params if each.name == "drain_timeout")
-        return seconds(str(option.default))
+        return push.PATIENCE
     return float(runpy.run_path(str(KUBERNETES / "worker.py"))["DRAIN_TIMEOUT"])
 
 

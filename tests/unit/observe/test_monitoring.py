@@ -66,10 +66,8 @@ def exported() -> dict[str, set[str]]:
             counters.count(spec.name, "x")
         elif spec.kind == "histogram":
             counters.observe(spec.name, (1.0,), 1.0)
-    letters = LetterCollector(
-        lambda _: [letter_topic("retry"), letter_topic("dead_letter")], ["public/default"]
-    )
-    letters.ask()
+    letters = LetterCollector()
+    letters.show("public/default", [letter_topic("retry"), letter_topic("dead_letter")])
     registry = prometheus_client.CollectorRegistry()
     registry.register(CountersCollector(all_counters))
     registry.register(letters)
@@ -160,15 +158,7 @@ def test_the_documentation_says_type_and_labels(spec: Any) -> None:
 
 def test_what_the_broker_does_not_answer_for_is_not_shown() -> None:
     """An old number would look like a healthy one."""
-    answers: list[Any] = [[letter_topic("dead_letter")], OSError("away")]
-
-    def ask(_namespace: str) -> list[LetterTopic]:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return list(answer)
-
-    collector = LetterCollector(ask, ["public/default"])
+    collector = LetterCollector()
     registry = prometheus_client.CollectorRegistry()
     registry.register(collector)
     sample = registry.get_sample_value
@@ -179,12 +169,12 @@ def test_what_the_broker_does_not_answer_for_is_not_shown() -> None:
     }
     namespace = {"namespace": "public/default"}
     assert sample("pulsar_retry_exporter_up", namespace) is None
-    collector.ask()
+    collector.show("public/default", [letter_topic("dead_letter")])
     assert 1 == sample("pulsar_retry_exporter_up", namespace)
     assert 2 == sample("pulsar_retry_dlq_backlog", labels)
     age = sample("pulsar_retry_dlq_oldest_age_seconds", labels)
     assert age is not None
     assert 60 <= age < 160
-    collector.ask()
+    collector.show("public/default", None)
     assert 0 == sample("pulsar_retry_exporter_up", namespace)
     assert sample("pulsar_retry_dlq_backlog", labels) is None
