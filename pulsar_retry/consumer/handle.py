@@ -97,6 +97,7 @@ class Handle:
             send_timeout=plan.letter_send_timeout,
             dead_letter_subscription=None if policy is None else policy.initial_subscription_name,
             come_back=in_hand.hand_off_failed,
+            handed_on=in_hand.handed_on,
             timer=timer,
             watch=watch,
             clock=clock,
@@ -251,7 +252,7 @@ class Handle:
         """
         comes_with_it = comes_again(raw_of(message), self.plan.topic)
         if comes_with_it and self.in_hand.is_letter(message) in cut:
-            self.in_hand.settled += 1
+            self.in_hand.given_back += 1
         else:
             self.ask_back(message)
 

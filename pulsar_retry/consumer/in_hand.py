@@ -10,13 +10,14 @@ from typing import Any
 
 import _pulsar
 
+from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.consumer.returns import Returns
-from pulsar_retry.consumer.source import ACKS_SENT, Source, chunk_ids, chunks_of
+from pulsar_retry.consumer.source import ACKS_SENT, Source, chunk_ids, chunks_of, place_of
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan, topic_list
-from pulsar_retry.observe.counting import topic_label
-from pulsar_retry.observe.watch import ACKNOWLEDGED, SUPERSEDED, Watch
+from pulsar_retry.observe.counting import ACKNOWLEDGED, topic_label
+from pulsar_retry.observe.watch import SUPERSEDED, Watch
 from pulsar_retry.runtime.clock import Clock, Timer
 from pulsar_retry.runtime.upstream import Message, id_of, is_whole_batch, raw_of
 from pulsar_retry.wire.names import logical
@@ -43,7 +44,9 @@ class InHand:
         has_copies: Whether there can be copies of settled messages.
         received: How many messages were received. Threads add to it without a lock, as they do to
             *settled*.
-        settled: How many messages were settled.
+        settled: How many messages were acknowledged, or handed on. It only grows.
+        leaving: How many messages have a letter that is not settled yet.
+        given_back: How many messages were received, and are redelivered without a nack.
         looks_at: The count of received messages at which `look` is due.
         listens: Whether a listener gets the messages as soon as they come.
         chunks_came: Called with the first chunked message.
@@ -62,6 +65,8 @@ class InHand:
         self.has_copies = bool(plan.ack_timeout and plan.shared and plan.policy is not None)
         self.received = 0
         self.settled = 0
+        self.leaving = 0
+        self.given_back = 0
         self.looks_at = 0
         self.listens = False
         self.chunks_came: Callable[[], None] = lambda: None
@@ -168,12 +173,12 @@ class InHand:
         if raw is message_id:
             self._name_partition(message_id, source)
         source.acknowledge(raw, message_id, handled=outcome != SUPERSEDED)
+        self.settled += 1
         self._is_done(source, message_id, is_acknowledged=True)
         self._watch.settled(outcome)
 
     def _is_done(self, source: Source, message_id: Any, *, is_acknowledged: bool) -> None:
-        """Count a settled message, and cancel its nack; without one, a copy may be under way."""
-        self.settled += 1
+        """Cancel the nack of a settled message; without one, a copy may be under way."""
         cancelled = source.cancel(message_id) if source.pending else 0
         if self.has_copies and not cancelled:
             self.returns.settled(message_id, is_acknowledged=is_acknowledged)
@@ -194,6 +199,7 @@ class InHand:
 
     def _acknowledge_up_to(self, message: Any) -> None:
         self.main.raw.acknowledge_cumulative(raw_of(message))
+        self.settled += 1  # however many it covers
         self.all_redelivered()
         if self.main.pending:
             is_one = isinstance(self._plan.topic, str)
@@ -202,19 +208,27 @@ class InHand:
 
     # -- hand-offs ------------------------------------------------------------------------------
 
-    def leaves(self, message: Any) -> tuple[Any, Callable[[], None] | None]:
-        """Count a message that is handed on.
-
-        Returns:
-            Its raw consumer, and what to call when the hand-off has succeeded.
-        """
+    def leaves(self, message: Any) -> Any:
+        """Record that a message is being handed on; return its raw consumer."""
         source, message_id = self.source_of(message), id_of(message)
+        self.leaving += 1
         self._is_done(source, message_id, is_acknowledged=False)  # undone if the hand-off fails
-        return source.raw, source.leaves(message_id)
+        source.leaves(message_id)
+        return source.raw
+
+    def handed_on(self, flights: Sequence[Flight]) -> None:
+        """Record that messages are handed on."""
+        count, retry = len(flights), self.retry
+        self.leaving -= count
+        self.settled += count
+        if retry is not None:
+            for each in flights:
+                if each.source is retry.raw:
+                    retry.window.settled(place_of(each.raw.message_id()))
 
     def hand_off_failed(self, raw: Any) -> None:
         """Have a message redelivered whose letter has failed."""
-        self.settled -= 1
+        self.leaving -= 1
         self.come_back(raw)
 
     def come_back(self, raw: Any) -> None:
@@ -298,12 +312,11 @@ class InHand:
         for source in self.sources:
             source.ask_for_all(waits=waits)
         self.all_redelivered()
-        self._sent_count = self.settled
 
     def _unsent(self) -> float:
         """Return in how many seconds pulsar-client has sent all acknowledgements so far."""
         settled, now = self.settled, self._now()
-        if settled != self._sent_count:
+        if settled != self._sent_count or self.leaving:
             self._sent_count, self._all_sent = settled, now + ACKS_SENT
         return max(0.0, self._all_sent - now)
 
@@ -347,14 +360,14 @@ class InHand:
     @property
     def unsettled(self) -> int:
         """About how many messages were received, and are neither settled nor redelivered."""
-        return max(0, self.received - self.settled - self._redelivered())
+        return max(0, self._left() - self.given_back)
 
     def all_redelivered(self) -> None:
-        """Record that the broker redelivers everything that is not acknowledged."""
-        self.settled = self.received - self._redelivered()
+        """Record that the broker redelivers everything that is not acknowledged or handed on."""
+        self.given_back = self._left() - self.leaving
 
-    def _redelivered(self) -> int:
-        return sum(each.redelivered for each in self.sources)
+    def _left(self) -> int:
+        return self.received - self.settled - sum(each.redelivered for each in self.sources)
 
     def gauges(self) -> Mapping[str, float]:
         """Return the current values for the metrics."""

@@ -154,7 +154,7 @@ class Outbox:
     def _flight(self, message: Any, letter: Letter, *, keeps: bool) -> Flight:
         if self.closed:
             raise ConsumerClosedError("the consumer is closed")
-        source, when_done = self._in_hand.leaves(message)
+        source = self._in_hand.leaves(message)
         raw = raw_of(message)
         return Flight(
             self.hand_off,
@@ -163,7 +163,6 @@ class Outbox:
             traced(letter, message),
             raw.length(),
             LetterFuture(self._clock.condition),
-            when_done=when_done,
             keeps=keeps,
         )
 

@@ -17,7 +17,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import _pulsar
@@ -298,9 +297,9 @@ class ReceivedLetters(Source):
         super().acknowledge(raw, message_id, handled=handled)
         self.window.settled(self._taken(message_id), handled=handled)
 
-    def leaves(self, message_id: Any) -> Callable[[], None]:
-        """Record that a letter is handed on; see `Source.leaves`."""
-        return partial(self.window.settled, self._taken(message_id))
+    def leaves(self, message_id: Any) -> None:
+        """Record that a letter is being handed on; see `Source.leaves`."""
+        self._taken(message_id)
 
     def _taken(self, message_id: Any) -> Place:
         """Record that a letter is no longer in hand; return its place."""

@@ -242,7 +242,7 @@ class Receiving:
         in_hand, stream = self._in_hand, self.stream
         is_waiting = stream.ran_dry or in_hand.listens
         is_quiet = is_waiting and in_hand.received == self._received
-        if is_quiet and not in_hand.unsettled and not self._outbox.hand_off.in_flight:
+        if is_quiet and not in_hand.unsettled:
             for source in in_hand.sources:
                 source.ask_for_all(waits=True)
             self._pause = min(2 * self._pause, LONGEST)

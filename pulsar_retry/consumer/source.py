@@ -278,9 +278,8 @@ class Source:
         """Acknowledge a raw message or id; for *handled*, see `LetterWindow.settled`."""
         self.raw.acknowledge(raw)
 
-    def leaves(self, _message_id: Any) -> Callable[[], None] | None:
-        """Record that a message is handed on; return what to call when that has succeeded."""
-        return None
+    def leaves(self, message_id: Any) -> None:
+        """Record that a message is being handed on."""
 
     def came(self, message_id: Any) -> None:
         """Record a received message. If it was nacked, it has come early: the nack is cancelled."""

@@ -16,6 +16,10 @@ from pulsar_retry.wire.names import TopicName, logical
 #: The maximum number of values of a label. Further values count as `OTHER`.
 MOST_VALUES = 20
 OTHER: Final = "other"
+
+#: The outcome of the deliveries that `Counters.acknowledged` counts.
+ACKNOWLEDGED: Final = "acknowledged"
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}", re.ASCII)
 
 #: The maximum number of topics in the label of one consumer.
@@ -105,7 +109,7 @@ class Counters:
         with self._lock:
             found = dict(self._counts.get(metric, {}))
         if metric == "deliveries" and self.acknowledged:
-            found["acknowledged"] = found.get("acknowledged", 0) + self.acknowledged
+            found[ACKNOWLEDGED] = found.get(ACKNOWLEDGED, 0) + self.acknowledged
         return found
 
     def histogram(self, metric: str) -> Histogram | None:

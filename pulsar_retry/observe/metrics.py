@@ -15,8 +15,14 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from pulsar_retry.observe.counting import COUNTERS, AllCounters, Counters, Histogram
-from pulsar_retry.observe.watch import ACKNOWLEDGED, DEAD_LETTERED, NACKED, RETRIED
+from pulsar_retry.observe.counting import (
+    ACKNOWLEDGED,
+    COUNTERS,
+    AllCounters,
+    Counters,
+    Histogram,
+)
+from pulsar_retry.observe.watch import DEAD_LETTERED, NACKED, RETRIED
 
 PREFIX = "pulsar_retry_"
 

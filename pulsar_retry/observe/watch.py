@@ -16,8 +16,8 @@ from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.owner import Recipient
 from pulsar_retry.wire.properties import REAL_TOPIC, message_id_text, reconsume_times
 
-#: The outcomes of deliveries.
-ACKNOWLEDGED, RETRIED, DEAD_LETTERED = "acknowledged", "retried", "dead_lettered"
+#: The outcomes of deliveries, beside `ACKNOWLEDGED`.
+RETRIED, DEAD_LETTERED = "retried", "dead_lettered"
 NACKED, DROPPED, SUPERSEDED, STRAY = "nacked", "dropped", "superseded", "stray"
 DEFERRED = "deferred"
 

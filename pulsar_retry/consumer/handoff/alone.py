@@ -21,6 +21,8 @@ import _pulsar
 
 from pulsar_retry.consumer.handoff.producers import LetterProducers, Outlet
 from pulsar_retry.consumer.handoff.sending import Build, CallbackSender, Flight
+from pulsar_retry.errors import ConsumerClosedError
+from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.upstream import PRODUCER_GONE
 from pulsar_retry.runtime.worker import Worker
 
@@ -64,78 +66,81 @@ def publish_alone(
 
 
 class SingleFile:
-    """The letters of one outlet that go out one in flight at a time. Thread-safe.
+    """The letters of a hand-off that go out one in flight at a time, on one thread. Thread-safe.
 
     Letters that are not suspect do not go this way.
     """
 
-    def __init__(
-        self,
-        producers: LetterProducers,
-        outlet: Outlet,
-        build: Build,
-        clock: Callable[[], float],
-        worker: Worker,
-    ) -> None:
-        """Make it; *worker* publishes the letters."""
+    def __init__(self, producers: LetterProducers, build: Build, clock: Clock) -> None:
         self._producers = producers
-        self._outlet = outlet
         self._build = build
-        self._clock = clock
-        self._worker = worker
+        self._now = clock.monotonic
+        self._worker = Worker("pulsar-retry-alone", clock)
         self._lock = threading.Lock()
         self._left = 0
+        # What has sent the letter before, and the outlet of that letter.
         self._sender: CallbackSender | None = None
+        self._outlet: Outlet | None = None
 
     def add(self, flights: Iterable[Flight]) -> None:
         """Publish the letters of *flights* after those before them; each flight has an end.
 
         Raises:
             RuntimeError: no thread can be started, and nothing was added.
+            ConsumerClosedError: the consumer is closed.
         """
         for flight in flights:
             with self._lock:
-                self._worker.submit(partial(self._run, flight))
+                if not self._worker.submit(partial(self._run, flight)):
+                    raise ConsumerClosedError("the consumer is closed")
                 self._left += 1
+
+    def close(self) -> None:
+        """End the thread, after the letters that were added."""
+        self._worker.close(0.0)
 
     def _run(self, flight: Flight) -> None:
         try:
-            self._publish(flight)
+            self._publish(flight, flight.outlet)
         except BaseException as error:  # noqa: BLE001 - the flight must have an end
             flight.hand_off.finish([flight], error)
         with self._lock:
             self._left -= 1
             is_last = not self._left
-        if is_last and self._sender is not None:
-            sender, self._sender = self._sender, None
-            sender.abandon()
+        if is_last:
+            self._abandon()
 
-    def _publish(self, flight: Flight) -> None:
-        outlet = self._outlet
+    def _publish(self, flight: Flight, outlet: Outlet) -> None:
         if flight.is_over:
             return
-        if (answer := outlet.answer(flight, self._clock())) is not None:
+        if (answer := outlet.answer(flight, self._now())) is not None:
             raise answer
         with self._producers.alone:
             try:
                 result, raw = publish_alone(
-                    self._opened, lambda: self._build(flight), lambda: flight.is_over
+                    lambda: self._opened(outlet),
+                    lambda: self._build(flight),
+                    lambda: flight.is_over,
                 )
             except RefusedError:
                 self._sender = None
-                raise outlet.refused(flight, self._clock()) from None
+                raise outlet.refused(flight, self._now()) from None
         if raw is None or result in PRODUCER_GONE:
             self._sender = None
         if result == _pulsar.Result.Ok:
             outlet.accepted(flight)
         flight.has_receipt(result)
 
-    def _opened(self) -> Any:
+    def _opened(self, outlet: Outlet) -> Any:
         """Return a producer: that of the letter before, if it still works."""
-        sender, self._sender = self._sender, None
-        if sender is None or not sender.raw.is_connected():
-            if sender is not None:
-                sender.abandon()
-            sender = self._producers.open_another(self._outlet)
-        self._sender = sender
+        sender = self._sender
+        if sender is None or self._outlet is not outlet or not sender.raw.is_connected():
+            self._abandon()
+            self._sender = sender = self._producers.open_another(outlet)
+            self._outlet = outlet
         return sender.raw
+
+    def _abandon(self) -> None:
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.abandon()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -18,12 +18,11 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer.handoff.alone import SingleFile
-from pulsar_retry.consumer.handoff.producers import LetterProducers, Outlet
+from pulsar_retry.consumer.handoff.producers import LetterProducers
 from pulsar_retry.consumer.handoff.sending import (
     DONE,
     OUT,
     SENT,
-    WAITS,
     CallbackSender,
     Flight,
     NativeOutcomes,
@@ -153,8 +152,8 @@ class HandOff:
 
     Attributes:
         producers: The letters' producers.
-        flights: The letters in flight, oldest first, and those that wait to be published again, as
-            keys. Only the former have permits.
+        flights: The letters in flight, oldest first, as keys.
+        waiting: The letters that wait to be published again, as keys. They have no permits.
         patience: The maximum number of seconds that a letter can be in flight.
         permits: Limits the letters in flight.
         clock: The clock.
@@ -170,6 +169,7 @@ class HandOff:
         send_timeout: float,
         dead_letter_subscription: str | None,
         come_back: Callable[[Any], None],
+        handed_on: Callable[[Sequence[Flight]], None],
         timer: Timer,
         keep_writer_schema: bool = False,
         clock: Clock = SYSTEM,
@@ -187,6 +187,7 @@ class HandOff:
             send_timeout: Seconds after which a letter without a receipt has failed.
             dead_letter_subscription: See `LetterProducers`.
             come_back: Has a raw message redelivered that could not be handed on.
+            handed_on: Called with flights that have succeeded, before their futures resolve.
             timer: The timer that checks letters without a receipt, and those that wait.
             keep_writer_schema: See `LetterProducers`.
             clock: The clock.
@@ -198,14 +199,15 @@ class HandOff:
         self.clock = clock
         self.closed = False
         self.flights: dict[Flight, bool] = {}
+        self.waiting: dict[Flight, bool] = {}
         self.patience = send_timeout + _GRACE
         self.permits = Permits(max_pending, clock)
+        self._room = Permits(max_pending, clock)  # of the letters that wait
         #: Publishes letters that must not block their callers, and publishes others again.
         self._worker = Worker("pulsar-retry-dead-letters", clock)
-        self._max_pending = max_pending
         self._keeps = True
         self._quiet_until = -math.inf
-        self._come_back = come_back
+        self._come_back, self._handed_on = come_back, handed_on
         self._timer = timer
         self._check_is_scheduled = False
         self._watch = watch
@@ -213,7 +215,7 @@ class HandOff:
             watch.counters.attach(self)
         module = native().module if natively else None
         outcomes = None if module is None else NativeOutcomes(module, _finish)
-        self._build = build = partial(build_letter, new_message)
+        build = partial(build_letter, new_message)
 
         def new_sender(raw: Any) -> CallbackSender:
             if outcomes is None or type(raw) is not _pulsar.Producer:
@@ -235,8 +237,7 @@ class HandOff:
         self._check_interval = (
             min(self.patience, _CHECK_AFTER) if self._finds_refused else self.patience
         )
-        self._single_files: dict[Outlet, SingleFile] = {}
-        self._alone = Worker("pulsar-retry-alone", clock)
+        self._alone = SingleFile(self.producers, build, clock)
 
     # -- the start of a flight --------------------------------------------------------------------
 
@@ -325,20 +326,12 @@ class HandOff:
             elif (answer := outlet.answer(flight, now)) is not None:
                 self.finish([flight], answer)
             else:
-                self._send_alone(outlet, [flight])
+                self._alone.add([flight])
         except Exception as error:  # noqa: BLE001 - the caller must get every error
             self.finish([flight], error)
         except BaseException as error:
             self.finish([flight], error)
             raise
-
-    def _send_alone(self, outlet: Outlet, flights: list[Flight]) -> None:
-        single_file = self._single_files.get(outlet)
-        if single_file is None:
-            clock, worker = self.clock.monotonic, self._alone
-            made = SingleFile(self.producers, outlet, self._build, clock, worker)
-            single_file = self._single_files.setdefault(outlet, made)
-        single_file.add(flights)
 
     # -- the end of a flight ----------------------------------------------------------------------
 
@@ -366,10 +359,9 @@ class HandOff:
     def _succeed(self, flights: list[Flight]) -> None:
         if self._watch is not None:
             guarded(self._watch.handed_on, flights)
+        guarded(self._handed_on, flights)
         for flight in flights:
             flight.state = DONE
-            if flight.when_done is not None:
-                guarded(flight.when_done)
             guarded(flight.future.succeed)
 
     def _fail(self, flight: Flight, cause: BaseException) -> None:
@@ -410,14 +402,13 @@ class HandOff:
         As many letters can wait as can be in flight, and no further ones while those that wait have
         64 MiB of payload.
         """
-        waiting = [each for each in list(self.flights) if each.state == WAITS]
-        if len(waiting) >= self._max_pending or sum(f.size for f in waiting) >= _MOST_BYTES:
+        if not self._room.acquire(failed.size, waits=False):
             return False
         flight, now = failed.anew(), self.clock.monotonic()
-        flight.state, flight.failures = WAITS, failed.failures + 1
+        flight.failures = failed.failures + 1
         delay = COME_BACK.delay(flight.failures)
         flight.deadline = now + delay
-        self.flights[flight] = True
+        self.waiting[flight] = True
         try:
             self._timer.check_later(self, delay)
             is_kept = self._keeps  # last, because `stop_waiting` can run meanwhile
@@ -425,15 +416,22 @@ class HandOff:
             _log.exception("no thread can be started to publish a letter again")
             is_kept = False
         if not is_kept:
-            return self.flights.pop(flight, None) is None
+            return not self._take(flight)  # otherwise `stop_waiting` has ended it
         if now >= self._quiet_until:
             self._quiet_until = now + _QUIET
             text = (
                 "a letter was not published; publishing is repeated until it succeeds (%d letters "
                 "are waiting): %s"
             )
-            _log.log(level_of(error), text, len(waiting) + 1, error)
+            _log.log(level_of(error), text, len(self.waiting), error)
         return True
+
+    def _take(self, flight: Flight) -> bool:
+        """Take a flight from those that wait; tell whether it was one: who takes it, goes on."""
+        is_mine = self.waiting.pop(flight, False)
+        if is_mine:
+            self._room.release(1, flight.size)
+        return is_mine
 
     def _publish_later(self, flight: Flight, now: float) -> None:
         """Have the worker publish a letter again that is due."""
@@ -446,7 +444,7 @@ class HandOff:
     def _again(self, flight: Flight) -> None:
         """Publish a letter again. Blocks as `hand_on` does."""
         self.permits.acquire(flight.size)
-        if not self.flights.pop(flight, False):  # it was given up
+        if not self._take(flight):  # it was given up
             self.permits.release(1, flight.size)
             return
         try:
@@ -457,13 +455,13 @@ class HandOff:
     @property
     def stuck(self) -> int:
         """How many waiting letters have failed repeatedly."""
-        return sum(f.state == WAITS and f.failures >= _STUCK for f in list(self.flights))
+        return sum(each.failures >= _STUCK for each in list(self.waiting))
 
     def stop_waiting(self) -> None:
         """Give up the letters that wait: the consumer closes, and their messages come back."""
         self._keeps = False
-        for flight in list(self.flights):
-            if flight.state == WAITS and self.flights.pop(flight, False):
+        for flight in list(self.waiting):
+            if self._take(flight):
                 text = "the consumer was closed before the letter could be published"
                 self._report(flight, ConsumerClosedError(text))
 
@@ -475,13 +473,13 @@ class HandOff:
         self._check_is_scheduled = False  # first, so that an error does not end the checks
         for flight in list(self.flights):
             if flight.deadline <= now:
-                if flight.state == WAITS:
-                    self._publish_later(flight, now)
-                else:
-                    self._give_up(flight)
+                self._give_up(flight)
+        for flight in list(self.waiting):
+            if flight.deadline <= now:
+                self._publish_later(flight, now)
         pause = self._check_connections(now) if self._finds_refused else math.inf
-        if self.flights:
-            first = min((f.deadline for f in list(self.flights)), default=now)
+        if left := [*list(self.flights), *list(self.waiting)]:
+            first = min(each.deadline for each in left)
             self._schedule_check(min(first - now, pause))
 
     def _give_up(self, flight: Flight) -> None:
@@ -510,10 +508,8 @@ class HandOff:
             Seconds until the next check.
         """
         oldest: dict[CallbackSender, Flight] = {}
-        pause = math.inf
+        pause = self._check_interval if self.flights else math.inf
         for flight in list(self.flights):
-            if flight.state != WAITS:
-                pause = self._check_interval
             if flight.sender is not None and flight.state == SENT:
                 oldest.setdefault(flight.sender, flight)
         for sender, flight in oldest.items():
@@ -545,8 +541,8 @@ class HandOff:
         sender.abandon()  # last, because its results for these letters no longer count
         if taken:
             try:
-                self._send_alone(taken[0].outlet, taken)
-            except RuntimeError as error:  # no thread can be started
+                self._alone.add(taken)
+            except Exception as error:  # noqa: BLE001 - no thread can be started, or it is closed
                 self.finish(taken, error)
 
     def _schedule_check(self, delay: float) -> None:
@@ -563,7 +559,7 @@ class HandOff:
     @property
     def in_flight(self) -> int:
         """How many letters are in flight, or wait to be published again."""
-        return len(self.flights)
+        return len(self.flights) + len(self.waiting)
 
     def stop(self) -> None:
         """Refuse new letters."""
@@ -582,6 +578,7 @@ class HandOff:
         self.stop()
         if left := self.drain(until - now()):
             _log.warning("%d letters have no receipt; their originals will come back", left)
+        self._alone.close()
         return self.producers.closing()
 
     def give_up(self) -> None:
@@ -589,6 +586,8 @@ class HandOff:
         self.stop()
         self.stop_waiting()
         self.finish(list(self.flights), error_of(_pulsar.Result.AlreadyClosed))
+        self._worker.close(0.0)
+        self._alone.close()
 
     def drain(self, most: float = math.inf) -> int:
         """Wait for the letters in flight, for the maximum time of one; return how many are left.

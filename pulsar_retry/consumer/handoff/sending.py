@@ -29,10 +29,9 @@ _OK = _pulsar.Result.Ok
 #: Makes a builder of raw messages; the default is pulsar-client's builder.
 NewMessage = Callable[[], Any]
 
-#: The states of a flight. MADE: its letter has no producer. SENT: it waits for the receipt. OUT: it
-#: is published, and the message is being acknowledged. DONE: the caller knows the result. WAITS: it
-#: was not published, and will be published again.
-MADE, SENT, OUT, DONE, WAITS = range(5)
+#: The states of a flight. MADE: its letter is not sent. SENT: it waits for the receipt. OUT: it
+#: is published, and the message is being acknowledged. DONE: the caller knows the result.
+MADE, SENT, OUT, DONE = range(4)
 
 #: With more letters in flight than this, it is worth waiting for outcomes, so that they come in
 #: bursts. With fewer letters, their callers probably wait for each.
@@ -66,11 +65,10 @@ class Flight:
         letter: The letter.
         size: The size of its payload in bytes.
         future: The result for the caller.
-        when_done: Called before the future resolves without an error; None: nothing is called.
         keeps: Whether the letter is published again if that has failed; then its message does not
             come back.
         failures: How often publishing has failed.
-        state: MADE, SENT, OUT, DONE or WAITS.
+        state: MADE, SENT, OUT or DONE.
         outlet: The way of its letter; None before it is known.
         sender: What has sent the letter; None before that, and if it goes out alone.
         job: Its number in C++; 0: it has none.
@@ -83,7 +81,6 @@ class Flight:
     letter: Letter
     size: int
     future: LetterFuture
-    when_done: Callable[[], None] | None = attrs.field(default=None, kw_only=True)
     keeps: bool = attrs.field(default=False, kw_only=True)
     failures: int = attrs.field(default=0, kw_only=True)
     state: int = attrs.field(default=MADE, kw_only=True)

@@ -20,9 +20,9 @@ from pulsar_retry.errors import (
 )
 from pulsar_retry.letters.facts import Facts, stamp_of
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried
+from pulsar_retry.observe.counting import ACKNOWLEDGED
 from pulsar_retry.observe.failures import FailureLog
 from pulsar_retry.observe.watch import (
-    ACKNOWLEDGED,
     DEAD_LETTERED,
     DEFERRED,
     DROPPED,

@@ -275,10 +275,10 @@ class Simulation:
                 continue
             hand_off = consumer._outbox.hand_off
             permits = hand_off.permits
-            if (permits._free, permits._bytes) != (permits._size, 0) or hand_off.flights:
+            if (permits._free, permits._bytes) != (permits._size, 0) or hand_off.in_flight:
                 self._problems.append(
                     f"{permits._size - permits._free} permits and {permits._bytes} bytes are "
-                    f"missing; {len(hand_off.flights)} letters are in flight"
+                    f"missing; {hand_off.in_flight} letters are in flight"
                 )
             if consumer.unsettled:
                 self._problems.append(f"{consumer.unsettled} messages are unsettled")
@@ -404,7 +404,8 @@ class Simulation:
             if id(client._client) != raw:
                 continue
             consumer = shell if self.scenario.shell == "consumer" else shell._consumer
-            flights = consumer._outbox.hand_off.flights
+            hand_off = consumer._outbox.hand_off
+            flights = [*hand_off.flights, *hand_off.waiting]
             if not any(copy_id(each.raw) == copy for each in flights):
                 witness.assume("come_back", p, witness.number(copy))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import _pulsar
 import pulsar
 import pytest
 
@@ -113,6 +114,47 @@ def test_a_seek_waits_for_each_acknowledgement(received: Received) -> None:
     for count in (1, 2):
         in_hand.await_acknowledgements()
         assert [pytest.approx(0.2)] * count == received.waits
+
+
+def test_a_hand_off_that_fails_hides_no_acknowledgement(received: Received) -> None:
+    """A seek waits for one that came after a request for everything, as the failure did."""
+    in_hand = received.in_hand
+    in_hand.main.raw = SimpleNamespace(redeliver_unacknowledged_messages=lambda: None)
+    received.batches(3, size=1, per_second=50)
+    in_hand.leaves(raw := _pulsar.MessageBuilder().build())
+    in_hand.redeliver_everything()
+    in_hand.hand_off_failed(raw)
+    received.seconds += 1
+    in_hand.settled += 1
+    in_hand.await_acknowledgements()
+    assert [pytest.approx(0.2)] == received.waits
+
+
+def test_what_was_handed_on_is_an_acknowledgement(received: Received) -> None:
+    """It is sent late, too, however long the letter was under way."""
+    in_hand = received.in_hand
+    in_hand.main.raw = SimpleNamespace()
+    received.batches(2, size=1, per_second=50)
+    in_hand.leaves(RAW)
+    in_hand.await_acknowledgements()
+    received.waits.clear()
+    received.seconds += 30
+    in_hand.handed_on([SimpleNamespace(raw=RAW, source=in_hand.main.raw)])  # type: ignore[list-item]
+    in_hand.await_acknowledgements()
+    assert [pytest.approx(0.2)] == received.waits
+
+
+def test_letters_under_way_while_everything_is_redelivered(received: Received) -> None:
+    """Their messages are unacknowledged until they are stored, and only then."""
+    in_hand = received.in_hand
+    in_hand.main.raw = SimpleNamespace()
+    received.batches(3, size=1, per_second=50)
+    in_hand.leaves(RAW)
+    in_hand.all_redelivered()
+    assert 1 == in_hand.unsettled
+    in_hand.handed_on([SimpleNamespace(raw=RAW, source=in_hand.main.raw)])  # type: ignore[list-item]
+    received.batches(2, size=1, per_second=50)
+    assert 2 == in_hand.unsettled
 
 
 def test_a_request_for_everything_waits_for_what_is_on_its_way(received: Received) -> None:

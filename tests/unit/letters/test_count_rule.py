@@ -42,40 +42,20 @@ def life(
 AUTOMATIC = DelayRequest(delay=None, level=None)
 
 
-@given(LIMITS)
-def test_a_message_is_delivered_n_plus_one_times(plan_of: Callable[..., Plan], limit: int) -> None:
-    """N letters to the retry topic, and the N + 1st to the dead-letter topic."""
+@given(LIMITS, st.integers(0, 100))
+def test_n_retries_and_then_the_end(plan_of: Callable[..., Plan], limit: int, hops: int) -> None:
+    """N letters, less those of other clients; each counts one more, and tells of the first."""
     plan = plan_of(dead_letter_policy=pr.DeadLetterPolicy(limit))
-    assert [RETRY] * limit + [DLQ] == [letter.topic for letter in life(plan, AUTOMATIC)]
-
-
-@given(LIMITS)
-def test_each_letter_counts_one_more(plan_of: Callable[..., Plan], limit: int) -> None:
-    """The count is in the message, so nothing that happens to a consumer changes it."""
-    plan = plan_of(dead_letter_policy=pr.DeadLetterPolicy(limit))
-    expected = [str(count) for count in range(1, limit + 2)]
-    assert expected == [letter.properties["RECONSUMETIMES"] for letter in life(plan, AUTOMATIC)]
-
-
-@given(LIMITS)
-def test_every_letter_tells_of_the_first_delivery(plan_of: Callable[..., Plan], limit: int) -> None:
-    """Topic, id and subscription are those of the message that was published."""
-    plan = plan_of(dead_letter_policy=pr.DeadLetterPolicy(limit))
-    for letter in life(plan, AUTOMATIC):
+    letters = list(life(plan, AUTOMATIC, {"RECONSUMETIMES": str(hops)} if hops else {}))
+    assert [RETRY] * max(0, limit - hops) + [DLQ] == [letter.topic for letter in letters]
+    for count, letter in enumerate(letters, hops + 1):
         read = pr.RetryProperties.read(letter.properties)
-        assert (MAIN, "1:0:-1", "billing") == (
+        assert (count, MAIN, "1:0:-1", "billing") == (
+            read.reconsume_times,
             read.real_topic,
             read.origin_message_id,
             read.real_subscription,
         )
-
-
-@given(LIMITS, st.integers(0, 100))
-def test_hops_of_other_clients_count(plan_of: Callable[..., Plan], limit: int, hops: int) -> None:
-    """A message that Java retried already has that many retries less here."""
-    plan = plan_of(dead_letter_policy=pr.DeadLetterPolicy(limit))
-    letters = list(life(plan, AUTOMATIC, {"RECONSUMETIMES": str(hops)}))
-    assert max(0, limit - hops) + 1 == len(letters)
 
 
 @given(LIMITS)

@@ -86,14 +86,15 @@ def test_who_brings_a_dead_letter_back_begins_anew(plan_of: Callable[..., Plan])
 
 def test_a_policys_retry_is_counted_as_it_says(plan_of: Callable[..., Plan]) -> None:
     """A deferral leaves the count and the envelope as they were."""
-    carried = retried(
+    letter = retried(
         plan_of(),
         RetryLater(5),
         {},
         ORIGIN,
         details=details(KeyError("k"), attempt=3),
         custom={"a": "b"},
-    ).properties
+    )
+    carried = letter.properties
     assert ("3", "5000", "KeyError", "b") == (
         carried["RECONSUMETIMES"],
         carried["DELAY_TIME"],
@@ -109,7 +110,7 @@ def test_a_policys_retry_is_counted_as_it_says(plan_of: Callable[..., Plan]) -> 
         custom={},
     )
     assert {**carried, "DELAY_TIME": "7000"} == again.properties
-    assert 7 == again.delay
+    assert (7, 3, 4) == (again.delay, letter.attempt, again.attempt)
 
 
 def test_used_up_is_counted_where_letters_are(plan_of: Callable[..., Plan]) -> None:

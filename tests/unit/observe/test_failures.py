@@ -60,8 +60,8 @@ def test_many_messages_that_are_not_settled_are_one_line(
     for number in range(count):
         memory.send("orders", b"%d" % number)
     assert all(handled.acquire(timeout=120) for _ in range(count))
-    flights = subscriber._consumer._outbox.hand_off.flights
-    eventually(lambda: sum(each.failures > 0 for each in list(flights)) == count)
+    waiting = subscriber._consumer._outbox.hand_off.waiting
+    eventually(lambda: len(waiting) == count)
     subscriber.stop("abandon")
     (line,) = [each for each in caplog.messages if "was not settled" in each]
     assert "redelivered: the consumer was closed before the letter could be published" in line

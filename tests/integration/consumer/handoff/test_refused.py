@@ -218,8 +218,8 @@ def test_a_subscriber_that_stops_waits_for_no_refused_letter(client, topic, admi
     subscriber = client.subscriber(topic, SUBSCRIPTION, handle)
     subscriber.start()
     eventually(lambda: subscriber._consumer is not None)
-    flights = subscriber._consumer._outbox.hand_off.flights
-    eventually(lambda: sum(each.failures > 0 for each in list(flights)) == 3)
+    waiting = subscriber._consumer._outbox.hand_off.waiting
+    eventually(lambda: len(waiting) == 3)
     report = subscriber.stop(timeout=600)
     assert (3, 0) == (report.unsettled, report.abandoned)
     assert 3 == admin.backlog(topic, SUBSCRIPTION)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from pulsar_retry.consumer.handoff import alone
 from pulsar_retry.consumer.handoff.alone import RefusedError, SingleFile, publish_alone
 from pulsar_retry.consumer.handoff.producers import Outlet
 from pulsar_retry.consumer.handoff.sending import CallbackSender
-from pulsar_retry.runtime.worker import Worker
+from pulsar_retry.runtime.clock import Clock
 from support.waiting import eventually
 
 OK = _pulsar.Result.Ok
@@ -103,6 +104,8 @@ def test_nobody_waits_any_longer() -> None:
 class Flight:
     """A letter in flight, and its hand-off."""
 
+    outlet: Any = None
+
     def __init__(self, size: int, delay: float = 0.0) -> None:
         self.size, self.hand_off = size, self
         self.letter = SimpleNamespace(delay=delay, properties={})
@@ -125,9 +128,11 @@ def broker() -> Broker:
 
 
 @pytest.fixture
-def outlet() -> Outlet:
-    """Give the way to a topic."""
-    return Outlet(RETRY, pulsar.schema.BytesSchema(), dead=False, named=False, keeper=None)
+def outlet(monkeypatch: pytest.MonkeyPatch) -> Outlet:
+    """Give the way to the topic of all letters."""
+    outlet = Outlet(RETRY, pulsar.schema.BytesSchema(), dead=False, named=False, keeper=None)
+    monkeypatch.setattr(Flight, "outlet", outlet)
+    return outlet
 
 
 @pytest.fixture
@@ -137,9 +142,13 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def file(broker: Broker, outlet: Outlet, now: list[float]) -> SingleFile:
-    """Give the single file of a topic."""
-    return SingleFile(broker, outlet, lambda flight: flight.size, lambda: now[0], Worker("alone"))  # type: ignore[arg-type]
+def file(broker: Broker, outlet: Outlet, now: list[float]) -> Iterator[SingleFile]:
+    """Give the single file of a hand-off whose letters all go to one topic."""
+    clock = Clock()
+    clock.monotonic = lambda: now[0]  # type: ignore[method-assign]
+    file = SingleFile(broker, lambda flight: flight.size, clock)  # type: ignore[arg-type]
+    yield file
+    file.close()
 
 
 def ended(file: SingleFile, *flights: Flight) -> list[Any]:
@@ -199,6 +208,22 @@ def test_what_was_given_up_is_not_published(file: SingleFile, broker: Broker) ->
     file.add([flight])  # type: ignore[list-item]
     eventually(lambda: not file._left)
     assert ([], []) == (broker.sent, flight.ends)
+
+
+def test_letters_of_another_topic(file: SingleFile, broker: Broker) -> None:
+    """They have a producer of their own; the one before it is closed."""
+    other = Flight(2)
+    other.outlet = Outlet("other", pulsar.schema.BytesSchema(), False, False, None)
+    assert ["Ok"] * 3 == ended(file, Flight(1), Flight(1), other)
+    assert 2 == len(broker.opened)
+    eventually(lambda: all(each.is_closed for each in broker.opened))
+
+
+def test_after_the_end(file: SingleFile) -> None:
+    """No letter is taken, because nobody would publish it."""
+    file.close()
+    with pytest.raises(pr.ConsumerClosedError):
+        file.add([Flight(1)])  # type: ignore[list-item]
 
 
 def test_a_producer_that_cannot_be_opened(file: SingleFile, broker: Broker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -95,6 +96,7 @@ class Rig:
             send_timeout=0.01,
             dead_letter_subscription=None,
             come_back=self.come_back,
+            handed_on=lambda _: None,
             timer=self,  # type: ignore[arg-type]
         )
 
@@ -262,6 +264,17 @@ def test_a_stopped_router_takes_nothing_more(rig: Rig) -> None:
     with pytest.raises(pr.ConsumerClosedError):
         rig.hand_on()
     assert (2, []) == (rig.permits(), rig.world.events)
+
+
+@pytest.mark.parametrize("way", ["close", "give up"])
+def test_after_its_end_nobody_publishes_alone(rig: Rig, way: str) -> None:
+    """The threads of a hand-off end with it, though its object may live on."""
+    if way == "close":
+        rig.hand_off.close(math.inf)
+    else:
+        rig.hand_off.give_up()
+    with pytest.raises(pr.ConsumerClosedError):
+        rig.hand_off._alone.add([rig.flight()])
 
 
 def test_stopping_wakes_whoever_waits_for_room(rig: Rig) -> None:

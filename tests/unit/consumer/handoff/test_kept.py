@@ -50,6 +50,7 @@ class Kept(HandOff):
             send_timeout=30.0,
             dead_letter_subscription=None,
             come_back=lambda *_: None,
+            handed_on=lambda _: None,
             timer=world,  # type: ignore[arg-type]
             clock=world,
         )
@@ -97,6 +98,19 @@ def kept(world: World) -> Kept:
 def test_letters_kept_are_bounded_by_bytes(kept: Kept) -> None:
     """64 MiB of payload, as in flight, however many letters there may be."""
     assert [True] * 13 + [False] * 7 == [kept.keep(kept.flight(5 * MIB)) for _ in range(20)]
+
+
+def test_each_letter_kept_costs_the_same(world: World) -> None:
+    """Ten thousand that fail at once are no ten thousand looks at ten thousand letters."""
+
+    class Unread(dict[Flight, bool]):
+        def __iter__(self) -> Any:
+            raise AssertionError("looked at all")
+
+    kept = Kept(world)
+    kept.waiting = Unread()
+    kept.flights = Unread()
+    assert [True] * 3 == [kept.keep(kept.flight()) for _ in range(3)]
 
 
 @pytest.mark.parametrize("closed", [False, True])
