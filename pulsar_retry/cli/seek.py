@@ -19,7 +19,7 @@ from pulsar_retry.errors import RetentionError, SeekError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.seek import seek
-from pulsar_retry.replay.snapshots.snapshot import Snapshot
+from pulsar_retry.replay.seeking.snapshot import Snapshot
 
 __all__ = ["command"]
 

@@ -20,7 +20,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import audited
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
-from pulsar_retry.replay.snapshots.snapshot import Snapshot
+from pulsar_retry.replay.seeking.snapshot import Snapshot
 from pulsar_retry.wire.names import logical
 
 __all__ = ["command"]
@@ -191,31 +191,6 @@ def rm(*, cluster: Cluster, who: Operator, topic: str, name: str, yes: bool, as_
         snapshot.delete()
     if as_json:
         show_json({"removed": name})
-
-
-@command.command(epilog=example("pulsar-retry snapshot prune --namespace shop/orders"))
-@click.argument("topic", required=False)
-@click.option(
-    "--namespace", metavar="NAME", help="All topics of this namespace.  [default: public/default]"
-)
-@json_option
-@cluster_options
-def prune(*, cluster: Cluster, topic: str | None, namespace: str | None, as_json: bool) -> None:
-    """Remove expired and unfinished snapshots, and print their names.
-
-    The other commands do this for their topic, too. If nobody uses them for a topic any more, run
-    this at regular intervals: the broker keeps the messages of a snapshot until it is removed.
-    """
-    names = [
-        {"topic": each, "name": name}
-        for each in _topics(cluster, topic, namespace)
-        for name in Snapshot.prune(cluster, each)
-    ]
-    if as_json:
-        show_json(names)
-        return
-    for each in names:
-        click.echo(f"{each['topic']} {each['name']}")
 
 
 def _topics(cluster: Cluster, topic: str | None, namespace: str | None) -> list[str]:

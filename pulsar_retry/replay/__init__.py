@@ -12,7 +12,7 @@ from pulsar_retry.replay.redriving.report import Group, Redriven
 from pulsar_retry.replay.seeking.goal import PartitionReport
 from pulsar_retry.replay.seeking.report import LetterCounts, SeekReport
 from pulsar_retry.replay.seeking.seek import seek
-from pulsar_retry.replay.snapshots.snapshot import Snapshot
+from pulsar_retry.replay.seeking.snapshot import Snapshot
 from pulsar_retry.replay.subscription import Subscription
 
 __all__ = [

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import bisect
-import json
 import re
 import sys
 import urllib.parse
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
@@ -16,7 +13,6 @@ from typing import Any, NamedTuple, Self
 import attrs
 
 from pulsar_retry.admin.position import Position
-from pulsar_retry.errors import SnapshotError
 
 #: The broker's format for acknowledged ranges: ``[(3:-1..3:1],(3:4..3:6]]``.
 _RANGE = re.compile(r"\(([0-9]+):(-?[0-9]+)\.\.([0-9]+):(-?[0-9]+)\]")
@@ -206,37 +202,6 @@ class AckState:
                 if not other.is_acknowledged(place := EntryPlace(ledger, entry)):
                     yield place
 
-    # -- as text ----------------------------------------------------------------------------------
-
-    def encode(self) -> str:
-        """Return the state as text: the mark, and the ranges, compressed.
-
-        Ranges are written as differences, so that ten thousand of them take some kilobytes.
-        """
-        numbers: list[int] = []
-        ledger, at = 0, 0
-        for each in self.ranges:
-            if each.ledger != ledger:
-                at = 0
-            numbers += (each.ledger - ledger, each.first - at, each.last - each.first)
-            ledger, at = each.ledger, each.last
-        packed = base64.b64encode(zlib.compress(json.dumps(numbers).encode(), 9)).decode()
-        return f"{self.mark};{packed}"
-
-    @classmethod
-    def decode(cls, text: str) -> AckState:
-        """Read the text that `encode` wrote.
-
-        Raises:
-            SnapshotError: the text is broken.
-        """
-        try:
-            mark, _, packed = text.partition(";")
-            numbers = json.loads(zlib.decompress(base64.b64decode(packed, validate=True)))
-            return cls(EntryPlace.parse(mark), tuple(_ranges(numbers)))
-        except (ValueError, TypeError, zlib.error) as error:
-            raise SnapshotError(f"the snapshot cannot be read: {error}") from error
-
 
 @attrs.frozen
 class Surveyed:
@@ -292,13 +257,3 @@ def _merged(ranges: Iterable[Range]) -> Iterator[Range]:
         held = each
     if held is not None:
         yield held
-
-
-def _ranges(numbers: Iterable[int]) -> Iterator[Range]:
-    ledger, at = 0, 0
-    for step, gap, length in zip(*[iter(numbers)] * 3, strict=True):
-        if step:
-            at = 0
-        ledger, first = ledger + step, at + gap
-        at = first + length
-        yield Range(ledger, first, at)

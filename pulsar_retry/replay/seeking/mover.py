@@ -9,16 +9,20 @@ after a crash means only that a message is delivered once too often.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
+import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
+from pulsar_retry.errors import PulsarRetryError, SeekError
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
+from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import entry_place_of
 from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
 from pulsar_retry.replay.seeking.goal import Fate, Goal, Late
@@ -30,6 +34,9 @@ from pulsar_retry.replay.seeking.warnings import what_to_know
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.owner import Recipient
 from pulsar_retry.wire.properties import Origin, letter_properties, message_id_text
+
+#: The default number of seconds to wait until messages in hand are dispatched again.
+GRACE = 10.0
 
 #: The maximum number of seconds to wait for consumers to reconnect. No result depends on it.
 _RECONNECT_WAIT = 5.0
@@ -258,3 +265,19 @@ class Mover:
     ) -> None:
         name = self.subscription.name
         acknowledge(self.client, self.admin, topic, name, places, chunked=chunked)
+
+
+@contextlib.contextmanager
+def client_of(cluster: Cluster) -> Iterator[Client]:
+    """Yield a client; inside the block, convert pulsar-client's errors.
+
+    Raises:
+        SeekError: the brokers are unreachable, or refuse a request.
+    """
+    try:
+        with contextlib.closing(cluster.client()) as client:
+            yield client
+    except pulsar.PulsarException as error:
+        if isinstance(error, PulsarRetryError):
+            raise
+        raise SeekError(f"{cluster.service_url}: {error}; run it again") from error

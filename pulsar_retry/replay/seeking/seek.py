@@ -2,53 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol, runtime_checkable
-
-import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
-from pulsar_retry.client import Client
-from pulsar_retry.errors import (
-    AdminNotFoundError,
-    PulsarRetryError,
-    RetentionError,
-    SeekError,
-    TopicMissingError,
-)
+from pulsar_retry.errors import RetentionError, SeekError
 from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
-from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.goal import Goal
 from pulsar_retry.replay.seeking.letters import SeekJudge
-from pulsar_retry.replay.seeking.mover import Mover
+from pulsar_retry.replay.seeking.mover import GRACE, Mover, client_of
 from pulsar_retry.replay.seeking.report import SeekReport
-from pulsar_retry.replay.seeking.survey import published_at, survey_all, survey_partition
+from pulsar_retry.replay.seeking.snapshot import Snapshot
+from pulsar_retry.replay.seeking.survey import letters_of, published_at, survey_main
 from pulsar_retry.replay.seeking.target import LATEST, SeekTarget, SeekTo, target_of
 from pulsar_retry.replay.seeking.warnings import beyond_retention
 from pulsar_retry.replay.subscription import Subscription
-from pulsar_retry.wire.names import logical
-
-#: The default number of seconds to wait until messages in hand are dispatched again.
-GRACE = 10.0
-
-
-@runtime_checkable
-class Restorable(Protocol):
-    """A target of `seek` that restores itself: a `Snapshot`."""
-
-    def restore(self, subscription: Subscription, *, dry_run: bool, grace: float) -> SeekReport:
-        """Move *subscription* to this target."""
-        ...
 
 
 def seek(
     subscription: Subscription,
-    to: SeekTo | Restorable,
+    to: SeekTo | Snapshot,
     *,
     dry_run: bool = False,
     partial_retention: bool = False,
@@ -70,7 +46,7 @@ def seek(
         to: One of: ``"earliest"``; ``"latest"``, which purges the backlog; a datetime with a time
             zone, in the past or in the future; a timedelta, which means this long ago; a message
             id, with which delivery begins, while other partitions begin at its publish time; a
-            `Snapshot`; or text as on the command line (``"2h30m"``, ``"2026-01-01T00:00Z"``,
+            `Snapshot`; or text as on the command line (``"15m"``, ``"2026-01-01T00:00Z"``,
             ``"12:3:0"``).
         dry_run: Change nothing, and report what would be done.
         partial_retention: Go back as far as the broker's messages reach, if it may have deleted
@@ -94,7 +70,7 @@ def seek(
         LetterPublishError: a letter could not be published; run the seek again.
     """
     wait = seconds("grace", grace)
-    if isinstance(to, Restorable):
+    if isinstance(to, Snapshot):
         return to.restore(subscription, dry_run=dry_run, grace=wait)
     now = datetime.now(UTC)
     target = target_of(to, now)
@@ -115,51 +91,6 @@ def seek(
             return mover.run(
                 goals, (), letters, make_judge, to=str(target), dry_run=dry_run, warnings=warnings
             )
-
-
-def survey_main(admin: AdminClient, subscription: Subscription) -> list[Surveyed]:
-    """Return the state of the partitions of the main topic.
-
-    Raises:
-        SeekError: there is no such topic, or a partition does not have the subscription.
-    """
-    if not subscription.topic.startswith("persistent://"):
-        raise SeekError(f"{subscription.topic} is not persistent: it keeps no messages")
-    if logical(subscription.topic) != subscription.topic:
-        raise SeekError(
-            f"{subscription.topic} is a partition: name the topic, {logical(subscription.topic)}, "
-            "whose partitions are all moved"
-        )
-    try:
-        topics = subscription.partitions(admin)
-    except AdminNotFoundError:
-        raise TopicMissingError(
-            f"there is no topic {subscription.topic} at {admin.endpoint.admin_url}"
-        ) from None
-    return survey_all(admin, topics, subscription.name)
-
-
-def letters_of(admin: AdminClient, subscription: Subscription) -> list[Surveyed]:
-    """Return the state of the retry topic's partitions that have the subscription, if any."""
-    topics = subscription.retry_partitions(admin)
-    found = (survey_partition(admin, topic, subscription.name) for topic in topics)
-    return [each for each in found if each is not None]
-
-
-@contextlib.contextmanager
-def client_of(cluster: Cluster) -> Iterator[Client]:
-    """Yield a client; inside the block, convert pulsar-client's errors.
-
-    Raises:
-        SeekError: the brokers are unreachable, or refuse a request.
-    """
-    try:
-        with contextlib.closing(cluster.client()) as client:
-            yield client
-    except pulsar.PulsarException as error:
-        if isinstance(error, PulsarRetryError):
-            raise
-        raise SeekError(f"{cluster.service_url}: {error}; run it again") from error
 
 
 def _goals(

@@ -8,6 +8,8 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminNotFoundError, SeekError, TopicMissingError
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
+from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.names import logical
 
 
 def survey_partition(admin: AdminClient, topic: str, subscription: str) -> Surveyed | None:
@@ -33,6 +35,35 @@ def survey_all(admin: AdminClient, topics: list[str], subscription: str) -> list
             raise SeekError(f"there is no subscription {subscription!r} on {topic}")
         found.append(one)
     return found
+
+
+def survey_main(admin: AdminClient, subscription: Subscription) -> list[Surveyed]:
+    """Return the state of the partitions of the main topic.
+
+    Raises:
+        SeekError: there is no such topic, or a partition does not have the subscription.
+    """
+    if not subscription.topic.startswith("persistent://"):
+        raise SeekError(f"{subscription.topic} is not persistent: it keeps no messages")
+    if logical(subscription.topic) != subscription.topic:
+        raise SeekError(
+            f"{subscription.topic} is a partition: name the topic, {logical(subscription.topic)}, "
+            "whose partitions are all moved"
+        )
+    try:
+        topics = subscription.partitions(admin)
+    except AdminNotFoundError:
+        raise TopicMissingError(
+            f"there is no topic {subscription.topic} at {admin.endpoint.admin_url}"
+        ) from None
+    return survey_all(admin, topics, subscription.name)
+
+
+def letters_of(admin: AdminClient, subscription: Subscription) -> list[Surveyed]:
+    """Return the state of the retry topic's partitions that have the subscription, if any."""
+    topics = subscription.retry_partitions(admin)
+    found = (survey_partition(admin, topic, subscription.name) for topic in topics)
+    return [each for each in found if each is not None]
 
 
 def consumers_of(admin: AdminClient, topic: str, subscription: str) -> tuple[int, str]:

@@ -11,6 +11,7 @@ import pulsar
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import with_unit
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -18,12 +19,9 @@ EARLIEST, LATEST = "earliest", "latest"
 SeekTo = str | datetime | timedelta | Position | pulsar.MessageId | _pulsar.MessageId
 
 _ACCEPTED = (
-    "earliest, latest, a time (ISO 8601), a duration ago (90s, 15m, 2h30m, 7d), "
+    "earliest, latest, a time (ISO 8601), a duration ago (90s, 15m, 2h, 7d), "
     "a message id (ledger:entry[:partition[:batch]]) or a snapshot"
 )
-_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
-_DURATION = re.compile(r"(?:[0-9]+[dhms])+", re.ASCII)
-_STEP = re.compile(r"([0-9]+)([dhms])", re.ASCII)
 _ID = re.compile(r"\(?-?[0-9]+[:,]-?[0-9]+([:,]-?[0-9]+){0,2}\)?", re.ASCII)
 
 
@@ -77,12 +75,9 @@ def target_of(to: SeekTo, now: datetime) -> SeekTarget:
 def _from_text(text: str, now: datetime) -> SeekTarget:
     if text.lower() in {EARLIEST, LATEST}:
         return SeekTarget(end=text.lower())
-    if _DURATION.fullmatch(text):
-        steps = {_UNITS[unit]: 0 for unit in _UNITS}
-        for number, unit in _STEP.findall(text):
-            steps[_UNITS[unit]] += int(number)
+    if (ago := with_unit(text)) is not None:
         try:
-            return _at(timedelta(**steps), now, text)
+            return _at(timedelta(seconds=ago), now, text)
         except OverflowError:
             raise ConfigError.bad("to", text, _ACCEPTED) from None
     if _ID.fullmatch(text):

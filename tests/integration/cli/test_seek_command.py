@@ -137,7 +137,6 @@ def test_snapshots(run, admin, namespace, topic, consumer, publish):
 
     assert 0 == run("snapshot", "rm", topic, name, "--yes")[0]
     assert "[]" == run("snapshot", "ls", topic, "--json")[1].strip()
-    assert 0 == run("snapshot", "prune", topic)[0]
     code, _, errors = run("snapshot", "restore", topic, SUBSCRIPTION, name, "--yes")
     assert 1 == code
     assert "no snapshot" in errors

@@ -13,7 +13,6 @@ from pulsar_retry.admin import Position
 from pulsar_retry.replay import Snapshot, Subscription, seek
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.seeking.acking import acknowledge
-from pulsar_retry.replay.snapshots.store import Store
 from support.reading import SOON, SUBSCRIPTION
 from support.replay.replaying import (
     consume,
@@ -34,7 +33,7 @@ def in_days(monkeypatch) -> Any:
     """Return a function that sets the clock so many days ahead."""
 
     def in_days(days: float) -> None:
-        clock = "pulsar_retry.replay.snapshots.snapshot._now"
+        clock = "pulsar_retry.replay.seeking.snapshot._now"
         monkeypatch.setattr(clock, lambda: datetime.now(UTC) + timedelta(days=days))
 
     return in_days
@@ -247,16 +246,16 @@ def test_a_killed_creation_is_removed(
     """What a process left that died while it made a snapshot is found by the janitor."""
     publish(b"1")
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "save", _die)
-        patch.setattr(Store, "delete", _die)
+        patch.setattr(Snapshot, "_capture", _die)
+        patch.setattr(Snapshot, "_delete", _die)
         with pytest.raises(KeyboardInterrupt):
             Snapshot.create(subscription, name="half")
 
     assert [] == Snapshot.list(subscription.cluster, topic)
+    # It may still be under way.
     assert 2 == len(admin.get(f"{topic.replace('://', '/')}/subscriptions"))
-    assert [] == Snapshot.prune(subscription.cluster, topic)  # it may still be under way
     in_days(0.1)
-    assert ["half"] == Snapshot.prune(subscription.cluster, topic)
+    assert [] == Snapshot.list(subscription.cluster, topic)
     for each in (topic, subscription.retry_letter_topic):
         assert [SUBSCRIPTION] == admin.get(f"{each.replace('://', '/')}/subscriptions")
 
@@ -271,7 +270,7 @@ def test_a_capture_that_is_too_large(monkeypatch, admin, topic, subscription, co
         publish(f"{n}".encode())
     acknowledge_some(admin, topic, consumer, {b"1", b"3", b"5", b"6", b"7"}, 9)
     whole = Snapshot.create(subscription, name="whole")
-    monkeypatch.setattr("pulsar_retry.replay.snapshots.snapshot.MAX_CAPTURE", 10)
+    monkeypatch.setattr("pulsar_retry.replay.seeking.snapshot.MOST_RANGES", 0)
     forgetful = Snapshot.create(subscription, name="forgetful")
 
     assert (4, 9) == (whole.backlog, forgetful.backlog)

@@ -20,7 +20,6 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
         ("earliest", SeekTarget(end="earliest")),
         ("Latest", SeekTarget(end="latest")),
         ("90s", SeekTarget(time=NOW - timedelta(seconds=90))),
-        ("2h30m", SeekTarget(time=NOW - timedelta(hours=2, minutes=30))),
         ("7d", SeekTarget(time=NOW - timedelta(days=7))),
         (timedelta(hours=1), SeekTarget(time=NOW - timedelta(hours=1))),
         (timedelta(hours=-1), SeekTarget(time=NOW + timedelta(hours=1))),

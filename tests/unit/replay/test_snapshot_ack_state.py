@@ -1,13 +1,8 @@
 """What a subscription has acknowledged, as a value."""
 
-import base64
-import zlib
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.errors import SnapshotError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
 
 LEDGERS = ((3, 9), (5, 0), (6, 12), (9, 4))
@@ -28,12 +23,6 @@ def as_the_broker_writes(state: AckState) -> dict[str, str]:
     """Return a cursor of internal statistics."""
     text = ",".join(f"({r.ledger}:{r.first - 1}..{r.ledger}:{r.last}]" for r in state.ranges)
     return {"markDeletePosition": str(state.mark), "individuallyDeletedMessages": f"[{text}]"}
-
-
-@given(states)
-def test_encode_and_decode(state):
-    """A snapshot reads what it has written."""
-    assert state == AckState.decode(state.encode())
 
 
 @given(states)
@@ -110,25 +99,3 @@ def test_the_open_ledger_is_counted_apart():
     }
 
     assert Log(((4, 10), (7, 5)), EntryPlace(7, 4)) == Log.read(facts)
-
-
-def packed(text: str) -> str:
-    """Return *text* as ranges are kept."""
-    return base64.b64encode(zlib.compress(text.encode())).decode()
-
-
-def test_ten_thousand_ranges_are_small():
-    """As many ranges as a broker keeps by default fit into a subscription's properties."""
-    state = AckState.of(EntryPlace(1, -1), (Range(1, n * 3, n * 3) for n in range(10_000)))
-
-    assert len(state.encode()) < 4096
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "3;", "3:4;", "3:4;!!", "3:4;AAAA", f"3:4;{packed('[1,2]')}", f"3:4;{packed('{')}", "3:4"],
-)
-def test_broken_text(text):
-    """What is no snapshot of ours is refused by name."""
-    with pytest.raises(SnapshotError, match="snapshot"):
-        AckState.decode(text)

@@ -1,6 +1,8 @@
 """Snapshots as values: how long they live, and how they are written down."""
 
+import base64
 import random
+import zlib
 from datetime import UTC, datetime, timedelta
 
 import attrs
@@ -9,30 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.errors import ConfigError, SnapshotError
+from pulsar_retry.replay import Cluster, Snapshot
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Range
-from pulsar_retry.replay.snapshots.value import (
+from pulsar_retry.replay.seeking.capture import (
     LEAST,
     LIFETIME,
+    MOST_RANGES,
     Capture,
-    Manifest,
     checked_name,
     expiry,
     made_up_name,
-    numbers_of,
 )
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-MANIFEST = Manifest(
+CLUSTER = Cluster()
+SNAPSHOT = Snapshot(
+    cluster=CLUSTER,
     name="a",
     topic="persistent://public/default/orders",
     subscription="billing",
     retry_topic="persistent://public/default/orders-billing-RETRY",
     created=NOW,
     expires=NOW + LIFETIME,
-    mains=(0, 1),
-    retries=(-1,),
+    main_topics=tuple(f"persistent://public/default/orders-partition-{n}" for n in (0, 1)),
+    retry_topics=("persistent://public/default/orders-billing-RETRY",),
     backlog=7,
-    state="ready",
+    is_ready=True,
 )
 
 
@@ -59,27 +63,23 @@ def test_the_seeds_example():
 
 
 @pytest.mark.parametrize(
-    ("state", "after", "expected"),
+    ("is_ready", "after", "expected"),
     [
-        ("ready", timedelta(days=6, hours=23), False),
-        ("ready", LIFETIME, True),
-        ("making", timedelta(minutes=59), False),
-        ("making", timedelta(minutes=60), True),
-        ("deleting", timedelta(0), True),
+        (True, timedelta(days=6, hours=23), False),
+        (True, LIFETIME, True),
+        (False, timedelta(minutes=59), False),
+        (False, timedelta(minutes=60), True),
     ],
 )
-def test_the_janitors_rule(state, after, expected):
+def test_the_janitors_rule(is_ready, after, expected):
     """What has expired goes, and what was left unfinished, as soon as nobody can be at it."""
-    assert expected is attrs.evolve(MANIFEST, state=state).is_over(NOW + after)
+    assert expected is attrs.evolve(SNAPSHOT, is_ready=is_ready).is_over(NOW + after)
 
 
-def test_manifest():
-    """A manifest reads what it has written, and names its partitions."""
-    assert MANIFEST == Manifest.decode(MANIFEST.encode())
-    assert [f"{MANIFEST.topic}-partition-{n}" for n in (0, 1)] == MANIFEST.main_topics
-    assert [MANIFEST.retry_topic] == MANIFEST.retry_topics
-    assert (0, 1) == numbers_of(MANIFEST.main_topics)
-    assert (-1,) == numbers_of(MANIFEST.retry_topics)
+def test_description():
+    """A snapshot reads what it has written of itself; warnings are for its maker alone."""
+    warned = attrs.evolve(SNAPSHOT, warnings=("a TTL",))
+    assert SNAPSHOT == Snapshot.decode(CLUSTER, warned.encode())
 
 
 @given(st.integers(0, 9), st.integers(-1, 9), st.integers(0, 99))
@@ -92,13 +92,18 @@ def test_capture(ledger, entry, backlog):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "7", '{"version": 2}', '{"version": 1}'])
-def test_broken_manifests(text):
+def test_broken_descriptions(text):
     """What is none of ours, or of a later version, is refused by name."""
     with pytest.raises(SnapshotError, match="snapshot"):
-        Manifest.decode(text)
+        Snapshot.decode(CLUSTER, text)
 
 
-@pytest.mark.parametrize("text", ["", "1;2", "1:2;x;1:2;", "1:2;3;1:2;p"])
+def packed(text: str) -> str:
+    """Return *text* as captures are kept."""
+    return base64.b64encode(zlib.compress(text.encode())).decode()
+
+
+@pytest.mark.parametrize("text", ["", "!!", "AAAA", packed("[1,2]"), packed("{")])
 def test_broken_captures(text):
     """Nor is a part of one."""
     with pytest.raises(SnapshotError, match="snapshot"):
@@ -115,20 +120,24 @@ def test_names():
 
 
 def test_what_does_not_fit_is_forgotten():
-    """The smallest ranges first, no more than necessary; their messages count as backlog again."""
-    chance = random.Random(7)
-    ranges = [Range(1, 99 * n, 99 * n + chance.randrange(97)) for n in range(1, 100)]
+    """The smallest ranges first; their messages count as backlog again."""
+    ranges = [Range(1, 99 * n, 99 * n + n % 7) for n in range(1, 100)]
     capture = Capture(AckState.of(EntryPlace(1, 0), ranges), EntryPlace(1, 9999), backlog=5)
-    whole = len(capture.encode())
 
-    assert (capture, 0) == capture.fitting(whole)
-    found, lost = capture.fitting(whole - 100)
+    assert (capture, 0) == capture.fitting(99)
+    found, lost = capture.fitting(30)
 
-    assert whole - 120 < len(found.encode()) <= whole - 100
-    assert 0 < lost == found.backlog - 5
     kept = set(found.acks.ranges)
     gone = [each for each in ranges if each not in kept]
+    assert (30, lost) == (len(kept), found.backlog - 5)
     assert lost == sum(each.last - each.first + 1 for each in gone)
     assert max(each.last - each.first for each in gone) <= min(e.last - e.first for e in kept)
-    nothing, lost = capture.fitting(1)
-    assert ((), sum(each.last - each.first + 1 for each in ranges)) == (nothing.acks.ranges, lost)
+
+
+def test_the_largest_capture_is_small_enough():
+    """A metadata store takes a megabyte, and the broker writes more beside it."""
+    chance = random.Random(7)
+    firsts = sorted(chance.sample(range(10**7), MOST_RANGES))
+    acks = AckState.of(EntryPlace(987_654, 0), [Range(987_654, n, n) for n in firsts])
+
+    assert len(Capture(acks, EntryPlace(987_654, 10**7), 0).encode()) < 256 * 1024

@@ -1,1 +1,0 @@
-"""Snapshots of a subscription: how they are made, stored, and restored."""
