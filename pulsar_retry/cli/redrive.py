@@ -28,7 +28,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redriving.patching import PayloadPatch
+from pulsar_retry.replay.redriving.patching import checked_patch
 from pulsar_retry.replay.redriving.redrive import MAX_REDRIVES
 from pulsar_retry.replay.redriving.targets import DISCARD
 
@@ -54,7 +54,8 @@ def _patch_text(_context: click.Context, _option: click.Parameter, given: str | 
             text = Path(given).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--patch: {given} cannot be read: {error}") from None
-    return PayloadPatch.of(text).text
+    checked_patch(text)
+    return text
 
 
 @click.command(

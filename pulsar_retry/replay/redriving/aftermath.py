@@ -8,11 +8,12 @@ import attrs
 import pulsar
 
 from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminError, AdminNotFoundError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 from pulsar_retry.replay.reading import read_after
 from pulsar_retry.replay.redriving.report import Became
-from pulsar_retry.replay.redriving.states import HELD, LetterPlace, LetterStates
+from pulsar_retry.replay.redriving.states import HELD, LetterStates
 from pulsar_retry.wire.properties import REDRIVE_ID
 
 
@@ -89,7 +90,7 @@ class Aftermath:
             if place.subscription is None:
                 place.dead += 1
             else:
-                self._states[LetterPlace(*EntryPlace.of(position), -1)] = HELD
+                self._states[Position(*EntryPlace.of(position))] = HELD
         place.mark = max(place.mark, log.last)
         cursor = cursor_of(stats, place.subscription) if place.subscription else None
         if cursor is None:

@@ -55,7 +55,7 @@ class LetterJudge:
     source: str
     max_redrives: int
     patcher: Patcher | None
-    problems: dict[str, None] = attrs.field(factory=dict, init=False)
+    problems: dict[str, None]
 
     def judge(self, raw: Any, position: str) -> Verdict:
         """Return what happens to a letter.

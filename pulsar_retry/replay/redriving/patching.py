@@ -38,58 +38,48 @@ class LetterDiff:
     text: str
 
 
-@attrs.frozen
-class PayloadPatch:
-    """A patch that is checked.
+def checked_patch(patch: PatchLike) -> Mapping[str, Any]:
+    """Return a patch.
 
-    Attributes:
-        text: The patch as JSON. The same patch has the same text.
+    Raises:
+        ConfigError: it is no patch.
     """
+    try:
+        read: Any = json.loads(patch) if isinstance(patch, str) else patch
+        json.dumps(read)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"patch: expected {_PATCH}: {error}") from None
+    if not isinstance(read, Mapping):
+        raise ConfigError.bad("patch", patch, _PATCH)
+    return read
 
-    text: str
-    _patch: Mapping[str, Any] = attrs.field(eq=False, repr=False)
 
-    @classmethod
-    def of(cls, patch: PatchLike) -> PayloadPatch:
-        """Check a patch.
+def patched(patch: Mapping[str, Any], payload: bytes | None, schema: str | None) -> bytes:
+    """Return the payload that a letter gets: the same bytes if the patch changes nothing.
 
-        Raises:
-            ConfigError: it is no patch.
-        """
-        try:
-            read: Any = json.loads(patch) if isinstance(patch, str) else patch
-            text = json.dumps(read, sort_keys=True, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"patch: expected {_PATCH}: {error}") from None
-        if not isinstance(read, Mapping):
-            raise ConfigError.bad("patch", patch, _PATCH)
-        return cls(text, read)
+    Args:
+        patch: What to change.
+        payload: The payload of the letter; None for a null value.
+        schema: The type of its schema; None if it has none.
 
-    def patched(self, payload: bytes | None, schema: str | None) -> bytes:
-        """Return the payload that a letter gets: the same bytes if the patch changes nothing.
-
-        Args:
-            payload: The payload of the letter; None for a null value.
-            schema: The type of its schema; None if it has none.
-
-        Raises:
-            PayloadError: the payload is not JSON, or writing it again would change also what the
-                patch does not, such as digits of a number that Python does not keep.
-        """
-        if payload is None:
-            raise PayloadError("the letter has a null value")
-        if schema not in {None, "JSON"}:
-            raise PayloadError(f"a patch changes JSON, and the letter has the schema {schema}")
-        before = _read(payload)
-        after = merged(self._patch, before)
-        if _same(before, after):
-            return payload
-        if not stays(payload, before):
-            raise PayloadError(
-                "writing this payload again would change more than the patch does: digits of a "
-                "number, or a key that occurs twice"
-            )
-        return _written(after)
+    Raises:
+        PayloadError: the payload is not JSON, or writing it again would change also what the
+            patch does not, such as digits of a number that Python does not keep.
+    """
+    if payload is None:
+        raise PayloadError("the letter has a null value")
+    if schema not in {None, "JSON"}:
+        raise PayloadError(f"a patch changes JSON, and the letter has the schema {schema}")
+    before = _read(payload)
+    after = merged(patch, before)
+    if json.dumps(before) == json.dumps(after):  # 1, 1.0 and true are equal in Python
+        return payload
+    if not stays(payload, before):
+        raise PayloadError(
+            "writing this payload again would change more than the patch does: digits of a "
+            "number, or a key that occurs twice"
+        )
+    return _written(after)
 
 
 def diff_of(message_id: str, before: bytes, after: bytes) -> LetterDiff:
@@ -108,13 +98,11 @@ class Patcher:
 
     Attributes:
         diffs: What the patch changes in the first letters.
-        changed: How many letters it has changed.
     """
 
-    def __init__(self, patch: PayloadPatch, codec_of: Callable[[Any], PayloadCodec]) -> None:
+    def __init__(self, patch: Mapping[str, Any], codec_of: Callable[[Any], PayloadCodec]) -> None:
         """Prepare; *codec_of* returns the codec of a raw message."""
         self._patch, self._codec_of = patch, codec_of
-        self.changed = 0
         self.diffs: list[LetterDiff] = []
 
     def payload(self, raw: Any, position: str) -> bytes | None:
@@ -124,10 +112,9 @@ class Patcher:
             PayloadError: the letter cannot be patched.
         """
         before = None if raw.has_null_value() else raw.data()
-        after = self._patch.patched(before, self._codec_of(raw).schema)
+        after = patched(self._patch, before, self._codec_of(raw).schema)
         if after == before:
             return None
-        self.changed += 1
         if before is not None and len(self.diffs) < DIFFS:
             self.diffs.append(diff_of(position, before, after))
         return after
@@ -159,11 +146,6 @@ def _written(value: Any) -> bytes:
         return text.encode()
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"the value cannot be written as JSON: {error}") from None
-
-
-def _same(before: Any, after: Any) -> bool:
-    """Tell whether two values are the same; 1, 1.0 and true are equal in Python."""
-    return json.dumps(before) == json.dumps(after)
 
 
 def _cut(line: str) -> str:

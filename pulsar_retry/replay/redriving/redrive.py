@@ -7,7 +7,8 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 import pulsar
@@ -20,16 +21,23 @@ from pulsar_retry.policy.checks import Duration, number, seconds, whole
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.publishing import TargetKeeper, hand_off_of
-from pulsar_retry.replay.reading import LetterCodecs
+from pulsar_retry.replay.reading import LetterCodecs, read_letters
 from pulsar_retry.replay.redriving.aftermath import Aftermath
 from pulsar_retry.replay.redriving.judge import LetterJudge
-from pulsar_retry.replay.redriving.patching import Patcher, PatchLike, PayloadPatch
+from pulsar_retry.replay.redriving.patching import Patcher, PatchLike, checked_patch
 from pulsar_retry.replay.redriving.report import (
+    CANCELLED,
+    FILTERED,
+    LIMIT,
     REFUSED,
+    SAMPLE,
+    UNREADABLE,
     WHY_NOT_SEEN,
+    WHY_UNREADABLE,
+    Groups,
     Redriven,
+    Tally,
     first_of_each,
-    owners_in_words,
 )
 from pulsar_retry.replay.redriving.run import IN_FLIGHT, Run
 from pulsar_retry.replay.redriving.source import (
@@ -44,7 +52,6 @@ from pulsar_retry.replay.redriving.source import (
     who_reads,
 )
 from pulsar_retry.replay.redriving.states import Source
-from pulsar_retry.replay.redriving.survey import survey_redrive
 from pulsar_retry.replay.redriving.targets import (
     DISCARD,
     RedriveTargets,
@@ -53,12 +60,15 @@ from pulsar_retry.replay.redriving.targets import (
 )
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.dead_letter import ORIGIN, RETRY, RedriveProperties
+from pulsar_retry.wire.envelope import read_envelope
 from pulsar_retry.wire.names import Naming, NamingLike, TopicName, logical
 from pulsar_retry.wire.owner import Owner, full_name
 
 #: How often a message may be redriven, as in Spark's sink.
 MAX_REDRIVES = 5
 
+#: Seconds between two reports of a dry run's progress.
+_TICK = 0.5
 #: Seconds between two looks at what became of letters: the first, and the longest.
 _LOOK, _SELDOM = 0.5, 5.0
 
@@ -159,7 +169,7 @@ class Redrive:
         self._dlq_subscription = dlq_subscription
         self._naming = Naming.of(naming)
         self._where = where
-        self._limit = None if limit is None else whole("limit", limit, 1)
+        self._limit = math.inf if limit is None else whole("limit", limit, 1)
         self._rate = math.inf if rate is None else _checked_rate(rate)
         self._max_redrives = whole("max_redrives", max_redrives, 0)
         self._keep = (keep_failure, keep_attempts)
@@ -168,7 +178,7 @@ class Redrive:
             raise ConfigError("patch: letters that are discarded are not published")
         if to == DISCARD and (topic or subscription):
             raise ConfigError("topic, subscription: letters are discarded whosever they are")
-        self._patch = None if patch is None else PayloadPatch.of(patch)
+        self._patch = None if patch is None else checked_patch(patch)
         self._dry_run = dry_run
         self._within = math.inf if within is None else seconds("within", within)
         self._wait = seconds("wait", wait)
@@ -242,31 +252,58 @@ class Redrive:
         through: str | None,
         tell: Callable[[Redriven], None],
     ) -> Redriven:
-        patcher = self._patcher(client)
-        judge = self._judge(admin, patcher, lambda topic, _owner: _why_not(client, topic))
+        tally, patcher = Tally(), self._patcher(client)
+        judge = self._judge(admin, tally, patcher, lambda topic, _owner: _why_not(client, topic))
         backlog = backlog_of(admin, self._source, through)
         reader = None if through is None else who_reads(admin, self._source, through)
         if reader is not None:
-            judge.problems[f"letters are taken through {through} now: {reader}"] = None
-        found = survey_redrive(
-            client,
-            admin,
-            admin.topics.partition_names(self._source),
-            through,
-            judge=judge,
-            limit=self._limit or math.inf,
-            within=self._within,
-            cancelled=self._cancelled,
-            tell=lambda so_far: tell(attrs.evolve(so_far, backlog=backlog)),
-        )
-        if patcher is not None:
-            found = attrs.evolve(found, patched=patcher.changed, diffs=tuple(patcher.diffs))
-        return attrs.evolve(found, source=self._source, verb=self.done_word, backlog=backlog)
+            tally.problems[f"letters are taken through {through} now: {reader}"] = None
+        groups, others = Groups(), Groups()
+
+        def report() -> Redriven:
+            return self._report(
+                tally,
+                groups=groups.all(),
+                others=() if tally.redriven else others.all(),
+                diffs=() if patcher is None else tuple(patcher.diffs),
+                backlog=backlog,
+            )
+
+        def unreadable(_topic: str, _place: object) -> None:
+            tally.left[UNREADABLE] += 1
+            tally.problems[WHY_UNREADABLE] = None
+
+        partitions = admin.topics.partition_names(self._source)
+        give_up = time.monotonic() + self._within
+        next_tick = time.monotonic() + _TICK
+        for raw, _, position in read_letters(client, admin, partitions, through, unreadable):
+            verdict = judge.judge(raw, str(position))
+            failed = str(position), raw.publish_timestamp()
+            if isinstance(verdict, str):
+                tally.left[verdict] += 1
+                if verdict == FILTERED and not tally.redriven:
+                    others.add(read_envelope(raw.properties()), *failed)
+            elif tally.redriven >= self._limit:
+                tally.stopped = LIMIT
+                break
+            else:
+                tally.moved(verdict.letter, verdict.owner)
+                groups.add(read_envelope(raw.properties()), *failed)
+            now = time.monotonic()
+            if self._cancelled.is_set() or now > give_up:
+                tally.stopped = CANCELLED if self._cancelled.is_set() else SAMPLE
+                break
+            if now > next_tick:
+                next_tick = now + _TICK
+                tell(report())
+        return report()
 
     def _patcher(self, client: Client) -> Patcher | None:
         return None if self._patch is None else Patcher(self._patch, LetterCodecs(client).of)
 
-    def _judge(self, admin: AdminClient, patcher: Patcher | None, take: TakeTarget) -> LetterJudge:
+    def _judge(
+        self, admin: AdminClient, tally: Tally, patcher: Patcher | None, take: TakeTarget
+    ) -> LetterJudge:
         targets = RedriveTargets(admin, self._to, self._source, self._owner, self._naming, take)
         return LetterJudge(
             where=self._where,
@@ -275,6 +312,16 @@ class Redrive:
             source=self._source,
             max_redrives=self._max_redrives,
             patcher=patcher,
+            problems=tally.problems,
+        )
+
+    def _report(self, tally: Tally, **facts: Any) -> Redriven:
+        return tally.report(
+            source=self._source,
+            job="" if self._dry_run else self._job,
+            verb=self.done_word,
+            dry_run=self._dry_run,
+            **facts,
         )
 
     # -- doing it ---------------------------------------------------------------------------------
@@ -282,6 +329,7 @@ class Redrive:
     def _work(
         self, admin: AdminClient, client: Client, through: str, tell: Callable[[Redriven], None]
     ) -> Redriven:
+        tally = Tally()
         aftermath, keeper = Aftermath(admin, client, self._job), TargetKeeper(admin)
         with contextlib.ExitStack() as stack:
             consumer = stack.enter_context(
@@ -302,48 +350,31 @@ class Redrive:
                 if self._to in {RETRY, ORIGIN}:
                     self._watch(aftermath, topic, owner)
 
-            judge = self._judge(admin, self._patcher(client), take)
-
-            def report(run: Run) -> Redriven:
-                return self._report(run, judge.problems, tuple(keeper.problems))
+            def report() -> Redriven:
+                return self._report(tally, doubts=tuple(keeper.problems))
 
             run = Run(
-                *(consumer, hand_off, judge, source),
+                *(consumer, hand_off, self._judge(admin, tally, self._patcher(client), take)),
+                source,
+                tally=tally,
                 rate=self._rate,
-                limit=self._limit or math.inf,
-                progress=lambda run: tell(report(run)),
+                limit=self._limit,
+                progress=lambda: tell(report()),
                 cancelled=self._cancelled,
             )
             try:
                 run.run()
-                if run.stopped is None:
+                if tally.stopped is None:
                     missed = source.left(run.states)
-                    run.left += missed
-                    run.problems |= {WHY_NOT_SEEN[each]: None for each in missed}
+                    tally.left += missed
+                    tally.problems |= {WHY_NOT_SEEN[each]: None for each in missed}
             except (PulsarRetryError, pulsar.PulsarException) as error:
-                if not run.redriven:
+                if not tally.redriven:
                     raise
-                run.stopped = REFUSED
-                run.problems[shown(error)] = None
+                tally.stopped = REFUSED
+                tally.problems[shown(error)] = None
             hand_off.producers.check_kept()
-        return self._follow(aftermath, report(run), tell)
-
-    def _report(self, run: Run, problems: Mapping[str, None], doubts: tuple[str, ...]) -> Redriven:
-        return Redriven(
-            source=self._source,
-            job=self._job,
-            verb=self.done_word,
-            dry_run=False,
-            redriven=run.redriven,
-            left=dict(run.left),
-            targets=dict(run.targets),
-            owners=owners_in_words(run.owners),
-            patched=run.patched,
-            stopped=run.stopped,
-            problems=first_of_each([*problems, *run.problems]),
-            doubts=doubts,
-            waits=run.waits,
-        )
+        return self._follow(aftermath, report(), tell)
 
     def _watch(self, aftermath: Aftermath, topic: str, owner: Owner) -> None:
         """Watch what becomes of letters that go to *topic*."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.redriving.patching import LetterDiff
 from pulsar_retry.wire.envelope import Envelope
 from pulsar_retry.wire.owner import Owner
@@ -106,10 +107,7 @@ class Groups:
     """Counts dead letters by reason and fingerprint."""
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[str | None, str | None, str | None]] = Counter()
-        self._first: dict[Any, str | None] = {}
-        self._times: dict[Any, tuple[float, float]] = {}
-        self._samples: dict[Any, list[str]] = {}
+        self._groups: dict[tuple[str | None, str | None, str | None], _Counted] = {}
 
     def add(self, failure: Envelope, position: str, published: int) -> None:
         """Count the letter at *position*.
@@ -121,21 +119,33 @@ class Groups:
                 not say when.
         """
         key = (failure.reason, failure.error, failure.fingerprint)
-        self._counts[key] += 1
-        self._first.setdefault(key, failure.message)
         at = published / 1000 if failure.when is None else failure.when.timestamp()
-        oldest, newest = self._times.get(key, (at, at))
-        self._times[key] = min(oldest, at), max(newest, at)
-        samples = self._samples.setdefault(key, [])
-        if len(samples) < SAMPLES:
-            samples.append(position)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Counted(failure.message, at, at)
+        group.count += 1
+        group.oldest, group.newest = min(group.oldest, at), max(group.newest, at)
+        if len(group.samples) < SAMPLES:
+            group.samples.append(position)
 
     def all(self) -> tuple[Group, ...]:
         """Return the groups, the largest first."""
+        groups = sorted(self._groups.items(), key=lambda each: -each[1].count)
         return tuple(
-            Group(*key, self._first[key], count, *self._times[key], tuple(self._samples[key]))
-            for key, count in self._counts.most_common()
+            Group(*key, it.message, it.count, it.oldest, it.newest, tuple(it.samples))
+            for key, it in groups
         )
+
+
+@attrs.define
+class _Counted:
+    """The letters of a group so far; see `Group`."""
+
+    message: str | None
+    oldest: float
+    newest: float
+    count: int = 0
+    samples: list[str] = attrs.field(factory=list)
 
 
 @attrs.frozen
@@ -232,13 +242,44 @@ class Redriven:
         return {**{name: facts[name] for name in names}, **patched, "complete": self.is_complete}
 
 
-def owners_in_words(owners: Mapping[Owner, int]) -> dict[str, int]:
-    """Return how many letters were of each owner that is known."""
-    return {
-        f"subscription {each.subscription} of {each.topic}": count
-        for each, count in owners.items()
-        if each.topic is not None and each.subscription is not None
-    }
+@attrs.define
+class Tally:
+    """The counts of a redrive, or of a dry run, so far; see `Redriven`."""
+
+    redriven: int = 0
+    patched: int = 0
+    left: Counter[str] = attrs.field(factory=Counter)
+    targets: Counter[str] = attrs.field(factory=Counter)
+    owners: Counter[Owner] = attrs.field(factory=Counter)
+    problems: dict[str, None] = attrs.field(factory=dict)
+    stopped: str | None = None
+    waits: str = ""
+
+    def moved(self, letter: Letter | None, owner: Owner) -> None:
+        """Count a letter that was published to its topic, or is discarded: None."""
+        self.redriven += 1
+        if letter is not None:
+            self.targets[letter.topic] += 1
+            self.owners[owner] += 1
+            self.patched += letter.payload is not None
+
+    def report(self, **facts: Any) -> Redriven:
+        """Return the counts, with further *facts*."""
+        return Redriven(
+            redriven=self.redriven,
+            patched=self.patched,
+            left=dict(self.left),
+            targets=dict(self.targets),
+            owners={
+                f"subscription {each.subscription} of {each.topic}": count
+                for each, count in self.owners.items()
+                if each.topic is not None and each.subscription is not None
+            },
+            problems=first_of_each(self.problems),
+            stopped=self.stopped,
+            waits=self.waits,
+            **facts,
+        )
 
 
 def first_of_each(problems: Iterable[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import contextlib
 import math
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from queue import SimpleQueue
@@ -37,18 +37,17 @@ from pulsar_retry.replay.redriving.report import (
     REFUSED,
     UNCONFIRMED,
     WHY_UNCONFIRMED,
+    Tally,
 )
 from pulsar_retry.replay.redriving.states import (
     DONE,
     HELD,
     NEW,
     STAYS,
-    LetterPlace,
     LetterStates,
     Source,
 )
 from pulsar_retry.runtime.future import LetterFuture
-from pulsar_retry.wire.owner import Owner
 
 #: Seconds between two updates of progress.
 _TICK = 0.5
@@ -89,7 +88,7 @@ class _Item:
     """
 
     raw: Any
-    place: LetterPlace
+    place: Position
     move: Move
     due: float = 0.0
 
@@ -114,14 +113,7 @@ class Run:
 
     Attributes:
         states: What is known of the letters.
-        redriven: How many letters were redriven.
-        patched: How many letters were redriven with another payload.
-        left: How many letters stay, by reason.
-        targets: How many letters went to each topic.
-        owners: How many letters were of each owner.
-        stopped: Why it ended early.
-        problems: Why letters stay, in words; a dictionary without values.
-        waits: What it waits for, in words; empty if nothing hinders it.
+        tally: The counts so far.
     """
 
     def __init__(
@@ -131,9 +123,10 @@ class Run:
         judge: LetterJudge,
         source: Source,
         *,
+        tally: Tally,
         rate: float,
         limit: float,
-        progress: Callable[[Run], None],
+        progress: Callable[[], None],
         cancelled: threading.Event,
     ) -> None:
         """Prepare.
@@ -143,9 +136,10 @@ class Run:
             hand_off: Hands the letters off.
             judge: Decides about the letters.
             source: The dead-letter topic.
+            tally: Gets the counts.
             rate: Letters per second at most.
             limit: How many letters may be redriven.
-            progress: Called twice a second with the run.
+            progress: Called twice a second.
             cancelled: Tells that it is cancelled.
         """
         self._consumer, self._hand_off, self._judge = consumer, hand_off, judge
@@ -160,24 +154,18 @@ class Run:
         self._refused_last = ""  # why the last letter was not published; empty after a success
         self._open_partitions = dict(source.ends)
         self.states = LetterStates()
-        self.redriven = self.patched = 0
-        self.left: Counter[str] = Counter()
-        self.targets: Counter[str] = Counter()
-        self.owners: Counter[Owner] = Counter()
-        self.stopped: str | None = None
-        self.problems: dict[str, None] = {}
-        self.waits = ""
+        self.tally = tally
 
     def run(self) -> None:
         """Redrive all letters; return when each of them is settled, as the broker reports it."""
         taken = 0
-        for raw, place, position in self._letters():
-            verdict = self._judge.judge(raw, position)
+        for raw, place in self._letters():
+            verdict = self._judge.judge(raw, str(place))
             self.states[place] = STAYS
             if isinstance(verdict, str):
-                self.left[verdict] += 1
+                self.tally.left[verdict] += 1
             elif taken >= self._limit:
-                self.stopped = LIMIT
+                self.tally.stopped = LIMIT
                 break
             else:
                 taken += 1
@@ -189,17 +177,17 @@ class Run:
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def _letters(self) -> Iterator[tuple[Any, LetterPlace, str]]:
-        """Yield the letters that were not acknowledged, with their places and ids."""
+    def _letters(self) -> Iterator[tuple[Any, Position]]:
+        """Yield the letters that were not acknowledged, with their places."""
         came = asked = time.monotonic()
-        while self._open_partitions and self.stopped is None:
+        while self._open_partitions and self.tally.stopped is None:
             self._check()
             raw = self._receive()
             now = time.monotonic()
             if raw is not None:
                 found = self._first_seen(raw)
                 if found is not None:
-                    yield raw, *found
+                    yield raw, found
                 came = asked = time.monotonic()
             elif not self._consumer.is_connected():
                 came = asked = now
@@ -216,23 +204,20 @@ class Run:
         except _pulsar.PulsarException as error:
             raise RedriveError(f"the dead-letter topic cannot be read: {error}") from error
 
-    def _first_seen(self, raw: Any) -> tuple[LetterPlace, str] | None:
-        """Return a letter's place and id; None if it came before, or is no part of the run."""
-        topic, where = raw.topic_name(), raw.message_id()
-        place = LetterPlace(where.ledger_id(), where.entry_id(), where.batch_index())
+    def _first_seen(self, raw: Any) -> Position | None:
+        """Return a letter's place; None if it came before, or is no part of the run."""
+        topic, place = raw.topic_name(), _position_of(raw)
         end = self._source.ends.get(topic)
-        if end is None or place.entry_place > EntryPlace.of(end):
+        entry = EntryPlace.of(place)
+        if end is None or entry > end:
             self._open_partitions.pop(topic, None)  # the letters of a partition come in order
             return None
-        if place.batch < 0 and place.entry_place == EntryPlace.of(end):
+        if place.batch < 0 and entry == end:
             self._open_partitions.pop(topic, None)
         state = self.states[place]
         if state == DONE:  # redelivered, for example after a restart of the broker
             self._consumer.acknowledge_async(raw, lambda _: None)
-        if state != NEW:
-            return None
-        position = Position(place.ledger, place.entry, where.partition(), place.batch)
-        return place, str(position)
+        return place if state == NEW else None
 
     def _close_partitions(self, silence: float) -> None:
         """Read no more from partitions whose letters have all come, or that are silent."""
@@ -287,11 +272,7 @@ class Run:
         self.states[item.place] = DONE
         with self._lock:
             self._in_flight -= 1
-            self.redriven += 1
-            if item.move.letter is not None:
-                self.targets[item.move.letter.topic] += 1
-                self.owners[item.move.owner] += 1
-                self.patched += item.move.letter.payload is not None
+            self.tally.moved(item.move.letter, item.move.owner)
         self._refused_last = ""
 
     def item_failed(self, item: _Item, error: BaseException) -> None:
@@ -315,35 +296,37 @@ class Run:
 
     def _refuse(self, item: _Item, why: str) -> None:
         self.states[item.place] = STAYS
-        self.left[REFUSED] += 1
-        self.problems[why] = None
+        self.tally.left[REFUSED] += 1
+        self.tally.problems[why] = None
 
     # -- between letters --------------------------------------------------------------------------
 
     @property
     def _goes_on(self) -> bool:
         """Whether letters that were not published are tried again."""
-        return self.stopped in {None, LIMIT}
+        return self.tally.stopped in {None, LIMIT}
 
     def _check(self) -> None:
         self._take_back()
         if self._cancelled.is_set() and self._goes_on:
-            self.stopped = CANCELLED
+            self.tally.stopped = CANCELLED
         if time.monotonic() >= self._next_tick:
             self._tick()
 
     def _tick(self) -> None:
         now = time.monotonic()
         self._next_tick = now + _TICK
-        self.waits = self._refused_last if self._consumer.is_connected() else "the broker is away"
-        if not self.waits:
+        self.tally.waits = (
+            self._refused_last if self._consumer.is_connected() else "the broker is away"
+        )
+        if not self.tally.waits:
             self._hindered_since = None
         elif self._hindered_since is None:
             self._hindered_since = now
         elif now - self._hindered_since > _PATIENCE and self._goes_on:
-            self.problems[self.waits] = None
-            self.stopped = REFUSED
-        self._progress(self)
+            self.tally.problems[self.tally.waits] = None
+            self.tally.stopped = REFUSED
+        self._progress()
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -359,17 +342,17 @@ class Run:
                 break
             else:
                 time.sleep(0.005)
-        if self.stopped == REFUSED:
+        if self.tally.stopped == REFUSED:
             for item in self._waiting:
-                self._refuse(item, self.waits)
+                self._refuse(item, self.tally.waits)
         unconfirmed = self._confirm()
         if unconfirmed:
-            self.left[UNCONFIRMED] += unconfirmed
-            self.problems[WHY_UNCONFIRMED] = None
+            self.tally.left[UNCONFIRMED] += unconfirmed
+            self.tally.problems[WHY_UNCONFIRMED] = None
 
     def _confirm(self) -> int:
         """Wait until the broker has the acknowledgements; return how many it does not have."""
-        began, count = time.monotonic(), self.redriven
+        began, count = time.monotonic(), self.tally.redriven
         again = began + _AGAIN
         while count:
             self._check()
@@ -388,3 +371,8 @@ class Run:
         """Return how many letters are redriven, and not acknowledged as the broker reports it."""
         counts = [self._source.unsettled(each, self.states).done for each in self._source.ends]
         return sum(counts) or not self._consumer.is_connected()
+
+
+def _position_of(raw: Any) -> Position:
+    where = raw.message_id()
+    return Position(where.ledger_id(), where.entry_id(), where.partition(), where.batch_index())

@@ -14,7 +14,6 @@ import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
-from pulsar_retry.admin.position import Position
 from pulsar_retry.client import Client
 from pulsar_retry.errors import (
     AdminConflictError,
@@ -24,6 +23,7 @@ from pulsar_retry.errors import (
     TopicMissingError,
 )
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
+from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.wire.names import TopicName, kind_of, logical
 
 #: Created if a dead-letter topic has no subscription.
@@ -138,9 +138,9 @@ def keeping_subscription(admin: AdminClient, source: str) -> str:
     return SUBSCRIPTION
 
 
-def ends(admin: AdminClient, partitions: list[str]) -> dict[str, Position]:
-    """Return the last message of each partition that has messages."""
-    found = {each: admin.topics.last_message_id(each) for each in partitions}
+def ends(admin: AdminClient, partitions: list[str]) -> dict[str, EntryPlace]:
+    """Return the last entry of each partition that has messages."""
+    found = {each: EntryPlace.of(admin.topics.last_message_id(each)) for each in partitions}
     return {each: place for each, place in found.items() if place.entry >= 0}
 
 

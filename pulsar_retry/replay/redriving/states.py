@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 import pulsar
@@ -21,19 +21,6 @@ from pulsar_retry.replay.redriving.report import LATE, UNREADABLE
 NEW, HELD, STAYS, DONE = range(4)
 
 
-class LetterPlace(NamedTuple):
-    """The place of a letter; its batch index is -1 if it is not in a batch."""
-
-    ledger: int
-    entry: int
-    batch: int
-
-    @property
-    def entry_place(self) -> EntryPlace:
-        """The place of its entry."""
-        return EntryPlace(self.ledger, self.entry)
-
-
 class LetterStates:
     """The states of the letters of a run, by place: a byte for each. Thread-safe.
 
@@ -44,15 +31,15 @@ class LetterStates:
         self._single: dict[int, bytearray] = {}
         self._batches: dict[EntryPlace, dict[int, int]] = {}
 
-    def __getitem__(self, place: LetterPlace) -> int:
+    def __getitem__(self, place: Position) -> int:
         if place.batch >= 0:
-            return self._batches.get(place.entry_place, {}).get(place.batch, NEW)
+            return self._batches.get(EntryPlace.of(place), {}).get(place.batch, NEW)
         row = self._single.get(place.ledger, b"")
         return row[place.entry] if place.entry < len(row) else NEW
 
-    def __setitem__(self, place: LetterPlace, state: int) -> None:
+    def __setitem__(self, place: Position, state: int) -> None:
         if place.batch >= 0:
-            self._batches.setdefault(place.entry_place, {})[place.batch] = state
+            self._batches.setdefault(EntryPlace.of(place), {})[place.batch] = state
             return
         row = self._single.setdefault(place.ledger, bytearray())
         if place.entry >= len(row):
@@ -63,7 +50,7 @@ class LetterStates:
         """Return the state of an entry: a batch is DONE if all of it that has come is."""
         batch = self._batches.get(place)
         if batch is None:
-            return self[LetterPlace(*place, -1)]
+            return self[Position(*place)]
         return DONE if all(each == DONE for each in batch.values()) else STAYS
 
 
@@ -96,7 +83,7 @@ class Source:
     admin: AdminClient
     client: pulsar.Client
     subscription: str
-    ends: Mapping[str, Position]
+    ends: Mapping[str, EntryPlace]
 
     def unsettled(self, topic: str, states: LetterStates) -> Unsettled:
         """Compare a partition with what the run knows.
@@ -155,4 +142,4 @@ class Source:
         now = Surveyed.of(topic, self.admin.topics.internal_stats(topic), self.subscription)
         if now is None:
             raise RedriveError(f"the subscription {self.subscription} of {topic} no longer exists")
-        return attrs.evolve(now, log=now.log.until(EntryPlace.of(self.ends[topic])))
+        return attrs.evolve(now, log=now.log.until(self.ends[topic]))

@@ -34,7 +34,7 @@ def test_a_target_that_is_deleted_meanwhile(dead, admin, monkeypatch, to: str, k
     def delete_and_send(run: Run, *letter: Any) -> None:
         if next(sent) == 100:
             admin.delete_topic(target)
-            deleted.append(run.redriven)
+            deleted.append(run.tally.redriven)
         send(run, *letter)
 
     monkeypatch.setattr(Run, "_send", delete_and_send)

@@ -17,10 +17,12 @@ import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.letters.letter import Letter
+from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.redriving import run as redrive_run
 from pulsar_retry.replay.redriving.judge import Move
+from pulsar_retry.replay.redriving.report import Tally
 from pulsar_retry.replay.redriving.run import Run
-from pulsar_retry.replay.redriving.states import DONE, LetterPlace, LetterStates, Unsettled
+from pulsar_retry.replay.redriving.states import DONE, LetterStates, Unsettled
 
 DLQ = "persistent://public/default/dlq"
 
@@ -91,11 +93,11 @@ class Source:
     """
 
     consumer: Consumer
-    ends: dict[str, Position] = attrs.field(factory=lambda: {DLQ: Position(1, 9)})
+    ends: dict[str, EntryPlace] = attrs.field(factory=lambda: {DLQ: EntryPlace(1, 9)})
     forgotten: list[Raw] = attrs.field(factory=list)
 
     def unsettled(self, _topic: str, states: LetterStates) -> Unsettled:
-        done = sum(states[LetterPlace(1, each.entry, -1)] == DONE for each in self.forgotten)
+        done = sum(states[Position(1, each.entry)] == DONE for each in self.forgotten)
         return Unsettled(done, 0, all_sent=True)
 
     def acknowledge_again(self, consumer: Consumer, _states: LetterStates) -> None:
@@ -137,7 +139,7 @@ class Everything:
 
 
 @pytest.fixture
-def carry_out(monkeypatch) -> Callable[..., tuple[Run, HandOffDouble, Consumer]]:
+def carry_out(monkeypatch) -> Callable[..., tuple[Tally, HandOffDouble, Consumer]]:
     """Return a function that redrives letters by their entries, without any pause."""
     for name in ("_PAUSE", "_LULL", "_TICK", "_ASK", "_AGAIN"):
         monkeypatch.setattr(redrive_run, name, 0.0)
@@ -149,20 +151,21 @@ def carry_out(monkeypatch) -> Callable[..., tuple[Run, HandOffDouble, Consumer]]
         judge: Any = None,
         forgotten: tuple[int, ...] = (),
         **changes: Any,
-    ) -> tuple[Run, HandOffDouble, Consumer]:
+    ) -> tuple[Tally, HandOffDouble, Consumer]:
         consumer = consumer or Consumer([Raw(each) for each in entries])
         hand_off = HandOffDouble(list(ends))
         source = Source(consumer, forgotten=list(map(Raw, forgotten)))
         options = {
             "rate": float("inf"),
             "limit": float("inf"),
-            "progress": lambda _run: None,
+            "progress": lambda: None,
+            "tally": Tally(),
             "cancelled": threading.Event(),
             **changes,
         }
         run = Run(consumer, hand_off, judge or Everything(), source, **options)
         run.run()
-        return run, hand_off, consumer
+        return run.tally, hand_off, consumer
 
     return carry_out
 
@@ -171,9 +174,9 @@ def test_what_was_not_published_is_tried_again(carry_out) -> None:
     """Until it is; it counts once."""
     lost = published("retry", pulsar.Timeout())
 
-    run, hand_off, _ = carry_out([0, 1], lost, None, lost)
+    tally, hand_off, _ = carry_out([0, 1], lost, None, lost)
 
-    assert (2, {}, None) == (run.redriven, dict(run.left), run.stopped)
+    assert (2, {}, None) == (tally.redriven, dict(tally.left), tally.stopped)
     assert [0, 1] == sorted(set(hand_off.handed))
     assert 4 == len(hand_off.handed)
 
@@ -182,9 +185,9 @@ def test_what_was_published_is_never_published_again(carry_out) -> None:
     """If its acknowledgement is lost, that alone is done again; until then it is not the end."""
     lost = pr.AcknowledgeError("the letter is out")
 
-    run, hand_off, consumer = carry_out([0, 9], lost, forgotten=(0,))
+    tally, hand_off, consumer = carry_out([0, 9], lost, forgotten=(0,))
 
-    assert (2, [0, 9], {}) == (run.redriven, hand_off.handed, dict(run.left))
+    assert (2, [0, 9], {}) == (tally.redriven, hand_off.handed, dict(tally.left))
     assert {Raw(0): 1, Raw(9): 1} == Counter(consumer.acknowledged)
 
 
@@ -193,10 +196,10 @@ def test_acknowledgements_that_the_broker_never_reports(carry_out, monkeypatch) 
     monkeypatch.setattr(redrive_run, "_PATIENCE", 0.05)
     monkeypatch.setattr(Source, "unsettled", lambda *_: Unsettled(1, 0, all_sent=True))
 
-    run, _, _ = carry_out([0, 1])
+    tally, _, _ = carry_out([0, 1])
 
-    assert (2, {"unconfirmed": 1}) == (run.redriven, dict(run.left))
-    assert "DEDUPE_ID" in next(iter(run.problems))
+    assert (2, {"unconfirmed": 1}) == (tally.redriven, dict(tally.left))
+    assert "DEDUPE_ID" in next(iter(tally.problems))
 
 
 def test_a_cancelled_run_whose_limit_is_reached_does_not_go_on(carry_out, monkeypatch) -> None:
@@ -207,14 +210,18 @@ def test_a_cancelled_run_whose_limit_is_reached_does_not_go_on(carry_out, monkey
     def hand_on(_self: HandOffDouble, flight: Flight) -> None:
         threading.Timer(0.05, flight.future.set_exception, [lost]).start()
 
-    def progress(run: Run) -> None:
-        if run.stopped == "limit" and run.waits:
+    tally = Tally()
+
+    def progress() -> None:
+        if tally.stopped == "limit" and tally.waits:
             cancelled.set()
 
     monkeypatch.setattr(HandOffDouble, "hand_on", hand_on)
-    run, _, consumer = carry_out([0, 1], limit=1, cancelled=cancelled, progress=progress)
+    tally, _, consumer = carry_out(
+        [0, 1], limit=1, cancelled=cancelled, progress=progress, tally=tally
+    )
 
-    assert (0, "cancelled", []) == (run.redriven, run.stopped, consumer.acknowledged)
+    assert (0, "cancelled", []) == (tally.redriven, tally.stopped, consumer.acknowledged)
 
 
 def test_a_rest_api_that_stays_away_does_not_keep_a_run_from_its_end(
@@ -228,9 +235,9 @@ def test_a_rest_api_that_stays_away_does_not_keep_a_run_from_its_end(
         raise pr.AdminError(None, "topics", "nothing answers")
 
     monkeypatch.setattr(Source, "unsettled", unsettled)
-    run, _, consumer = carry_out([0, 1])
+    tally, _, consumer = carry_out([0, 1])
 
-    assert (2, {"unconfirmed": 2}) == (run.redriven, dict(run.left))
+    assert (2, {"unconfirmed": 2}) == (tally.redriven, dict(tally.left))
     assert [Raw(0), Raw(1)] == consumer.acknowledged
 
 
@@ -261,10 +268,14 @@ def test_what_a_topic_refuses_for_good_stays(carry_out) -> None:
     """The others go on."""
     refused = published("retry", pulsar.IncompatibleSchema("another schema"))
 
-    run, _, _ = carry_out([0, 1], refused)
+    tally, _, _ = carry_out([0, 1], refused)
 
-    assert (1, {"refused": 1}, None) == (run.redriven, dict(run.left), run.stopped)
-    assert "another schema" in next(iter(run.problems))
+    assert (1, {"refused": 1}, None) == (
+        tally.redriven,
+        dict(tally.left),
+        tally.stopped,
+    )
+    assert "another schema" in next(iter(tally.problems))
 
 
 def test_what_cannot_be_published_at_all_ends_it(carry_out, monkeypatch) -> None:
@@ -272,25 +283,25 @@ def test_what_cannot_be_published_at_all_ends_it(carry_out, monkeypatch) -> None
     monkeypatch.setattr(redrive_run, "_PATIENCE", 0.05)
     lost = published("retry", pulsar.Timeout())
 
-    run, _, _ = carry_out([0, 1], *[lost] * 100_000)
+    tally, _, _ = carry_out([0, 1], *[lost] * 100_000)
 
-    assert (0, "refused") == (run.redriven, run.stopped)
-    assert run.left["refused"]
+    assert (0, "refused") == (tally.redriven, tally.stopped)
+    assert tally.left["refused"]
 
 
 def test_a_letter_that_comes_again_is_not_published_again(carry_out) -> None:
     """After a restart of the broker, whose memory of acknowledgements may be older than ours."""
-    run, hand_off, consumer = carry_out([0, 1, 0, 1, 2])
+    tally, hand_off, consumer = carry_out([0, 1, 0, 1, 2])
 
-    assert (3, [0, 1, 2]) == (run.redriven, hand_off.handed)
+    assert (3, [0, 1, 2]) == (tally.redriven, hand_off.handed)
     assert {Raw(0): 2, Raw(1): 2, Raw(2): 1} == Counter(consumer.acknowledged)
 
 
 def test_later_letters_are_no_part_of_it(carry_out) -> None:
     """The job ends where it was when it began."""
-    run, hand_off, _ = carry_out([8, 9, 10, 11])
+    tally, hand_off, _ = carry_out([8, 9, 10, 11])
 
-    assert (2, [8, 9]) == (run.redriven, hand_off.handed)
+    assert (2, [8, 9]) == (tally.redriven, hand_off.handed)
 
 
 def test_a_rest_api_that_is_away_stops_nothing(carry_out, monkeypatch) -> None:
@@ -304,9 +315,9 @@ def test_a_rest_api_that_is_away_stops_nothing(carry_out, monkeypatch) -> None:
         return answer
 
     monkeypatch.setattr(Source, "unsettled", unsettled)
-    run, _, _ = carry_out([0, 1, 9])
+    tally, _, _ = carry_out([0, 1, 9])
 
-    assert (3, {}, []) == (run.redriven, dict(run.left), answers)
+    assert (3, {}, []) == (tally.redriven, dict(tally.left), answers)
 
 
 def test_a_topic_that_cannot_be_read_is_an_error(carry_out, monkeypatch) -> None:
@@ -329,9 +340,9 @@ class Nothing:
 
 def test_what_is_discarded_is_only_acknowledged(carry_out) -> None:
     """It is counted, as far as the limit."""
-    run, hand_off, consumer = carry_out([0, 1, 2], judge=Nothing(), limit=2)
+    tally, hand_off, consumer = carry_out([0, 1, 2], judge=Nothing(), limit=2)
 
-    assert (2, {}, "limit") == (run.redriven, dict(run.targets), run.stopped)
+    assert (2, {}, "limit") == (tally.redriven, dict(tally.targets), tally.stopped)
     assert ([], [Raw(0), Raw(1)]) == (hand_off.handed, consumer.acknowledged)
 
 
@@ -340,7 +351,7 @@ def test_a_discarded_letter_is_acknowledged_again(carry_out) -> None:
     results = [_pulsar.Result.NotConnected, _pulsar.Result.Ok, _pulsar.Result.Timeout]
     consumer = Consumer([Raw(0), Raw(1)], results=results)
 
-    run, _, _ = carry_out([], judge=Nothing(), consumer=consumer)
+    tally, _, _ = carry_out([], judge=Nothing(), consumer=consumer)
 
-    assert (2, {}, None) == (run.redriven, dict(run.left), run.stopped)
+    assert (2, {}, None) == (tally.redriven, dict(tally.left), tally.stopped)
     assert [Raw(0), Raw(1)] == consumer.acknowledged
