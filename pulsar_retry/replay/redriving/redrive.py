@@ -20,7 +20,7 @@ from pulsar_retry.errors import AdminError, ConfigError, PulsarRetryError, shown
 from pulsar_retry.policy.checks import Duration, number, seconds, whole
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.publishing import TargetKeeper, hand_off_of
+from pulsar_retry.replay.publishing import hand_off_of
 from pulsar_retry.replay.reading import LetterCodecs, read_letters
 from pulsar_retry.replay.redriving.aftermath import Aftermath
 from pulsar_retry.replay.redriving.judge import LetterJudge
@@ -56,6 +56,7 @@ from pulsar_retry.replay.redriving.targets import (
     DISCARD,
     RedriveTargets,
     TakeTarget,
+    TargetKeeper,
     checked_target,
 )
 from pulsar_retry.replay.subscription import Subscription

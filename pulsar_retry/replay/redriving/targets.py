@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 from collections.abc import Callable, Mapping
 
 import attrs
 
 from pulsar_retry.admin.client import AdminClient
-from pulsar_retry.errors import AdminNotFoundError, ConfigError
+from pulsar_retry.consumer.handoff.producers import LetterProducers
+from pulsar_retry.errors import AdminConflictError, AdminNotFoundError, ConfigError
+from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry.replay.redriving.report import ANOTHERS, NO_TARGET
 from pulsar_retry.wire.dead_letter import ORIGIN, RETRY
 from pulsar_retry.wire.names import Naming, TopicName, logical
 from pulsar_retry.wire.owner import Owner, full_name, owner_of, retry_beside
+
+_log = logging.getLogger("pulsar_retry")
+
+_LOST = (
+    "{why}: {name} is created, and has what was published since the topic exists; if the topic was "
+    "deleted, what was in it before is lost"
+)
 
 #: In place of a target: letters are only acknowledged.
 DISCARD = "discard"
@@ -142,15 +153,68 @@ class RedriveTargets:
         """Return why nobody would get a message on *topic*; None if somebody will."""
         if logical(topic) == logical(self.source):
             return f"{topic} is the topic that the letters are in"
+        return why_nobody_gets(self.admin, topic, subscription)
+
+
+def why_nobody_gets(admin: AdminClient, topic: str, subscription: str | None) -> str | None:
+    """Return why a message on *topic* is lost for *subscription*, or for all; None if it is not."""
+    try:
+        names = admin.subscriptions.names(topic)
+    except AdminNotFoundError:
+        return f"{topic} does not exist"
+    if subscription is not None and subscription not in names:
+        return f"{topic} has no subscription {subscription}"
+    if not names and admin.topics.retention(topic).keeps_nothing:
+        return f"{topic} has no subscription and no retention"
+    return None
+
+
+class TargetKeeper:
+    """Has what is published to its topics kept by a subscription. Thread-safe.
+
+    If a topic is deleted, the connection of its producer creates it again, without a subscription.
+    The broker deletes what it gets then.
+
+    Attributes:
+        problems: Which subscriptions were created, in words; a dictionary without values.
+    """
+
+    def __init__(self, admin: AdminClient) -> None:
+        """Make it; *admin* creates the subscriptions."""
+        self._admin = admin
+        self._owners: dict[str, set[str | None]] = {}
+        self.problems: dict[str, None] = {}
+
+    def keep(self, producers: LetterProducers, topic: str, owner: str | None) -> None:
+        """Have *topic* checked before and after what *producers* publish to it.
+
+        *owner* is the subscription that must get it. None: any subscription will do; only a topic
+        without one gets `pulsar-retry`, because it is not known whose it is.
+        """
+        self._owners.setdefault(topic, set()).add(owner)
+        producers.keep(topic, self._check)
+
+    def _check(self, topic: str) -> None:
+        """Create the subscriptions of a topic that are missing. Blocks.
+
+        Raises:
+            AdminError: the REST API is unreachable, or refuses a request.
+        """
         try:
-            names = self.admin.subscriptions.names(topic)
+            partitions = self._admin.topics.partition_names(topic)
         except AdminNotFoundError:
-            return f"{topic} does not exist"
-        if subscription is not None and subscription not in names:
-            return f"{topic} has no subscription {subscription}"
-        if not names and self.admin.topics.retention(topic).keeps_nothing:
-            return f"{topic} has no subscription and no retention"
-        return None
+            partitions = [topic]
+        for each in partitions:
+            for owner in self._owners[topic]:
+                if why := why_nobody_gets(self._admin, each, owner):
+                    self._create(each, owner or KEEPING_SUBSCRIPTION, why)
+
+    def _create(self, topic: str, name: str, why: str) -> None:
+        with contextlib.suppress(AdminConflictError):  # a consumer has just created it
+            self._admin.subscriptions.create(topic, name, at="earliest")
+            problem = _LOST.format(why=why, name=name)
+            self.problems[problem] = None
+            _log.warning("%s", problem)
 
 
 def checked_target(to: str, source: str) -> str:

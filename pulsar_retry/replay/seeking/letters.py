@@ -103,7 +103,7 @@ class SeekJudge:
     """
 
     topic: str
-    mains: Sequence[Goal]
+    mains: Sequence[Goal] = ()
     before: datetime | None = None
     restored: Collection[OpenLetter] | None = None
     everything: bool = False

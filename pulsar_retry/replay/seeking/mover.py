@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -47,9 +47,6 @@ _LOOK = 0.05
 #: between two looks is in doubt.
 _IN_HAND_INTERVAL = 0.01
 
-#: Makes the judge of letters from the state of the main topic.
-MakeJudge = Callable[[Sequence[Goal]], SeekJudge]
-
 
 @attrs.frozen
 class Mover:
@@ -72,7 +69,7 @@ class Mover:
         mains: Sequence[Goal],
         retries: Sequence[Goal],
         letters: Sequence[Surveyed],
-        make_judge: MakeJudge,
+        judge: SeekJudge,
         *,
         to: str,
         dry_run: bool,
@@ -84,7 +81,7 @@ class Mover:
             mains: The goals of the main topic's partitions.
             retries: Those of the retry topic, for a snapshot.
             letters: The state of the retry topic's partitions.
-            make_judge: Makes the judge of letters from the state of the main topic.
+            judge: Decides about the letters; it gets the state of the main topic here.
             to: The target, as text.
             dry_run: Change nothing, and report what would be done.
             warnings: Warnings for the report, which gets more.
@@ -103,7 +100,7 @@ class Mover:
             connected = self._connected(goals)
             self._reset(goals)
             late = self._rescue(mains, letters) if any(connected.values()) else 0
-        counts = self._settle(mains, self._open(retries, letters), make_judge, dry_run=dry_run)
+        counts = self._settle(mains, self._open(retries, letters), judge, dry_run=dry_run)
         if not dry_run:
             self._wait_for(goals, connected)
         return SeekReport(
@@ -211,7 +208,7 @@ class Mover:
         self,
         mains: Sequence[Goal],
         letters: Sequence[Surveyed],
-        make_judge: MakeJudge,
+        judge: SeekJudge,
         *,
         dry_run: bool,
     ) -> LetterCounts:
@@ -230,7 +227,8 @@ class Mover:
             )
             for each in letters
         }
-        fates = make_judge(mains).fates(letter for each in found.values() for letter in each)
+        judge = attrs.evolve(judge, mains=mains)
+        fates = judge.fates(letter for each in found.values() for letter in each)
         by_place = {letter.place: fate for letter, fate in fates}
         for each in () if dry_run else letters:
             here = {letter.place: by_place[letter.place] for letter in found[each.topic]}

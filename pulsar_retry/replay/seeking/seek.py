@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
@@ -83,13 +82,11 @@ def seek(
                 f"{warnings[0]}. To start at the oldest message instead, set partial_retention=True"
             )
         letters = letters_of(admin, subscription)
-        make_judge = partial(
-            SeekJudge, subscription.topic, before=before, everything=target.end == LATEST
-        )
+        judge = SeekJudge(subscription.topic, before=before, everything=target.end == LATEST)
         with client_of(subscription.cluster) as client:
             mover = Mover(client, admin, subscription, wait)
             return mover.run(
-                goals, (), letters, make_judge, to=str(target), dry_run=dry_run, warnings=warnings
+                goals, (), letters, judge, to=str(target), dry_run=dry_run, warnings=warnings
             )
 
 

@@ -14,7 +14,6 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import attrs
@@ -392,19 +391,18 @@ class Snapshot:
                 mover.client, admin, each, made_of, unreadable=unreadable
             )
         ]
-        judge = partial(SeekJudge, target.topic, before=self.created, restored=restored)
-        run = partial(
-            mover.run, mains, make_judge=judge, to=f"snapshot {self.name}", dry_run=dry_run
-        )
+        judge = SeekJudge(target.topic, before=self.created, restored=restored)
+        to = f"snapshot {self.name}"
         if (target.name, target.retry_letter_topic) == (self.subscription, self.retry_topic):
-            return run([_goal(each, captures) for each in letters], letters)
+            retries = [_goal(each, captures) for each in letters]
+            return mover.run(mains, retries, letters, judge, to=to, dry_run=dry_run)
         if restored and not dry_run:  # another subscription gets copies in its own retry topic
             self._make_retry_topic(admin, target)
             theirs = {REAL_SUBSCRIPTION: target.name, RETRY_TOPIC: target.retry_letter_topic}
             places = {letter.place for letter in restored}
             for each in held:
                 mover.publish_letters(each, places, made_of, theirs)
-        report = run([], letters)
+        report = mover.run(mains, (), letters, judge, to=to, dry_run=dry_run)
         counts = attrs.evolve(
             report.letters,
             copied=len(restored),
