@@ -60,7 +60,8 @@ def command(
 ) -> int:
     """Remove letters of the dead-letter topics DLQ for good. This cannot be undone.
 
-    tenant/namespace stands for all those of a namespace that have letters.
+    tenant/namespace stands for all those of a namespace that have letters. DLQ may be a retry
+    topic, too, whose letters wait: its consumers have to be stopped.
 
     The letters are acknowledged, and their payloads are lost; the audit log says who discarded how
     many, when and why. `dlq export` writes them to a file before, and `redrive --to TOPIC` moves
@@ -74,7 +75,7 @@ def command(
         {**options, "where": where, "to": DISCARD},
         cluster=cluster,
         who=who,
-        question="Discard {count} now? Their payloads are lost",
+        question="The payloads are lost. Discard {count} now",
         dry_run=dry_run,
         yes=yes,
         as_json=as_json,

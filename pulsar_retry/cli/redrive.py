@@ -119,12 +119,12 @@ def command(
 ) -> int:
     """Publish the letters of the dead-letter topics DLQ again, so that they are retried.
 
-    tenant/namespace stands for all those of a namespace that have letters.
+    tenant/namespace stands for all those of a namespace that have letters. Waiting letters of a
+    retry topic become due; its consumers have to be stopped. Attempts of dead letters start anew.
 
     It shows a dry run first and asks. A letter is acknowledged in DLQ after it is published, so
-    nothing is lost if this is killed, and the same command takes what is left. Attempts start
-    anew. Ctrl-C settles the letters in flight and ends. A filter may be repeated. The exit code
-    is 1 if letters that should be redriven are left.
+    nothing is lost if this is killed, and the same command takes what is left. Ctrl-C settles the
+    letters in flight. A filter may be repeated. The exit code is 1 if letters are left over.
     """
     if options["to"] == DISCARD:
         raise ConfigError("--to discard: `pulsar-retry discard` does that")

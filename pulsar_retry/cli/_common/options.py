@@ -58,7 +58,7 @@ def naming_option(topics: str) -> _Decorator[Any]:
         type=click.Choice([each.value for each in Naming]),
         default="pulsar",
         metavar="DIALECT",
-        help=f"That of the {topics}: {', '.join(each.value for each in Naming)}.",
+        help=f"Names of the {topics}: {', '.join(each.value for each in Naming)}.",
     )
 
 

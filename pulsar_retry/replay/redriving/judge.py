@@ -12,10 +12,12 @@ from pulsar_retry.errors import PayloadError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.patching import Patcher
-from pulsar_retry.replay.redriving.report import FILTERED, PATCH_REFUSED, TOO_OFTEN, UNREADABLE
+from pulsar_retry.replay.redriving.report import DUE, FILTERED, PATCH_REFUSED, TOO_OFTEN, UNREADABLE
 from pulsar_retry.replay.redriving.targets import NoTarget, RedriveTargets
 from pulsar_retry.wire.dead_letter import RedriveProperties, next_redrive
+from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.owner import Owner
+from pulsar_retry.wire.properties import DELAY_TIME
 
 
 @attrs.frozen
@@ -89,7 +91,12 @@ class LetterJudge:
             self.problems[target.problem] = None
             return target.why
         place = f"{self.source} {position}"
-        written = self.written.build(properties, count=count, position=place, owner=target.owner)
+        changes = self.written
+        if target.topic == logical(self.source):  # a retry topic
+            if properties.get(DELAY_TIME, "0") == "0":
+                return DUE
+            changes = attrs.evolve(changes, keep_attempts=True, keep_failure=True)
+        written = changes.build(properties, count=count, position=place, owner=target.owner)
         try:
             payload = None if self.patcher is None else self.patcher.payload(raw, position)
         except PayloadError as error:

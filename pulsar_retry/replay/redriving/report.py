@@ -19,6 +19,8 @@ FILTERED = "filtered"
 TOO_OFTEN = "redriven_too_often"
 NO_TARGET = "no_target"
 ANOTHERS = "other_subscription"
+#: A letter in a retry topic does not wait.
+DUE = "due"
 UNREADABLE = "unreadable"
 #: The letter can be read, but it has not come from the broker in time.
 LATE = "late"
@@ -33,6 +35,7 @@ STAYS = {
     TOO_OFTEN: "already redriven too often",
     NO_TARGET: "no topic to publish them to",
     ANOTHERS: "of another subscription",
+    DUE: "due already",
     UNREADABLE: "unreadable",
     LATE: "not delivered in time",
     REFUSED: "refused by their topic",

@@ -151,7 +151,7 @@ class RedriveTargets:
 
     def _find_trouble(self, topic: str, subscription: str | None) -> str | None:
         """Return why nobody would get a message on *topic*; None if somebody will."""
-        if logical(topic) == logical(self.source):
+        if logical(topic) == logical(self.source) and self.to != RETRY:
             return f"{topic} is the topic that the letters are in"
         return why_nobody_gets(self.admin, topic, subscription)
 

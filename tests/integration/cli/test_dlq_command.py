@@ -139,7 +139,8 @@ def test_the_letters_of_all_namespaces(dead, run, run_json, namespace) -> None:
     dead.fill(2)
     assert dead.dlq in {each["topic"] for each in run_json("dlq", "ls")}
     _, output, _ = run("dlq", "ls")
-    assert f"{namespace}/{dead.dlq.rpartition('/')[2]}  dead letter" in output
+    rows = [each.split()[:3] for each in output.splitlines()]
+    assert [f"{namespace}/{dead.dlq.rpartition('/')[2]}", "dead", "letter"] in rows
 
 
 def test_a_namespace_that_is_not_there(run) -> None:

@@ -8,7 +8,7 @@ import pulsar
 import pytest
 
 from pulsar_retry.replay import Cluster, Subscription, seek
-from pulsar_retry.replay.seeking import republishing
+from pulsar_retry.replay.seeking import mover
 from pulsar_retry.runtime.upstream import has_message
 from support.reading import SUBSCRIPTION
 
@@ -18,7 +18,7 @@ def test_letters_that_come_late_are_published_again(dead, admin, proxy, monkeypa
     dead.subscribe()
     dead.fill_retry(700, delay=3_600)
     mending = threading.Timer(6, proxy.mend)
-    anew, count = republishing.anew, 0
+    anew, count = mover.anew, 0
 
     def stalling(*arguments):
         nonlocal count
@@ -28,7 +28,7 @@ def test_letters_that_come_late_are_published_again(dead, admin, proxy, monkeypa
             mending.start()
         return anew(*arguments)
 
-    monkeypatch.setattr(republishing, "anew", stalling)
+    monkeypatch.setattr(mover, "anew", stalling)
     cluster = Cluster(proxy.url, admin_url=dead.broker.admin_url)
     report = seek(Subscription(cluster, dead.topic, SUBSCRIPTION), "earliest", grace=0)
 

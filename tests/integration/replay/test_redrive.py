@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from datetime import UTC, datetime
 
@@ -304,7 +303,7 @@ def test_what_became_of_them(dead) -> None:
             return
         redrive.cancel()
 
-    redrive = dead.redrive(wait=math.inf)
+    redrive = dead.redrive(wait=600)
     done = redrive.run(work)
 
     assert Became(handled=3, waiting=1, dead=2) == done.became

@@ -6,7 +6,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.replay import Redrive
+from pulsar_retry.replay import Filter, Redrive
+from support.reading import SUBSCRIPTION
 from support.replay.redriving import received
 
 
@@ -23,6 +24,24 @@ def test_letters_are_taken_through_the_subscription_that_keeps_them(dead, run_js
     assert 1 == sum(each["count"] for each in run_json("dlq", "show", dead.dlq))
     assert (1, 2) == (dead.backlog("pulsar-retry"), dead.backlog("audit"))
     received(consumer, 1)
+
+
+def test_retries_that_wait_are_made_due(dead) -> None:
+    """They come at once, as the attempts that they are; another redrive finds them handled."""
+    dead.subscribe().close()
+    dead.fill_retry(4, delay=3_600)
+    where = Filter(error="ValueError")
+    assert 2 == Redrive(dead.retry, cluster=dead.cluster, where=where, dry_run=True).run().redriven
+
+    done = Redrive(dead.retry, cluster=dead.cluster, where=where).run()
+
+    assert (2, {dead.retry: 2}, {"filtered": 2}) == (done.redriven, done.targets, done.left)
+    again = Redrive(dead.retry, cluster=dead.cluster, where=where).run()
+    assert (0, {"due": 2, "filtered": 2}) == (again.redriven, again.left)
+    messages = received(dead.subscribe(), 2)
+    assert {b"1", b"3"} == {each.data() for each in messages}
+    assert [2, 2] == [pr.attempt_of(each) for each in messages]
+    assert 2 == dead.admin.backlog(dead.retry, SUBSCRIPTION)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
