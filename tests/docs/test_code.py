@@ -24,10 +24,8 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_a_block_runs(request, block):
+def test_a_block_runs(broker, block):
     """Each block stands alone; only the broker's address and the topic are the test's."""
-    asks = "acknowledgmentAtBatchIndexLevelEnabled=true" in block
-    broker = request.getfixturevalue("index_ack_broker" if asks else "broker")
     code = block.replace("pulsar://localhost:6650", broker.service_url)
     code = code.replace("http://localhost:8080", broker.admin_url)
     code = code.replace('"orders"', repr(f"orders-{uuid.uuid4().hex}"))
