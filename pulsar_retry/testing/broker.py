@@ -118,24 +118,12 @@ def running_broker(
     if chosen.kind == "environment":
         yield _from_environment()
     elif chosen.kind == "container":
-        with PulsarContainer(_image(), settings) as container:
-            yield RunningBroker(
-                "container",
-                container.service_url,
-                container.admin_url,
-                container.restart,
-                container.kill,
-            )
+        with PulsarContainer(_image(), settings) as it:
+            yield RunningBroker("container", it.service_url, it.admin_url, it.restart, it.kill)
     else:
         _log.info("using the standalone Pulsar, because %s", chosen.why_no_container)
-        with Standalone(progress=to_stderr, settings=settings) as standalone:
-            yield RunningBroker(
-                "standalone",
-                standalone.service_url,
-                standalone.admin_url,
-                standalone.restart,
-                standalone.kill,
-            )
+        with Standalone(progress=to_stderr, settings=settings) as it:
+            yield RunningBroker("standalone", it.service_url, it.admin_url, it.restart, it.kill)
 
 
 def _image() -> str:

@@ -114,19 +114,12 @@ class Faults:
         with self._lock:
             return len(self._script)
 
-    def on_send(self, topic: str) -> Fault | None:
-        """Return the fault of a send to *topic*; None if it succeeds."""
-        return self._next(topic, refusals=False)
-
-    def on_subscribe(self, topic: str) -> Fault | None:
-        """Return the fault of a subscription to *topic*; None if it succeeds."""
-        return self._next(topic, refusals=True)
-
-    def _next(self, topic: str, *, refusals: bool) -> Fault | None:
+    def happens(self, topic: str, *, on_send: bool) -> Fault | None:
+        """Return the fault of a send, or of a subscription, to *topic*; None if it succeeds."""
         with self._lock:
             hit = None
             for fault in list(self._script):
-                if (fault.kind == "refuse") != refusals:
+                if (fault.kind != "refuse") != on_send:
                     continue
                 if fault.topic is not None and fault.topic not in {topic, logical(topic)}:
                     continue

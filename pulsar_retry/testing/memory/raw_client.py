@@ -77,7 +77,7 @@ class RawClient:
             if topics and conf.read_compacted() and conf.consumer_type() in shared:
                 raise error_of(_Result.NotAllowedError)
             for topic in topics:
-                if fault := world.faults.on_subscribe(topic.name):
+                if fault := world.faults.happens(topic.name, on_send=False):
                     raise error_of(getattr(_Result, fault.error.__name__))
             consumer = RawConsumer(
                 name=conf.consumer_name() or world.new_name("consumer"),
@@ -237,7 +237,7 @@ class RawProducer:
 
     def _store(self, index: int, sent: list[tuple[Content, _Callback]], *, batch: bool) -> None:
         world, topic = self._world, self._topics[index]
-        fault = world.faults.on_send(topic.name)
+        fault = world.faults.happens(topic.name, on_send=True)
         if fault is not None and fault.kind == "fail":
             for _, callback in sent:
                 world.guard.call(callback, getattr(_Result, fault.error.__name__), None)

@@ -72,16 +72,6 @@ def test_slow_start():
     assert [3000, 3000] == rounds(window, 2)
 
 
-def test_linear_growth_beyond_3000():
-    """A round adds one."""
-    window = Window(maximum=10_000)
-    rounds(window, 10)
-    assert window.size < 3002
-    before = window.size
-    sizes = rounds(window, 5)
-    assert before + 4 <= sizes[-1] <= before + 6
-
-
 def test_a_failure_takes_away_half_and_99_at_most():
     """Each one does, and what was on its way together is news once."""
     window = Window()
@@ -94,50 +84,12 @@ def test_a_failure_takes_away_half_and_99_at_most():
     assert 50 == window.size
 
 
-def test_failures_alone_leave_one():
-    """One request at a time finds out when the endpoint is back; it takes less than a round."""
-    window = Window()
-    rounds(window, 10)
-    for _ in range(60):
-        window.failed(0)
-    assert 1 == window.size
-
-
 @pytest.mark.parametrize("latency", [1.5, 3.0, 8.0])
 def test_slow_answers_do_not_shrink_it(latency):
     """It doubles with each round, to 3000 and no further: latency pulls it back *to* 3000."""
     window = Window(maximum=10_000)
     assert [8, 16, 32, 64] == rounds(window, 4, latency)
     rounds(window, 8, latency)
-    assert EXPONENTIAL_UP_TO == window.size
-
-
-def test_beyond_3000_slow_answers_bring_it_back_to_3000():
-    """Pub/Sub's page: "the lower limit of 3,000 outstanding messages"."""
-    window = Window(maximum=10_000)
-    rounds(window, 40)
-    assert window.size > 3020
-    while window.latency <= 1:
-        window.succeeded(20.0)
-    assert EXPONENTIAL_UP_TO == window.size
-    rounds(window, 40)
-    assert window.latency < 1
-    assert window.size > 3020
-
-
-def test_beyond_3000_failures_bring_it_back_to_3000():
-    """Where less than 99 % are acknowledged; one of a thousand leaves it growing."""
-    window = Window(maximum=10_000)
-    rounds(window, 40)
-    for _ in range(50):
-        before = window.size
-        window.failed(window.round)
-        assert EXPONENTIAL_UP_TO < window.size < before
-        for _ in range(999):
-            window.succeeded(0.05)
-    assert window.size > 3020
-    while window.acked >= 0.99:
-        window.failed(window.round)
     assert EXPONENTIAL_UP_TO == window.size
 
 
