@@ -148,7 +148,7 @@ class RetryPolicy(_RetryPolicy):
         drop_on: Kinds = (),
         stop_on: Kinds = (),
     ) -> None:
-        if max_attempts not in {None, math.inf}:
+        if max_attempts is not None and max_attempts != math.inf:
             accepted = "a whole number, 1 or more, or math.inf for no limit"
             whole("max_attempts", max_attempts, accepted=accepted)
         backoff = backoff_of(backoff)

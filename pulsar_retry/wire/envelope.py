@@ -41,19 +41,8 @@ _REDACTED = ("reason", "message", "traceback")
 #: The maximum size of an envelope's properties in bytes, including their names.
 MAX_ENVELOPE = 8192
 
-#: The maximum size of each value in bytes. The traceback gets the rest of the space.
-_ROOM = {
-    "reason": 512,
-    "stage": 64,
-    "error": 256,
-    "fingerprint": 64,
-    "message": 2048,
-    "attempt": 32,
-    "when": 32,
-    "published": 32,
-    "subscription": 512,
-    "project": 512,
-}
+#: The maximum size of a value in bytes. The traceback gets the rest of the space.
+_MOST, _MOST_OF_MESSAGE = 512, 2048
 
 _OURS = {
     "reason": wire.FAILURE_REASON,
@@ -92,6 +81,12 @@ _READ_ONLY = {
 _KNOWN = {
     value: [table[value] for table in (_OURS, _READ_ONLY, _PUBSUB) if value in table]
     for value in {**_OURS, **_READ_ONLY, **_PUBSUB}
+}
+
+_KNOWN_TEXTS = {
+    value: names
+    for value, names in _KNOWN.items()
+    if value not in {"attempt", "when", "published", "project"}
 }
 
 #: The names of the time of the first publication.
@@ -212,22 +207,31 @@ class Envelope:
                 None to leave it out.
         """
         it = self if redact is None else self.redacted(redact)
+        attempt = None if it.attempt is None else str(it.attempt)
+        published = None if it.published is None else _iso(it.published)
         texts = {
-            "reason": it.reason,
-            "stage": it.stage,
-            "error": it.error,
-            "fingerprint": it.fingerprint,
-            "message": it.message,
-            "attempt": None if it.attempt is None else str(it.attempt),
-            "when": None if it.when is None else _iso(it.when),
-            "published": None if it.published is None else _iso(it.published),
+            wire.FAILURE_REASON: it.reason,
+            wire.FAILURE_STAGE: it.stage,
+            wire.FAILURE_ERROR: it.error,
+            wire.FAILURE_FINGERPRINT: it.fingerprint,
+            wire.FAILURE_MESSAGE: it.message,
+            wire.FAILURE_ATTEMPT: attempt,
+            wire.FAILURE_TIME: None if it.when is None else _iso(it.when),
+            wire.FAILURE_PUBLISH_TIME: published,
         }
-        properties = _named(_OURS, texts)
         if pubsub_attributes:
-            published = (texts["published"] or "").replace("Z", "+00:00")
-            owner = {"subscription": it.subscription, "project": _tenant(it.topic)}
-            theirs = {"attempt": texts["attempt"], **owner, "published": published}
-            properties |= _named(_PUBSUB, theirs)
+            theirs = {
+                "attempt": attempt,
+                "subscription": it.subscription,
+                "project": _tenant(it.topic),
+                "published": (published or "").replace("Z", "+00:00"),
+            }
+            texts |= {_PUBSUB[value]: text for value, text in theirs.items()}
+        properties = {
+            name: _head(text, _MOST_OF_MESSAGE if name == wire.FAILURE_MESSAGE else _MOST)
+            for name, text in texts.items()
+            if text
+        }
         if it.traceback:
             others = "".join([wire.FAILURE_TRACEBACK, *properties, *properties.values()])
             properties[wire.FAILURE_TRACEBACK] = _tail(
@@ -245,11 +249,6 @@ def without_envelope(properties: Mapping[str, str], *, pubsub: bool) -> dict[str
     for name in _WRITTEN_FOR_PUBSUB if pubsub else _WRITTEN:
         left.pop(name, None)
     return left
-
-
-def _named(names: Mapping[str, str], texts: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the properties for *texts*, without those that are None or empty."""
-    return {names[value]: _head(text, _ROOM[value]) for value, text in texts.items() if text}
 
 
 def _tenant(topic: str | None) -> str | None:
@@ -292,27 +291,16 @@ def read_envelope(properties: Mapping[str, str]) -> Envelope:
 
     If there are several counts of attempts, the highest one is used.
     """
-
-    def text(value: str) -> str | None:
-        for name in _KNOWN[value]:
-            if found := properties.get(name):
-                return found
-        return None
-
     counts = [wire.count_of(properties.get(name)) or 0 for name in _KNOWN["attempt"]]
     return Envelope(
-        topic=text("topic"),
-        subscription=text("subscription"),
         message_id=wire.origin_message_id(properties),
         published=read_published(properties),
-        reason=text("reason"),
-        stage=text("stage"),
-        error=text("error"),
-        message=text("message"),
-        traceback=text("traceback"),
-        fingerprint=text("fingerprint"),
         attempt=max(counts) or None,
         when=_first_time(properties, _KNOWN["when"]),
+        **{
+            value: next(filter(None, map(properties.get, names)), None)
+            for value, names in _KNOWN_TEXTS.items()
+        },
     )
 
 

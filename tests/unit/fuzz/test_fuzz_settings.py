@@ -173,6 +173,6 @@ NAMES = st.text(max_size=4) | st.none()
 def test_a_dead_letter_policy_is_made_or_refused(count, retry, dead) -> None:
     """A count is a number, a topic a text."""
     policy = taken(pr.DeadLetterPolicy, count, retry_letter_topic=retry, dead_letter_topic=dead)
-    names = all(each is None or isinstance(each, str) for each in (retry, dead))
+    names = all(each is None or (isinstance(each, str) and each.strip()) for each in (retry, dead))
     assert (policy is not REFUSED) == (type(count) is int and count >= 0 and names)
     assert policy is REFUSED or count == policy.max_redeliver_count
