@@ -6,7 +6,6 @@ import os
 import re
 import threading
 import weakref
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -37,20 +36,6 @@ class Source(Protocol):
         ...
 
 
-class Histogram:
-    """The number of values in each bucket, and their sum. Not thread-safe."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(self.bounds) + 1)
-        self.sum = 0.0
-
-    def add(self, value: float) -> None:
-        """Count *value*."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
-
-
 class Counters:
     """The counts of one subscription in this process, for all its consumers. Thread-safe.
 
@@ -68,7 +53,6 @@ class Counters:
         self.acknowledged = 0
         self._lock = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
-        self._histograms: dict[str, Histogram] = {}
         self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
 
     # -- writing ----------------------------------------------------------------------------------
@@ -83,14 +67,6 @@ class Counters:
             if value not in counts and (len(counts) >= MOST_VALUES or not _NAME.fullmatch(value)):
                 value = OTHER
             counts[value] = counts.get(value, 0) + times
-
-    def observe(self, metric: str, bounds: Sequence[float], value: float) -> None:
-        """Add *value* to a histogram."""
-        with self._lock:
-            histogram = self._histograms.get(metric)
-            if histogram is None:
-                histogram = self._histograms[metric] = Histogram(bounds)
-            histogram.add(value)
 
     def attach(self, source: Source) -> None:
         """Read gauges from *source* as long as it exists."""
@@ -111,16 +87,6 @@ class Counters:
         if metric == "deliveries" and self.acknowledged:
             found[ACKNOWLEDGED] = found.get(ACKNOWLEDGED, 0) + self.acknowledged
         return found
-
-    def histogram(self, metric: str) -> Histogram | None:
-        """Return a copy of a histogram; None if it has no values."""
-        with self._lock:
-            histogram = self._histograms.get(metric)
-            if histogram is None:
-                return None
-            copy = Histogram(histogram.bounds)
-            copy.counts, copy.sum = list(histogram.counts), histogram.sum
-            return copy
 
     def gauges(self) -> list[Mapping[str, float]]:
         """Return the gauges of each source."""

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Literal
 
 import attrs
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pulsar_retry.observe.counting import (
-    ACKNOWLEDGED,
-    COUNTERS,
-    AllCounters,
-    Counters,
-    Histogram,
-)
+from pulsar_retry.observe.counting import ACKNOWLEDGED, COUNTERS, AllCounters, Counters
 from pulsar_retry.observe.watch import DEAD_LETTERED, NACKED, RETRIED
 
 PREFIX = "pulsar_retry_"
@@ -46,7 +34,7 @@ class Spec:
     """
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Literal["counter", "gauge"]
     text: str
     label: str | None = None
     values: tuple[str, ...] = ()
@@ -112,8 +100,13 @@ METRICS = (
     Spec("push_requests", "counter", "Requests of a dispatcher, by result.", "code"),
     Spec("push_acked", "counter", "Messages that the endpoint acknowledged."),
     Spec("push_nacked", "counter", "Deliveries that the endpoint did not acknowledge."),
-    Spec("push_latency_seconds", "histogram", "Time from a request to its answer."),
     Spec("push_window", "gauge", "Requests that may be outstanding."),
+    Spec(
+        "push_latency_seconds",
+        "gauge",
+        "Mean time of about the last 1000 acknowledged requests.",
+        together="max",
+    ),
     Spec("push_outstanding", "gauge", "Requests that are outstanding."),
     Spec(
         "push_backoff_seconds",
@@ -168,36 +161,23 @@ class CountersCollector(Collector):
             yield family
 
 
-def family_of(spec: Spec) -> Metric:
+def family_of(spec: Spec) -> CounterMetricFamily | GaugeMetricFamily:
     """Return a metric without values."""
-    make = {
-        "counter": CounterMetricFamily,
-        "gauge": GaugeMetricFamily,
-        "histogram": HistogramMetricFamily,
-    }[spec.kind]
-    family: Metric = make(PREFIX + spec.name, spec.text, labels=spec.labels)
-    return family
+    make = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
+    return make(PREFIX + spec.name, spec.text, labels=spec.labels)
 
 
 def _add(
-    family: Metric, spec: Spec, counters: Counters, gauges: Sequence[Mapping[str, float]]
+    family: CounterMetricFamily | GaugeMetricFamily,
+    spec: Spec,
+    counters: Counters,
+    gauges: Sequence[Mapping[str, float]],
 ) -> None:
     """Add the values of a subscription to a metric."""
     own = [counters.topic, counters.subscription]
-    match family:
-        case CounterMetricFamily():
-            counts = dict.fromkeys(spec.values, 0) | counters.counts(spec.name)
-            for value, count in sorted(counts.items()):
-                family.add_metric(own if spec.label is None else [*own, value], count)
-        case HistogramMetricFamily():
-            if (histogram := counters.histogram(spec.name)) is not None:
-                family.add_metric(own, _cumulated(histogram), histogram.sum)
-        case GaugeMetricFamily():
-            if values := [each[spec.name] for each in gauges if spec.name in each]:
-                family.add_metric(own, (max if spec.together == "max" else sum)(values))
-
-
-def _cumulated(histogram: Histogram) -> list[tuple[str, float]]:
-    """Return the bounds as prometheus_client writes them, each with the count up to it."""
-    bounds = [*map(str, histogram.bounds), "+Inf"]
-    return list(zip(bounds, accumulate(histogram.counts), strict=True))
+    if spec.kind == "counter":
+        counts = dict.fromkeys(spec.values, 0) | counters.counts(spec.name)
+        for value, count in sorted(counts.items()):
+            family.add_metric(own if spec.label is None else [*own, value], count)
+    elif values := [each[spec.name] for each in gauges if spec.name in each]:
+        family.add_metric(own, (max if spec.together == "max" else sum)(values))

@@ -26,9 +26,6 @@ from pulsar_retry.push.form import Form
 from pulsar_retry.push.http import Poster
 from pulsar_retry.push.pacing import Pacer
 
-#: The upper bounds of the histogram's buckets, in seconds.
-_LATENCY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
-
 
 class Pusher:
     """Called on an event loop with each message; raises an error if it is not acknowledged.
@@ -114,10 +111,9 @@ class Pusher:
             raise
         finally:
             self._at_work.discard(task)
-        latency = self._pacer.leave(ticket, acked=answer.is_ack, retry_after=answer.retry_after)
+        self._pacer.leave(ticket, acked=answer.is_ack, retry_after=answer.retry_after)
         self._counters.count("push_requests", answer.code)
         self._counters.count("push_acked" if answer.is_ack else "push_nacked")
-        self._counters.observe("push_latency_seconds", _LATENCY_BOUNDS, latency)
         if not answer.is_ack:
             error = PushNacked.of(self.poster.endpoint, answer, token)
             if answer.status in self._dead_letter_statuses:
@@ -155,6 +151,7 @@ class Pusher:
             "push_window": float(pace.window),
             "push_outstanding": float(pace.outstanding),
             "push_backoff_seconds": pace.delay,
+            "push_latency_seconds": pace.latency,
         }
 
     def give_up(self, timeout: float) -> None:

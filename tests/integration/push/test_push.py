@@ -570,11 +570,8 @@ def test_metrics(push, publish, receiver, admin, topic):
         value("requests_total", code="503"),
         value("requests_total", code="204"),
     )
-    assert (1, 1, 2) == (
-        value("acked_total"),
-        value("nacked_total"),
-        value("latency_seconds_count"),
-    )
+    assert (1, 1) == (value("acked_total"), value("nacked_total"))
+    assert 0 < (value("latency_seconds") or 0)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from pulsar_retry.observe.counting import (
     OTHER,
     AllCounters,
     Counters,
-    Histogram,
     topic_label,
 )
 
@@ -61,20 +60,6 @@ def test_what_is_no_name_counts_as_other() -> None:
     for value in ("retries-exhausted", "no such customer: 17", "", "x" * 65, OTHER):
         counters.count("dead_letters", value)
     assert {"retries-exhausted": 1, OTHER: 4} == counters.counts("dead_letters")
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1))
-def test_a_histogram_has_every_value(values: list[float]) -> None:
-    """In the bucket whose bound is the first that is not below it."""
-    histogram = Histogram((1.0, 10.0))
-    for value in values:
-        histogram.add(value)
-    assert [
-        sum(each <= 1 for each in values),
-        sum(1 < each <= 10 for each in values),
-        sum(each > 10 for each in values),
-    ] == histogram.counts
-    assert histogram.sum == pytest.approx(sum(values))
 
 
 class Source:

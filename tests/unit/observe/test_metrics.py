@@ -30,21 +30,16 @@ def names() -> dict[str, str]:
 
 
 def test_a_scrape_reads_what_was_counted(names: dict[str, str]) -> None:
-    """Counters, gauges and histograms, each with its labels."""
+    """Counters and gauges, each with its labels."""
     counters, registry = COUNTERS.of(**names), prometheus_client.CollectorRegistry()
     counters.acknowledged += 3
     counters.count("dead_letters", "invalid")
-    counters.observe("push_latency_seconds", (1.0, 2.0), 1.5)
     sources = Source(inflight=2, load_ratio=0.5), Source(inflight=3, load_ratio=0.25)
     for source in sources:
         counters.attach(source)
     sample = pr.register_metrics(registry).get_sample_value
     assert 3 == sample("pulsar_retry_deliveries_total", {**names, "outcome": "acknowledged"})
     assert 1 == sample("pulsar_retry_dead_letters_total", {**names, "reason": "invalid"})
-    for bound, count in (("1.0", 0), ("2.0", 1), ("+Inf", 1)):
-        bucket = {**names, "le": bound}
-        assert count == sample("pulsar_retry_push_latency_seconds_bucket", bucket)
-    assert 1.5 == sample("pulsar_retry_push_latency_seconds_sum", names)
     assert 5 == sample("pulsar_retry_inflight", names)
     assert 0.5 == sample("pulsar_retry_load_ratio", names)
 
