@@ -18,15 +18,9 @@ from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.policy.checks import Duration
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.upstream import (
-    OF_ASYNCIO,
-    MessageOrId,
-    check,
-    message_of,
-    raw_of,
-)
+from pulsar_retry.runtime.upstream import MessageOrId, check, message_of, raw_of
 
-check(pulsar.asyncio, OF_ASYNCIO)
+check(pulsar.asyncio)
 
 
 class Consumer(pulsar.asyncio.Consumer):

@@ -1,4 +1,4 @@
-"""Shares one provider of service information among a client and its clients of letters."""
+"""Shares one provider of service information among a client and its client of letters."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pulsar_retry.runtime.fork import keep_for_ever
 
 
 class SharedProvider:
-    """Passes the updates of one provider to several clients. Thread-safe.
+    """Passes the updates of an application's provider to several clients. Thread-safe.
 
-    A provider usually keeps one callback only: the last one that it was given.
+    A provider usually keeps one callback only: the last one that it was given. So it is used as if
+    there were one client.
     """
 
     def __init__(self, provider: Any) -> None:
-        """Make it for an application's *provider*, which is used as if there were one client."""
         self._provider = provider
         self._latest: Any = None
-        self._is_initialized = False
         self._members: list[_Member] = []
+        self._is_open = False
         self._lock = threading.RLock()  # the destructor of a client can interrupt its holder
 
     def member(self) -> Any:
@@ -32,7 +32,7 @@ class SharedProvider:
     def close(self) -> None:
         """Close the application's provider, if it is open. Updates then have no effect."""
         with self._lock:
-            is_open, self._is_initialized = self._is_initialized, False
+            is_open, self._is_open = self._is_open, False
             self._members.clear()
         if is_open:
             self._provider.close()
@@ -48,25 +48,15 @@ class SharedProvider:
         """Pass updates to *member*, beginning with those since it asked for the information."""
         with self._lock:
             self._members.append(member)
-            is_first, self._is_initialized = not self._is_initialized, True
+            is_first, self._is_open = not self._is_open, True
             if member.known is not self._latest:
                 member.update(self._latest)
         if is_first:
             self._provider.initialize(self._update)
 
-    def leave(self, member: _Member) -> None:
-        """Pass no more updates to *member*; close the application's provider after the last one."""
-        with self._lock:
-            if member not in self._members:
-                return
-            self._members.remove(member)
-            is_last = not self._members
-        if is_last:
-            self.close()
-
     def _update(self, info: Any) -> None:
         with self._lock:
-            for each in list(self._members):
+            for each in self._members:
                 each.update(info)  # raises at the first one, if this is no service information
             self._latest = info
 
@@ -94,5 +84,5 @@ class _Member(pulsar.ServiceInfoProvider):
         self._shared.join(self)
 
     def close(self) -> None:
-        self._shared.leave(self)
+        self._shared.close()  # both clients close together
         self.__dict__.clear()

@@ -19,54 +19,39 @@ import pulsar
 
 from pulsar_retry.errors import ConfigError, UndecodableError, shown
 
-#: Names by class. What is no function is an attribute that the methods of the class use.
-Names = Mapping[str, tuple[str, ...]]
-
-#: Of `pulsar`.
-BLOCKING: Names = {
-    "Client": ("_client", "_consumers"),
-    "Consumer": ("_client", "_consumer", "_schema"),
-    "Message": ("_message", "_schema"),
-    "MessageId": ("_msg_id",),
-    "Producer": ("_build_msg", "_producer", "_schema"),
-    "Reader": ("_reader",),
-    "TableView": ("_table_view",),
+#: Names by module and class: private ones, and functions of the C++ binding `_pulsar` that `pulsar`
+#: has not, or not in this form. What is no function is an attribute that the methods use.
+NEEDED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "pulsar": {
+        "Client": ("_client", "_consumers"),
+        "Consumer": ("_client", "_consumer", "_schema"),
+        "Message": ("_message", "_schema"),
+        "MessageId": ("_msg_id",),
+        "Producer": ("_build_msg", "_producer", "_schema"),
+        "Reader": ("_reader",),
+        "TableView": ("_table_view",),
+    },
+    "pulsar.schema": {"Schema": ("_record_cls", "_schema_info")},
+    "_pulsar": {
+        "Client": (
+            *("create_producer_async_v2", "create_reader_async_v2", "subscribe_async_v2"),
+            *("get_schema_info", "get_topic_partitions_async", "subscribe_async_pattern"),
+        ),
+        "ClientConfiguration": ("set_file_logger",),
+        "Consumer": ("acknowledge_async", "batch_receive", "get_last_message_id_async", "receive"),
+        "Message": ("encryption_context", "has_null_value", "int_schema_version", "length"),
+        "MessageBuilder": ("build", "content", "deliver_at", "properties"),
+        "Producer": ("send_async",),
+        "Reader": ("has_message_available", "read_next"),
+        "SchemaInfo": ("name", "schema", "schema_type"),
+    },
+    "pulsar.asyncio": {
+        "Client": ("_client",),
+        "Consumer": ("_consumer", "_schema"),
+        "Producer": ("_producer", "_schema"),
+        "Reader": ("_reader", "_schema"),
+    },
 }
-
-#: Of `pulsar.schema`.
-OF_SCHEMAS: Names = {"Schema": ("_record_cls", "_schema_info")}
-
-#: Of the C++ binding, `_pulsar`: functions that `pulsar` has not, or not in this form.
-RAW: Names = {
-    "Client": (
-        *("create_producer_async_v2", "create_reader_async_v2", "subscribe_async_v2"),
-        *("get_schema_info", "get_topic_partitions_async", "subscribe_async_pattern"),
-    ),
-    "ClientConfiguration": ("set_file_logger",),
-    "Consumer": ("acknowledge_async", "batch_receive", "get_last_message_id_async", "receive"),
-    "Message": ("encryption_context", "has_null_value", "int_schema_version", "length"),
-    "MessageBuilder": ("build", "content", "deliver_at", "properties"),
-    "Producer": ("send_async",),
-    "Reader": ("has_message_available", "read_next"),
-    "SchemaInfo": ("name", "schema", "schema_type"),
-}
-
-#: Of `pulsar.asyncio`.
-OF_ASYNCIO: Names = {
-    "Client": ("_client",),
-    "Consumer": ("_consumer", "_schema"),
-    "Producer": ("_producer", "_schema"),
-    "Reader": ("_reader", "_schema"),
-}
-
-
-def missing(module: ModuleType, names: Names) -> list[str]:
-    """Return those of *names* that *module* of pulsar-client lacks, as ``module.Class.name``."""
-    absent = []
-    for kind, wanted in names.items():
-        has = _names_of(getattr(module, kind, None))
-        absent += [f"{module.__name__}.{kind}.{name}" for name in wanted if name not in has]
-    return absent
 
 
 def _names_of(kind: Any) -> set[str]:
@@ -75,22 +60,27 @@ def _names_of(kind: Any) -> set[str]:
     return {*dir(kind), *(name for each in methods for name in each.__code__.co_names)}
 
 
-def check(module: ModuleType, names: Names) -> None:
-    """Check that *module* of the installed pulsar-client has *names*.
+def check(module: ModuleType) -> None:
+    """Check that *module* of the installed pulsar-client has what is `NEEDED` of it.
 
     Raises:
         ImportError: it has not; the message names everything that is missing.
     """
-    if absent := missing(module, names):
+    absent = [
+        f"{module.__name__}.{kind}.{name}"
+        for kind, wanted in NEEDED[module.__name__].items()
+        for name in sorted(set(wanted) - _names_of(getattr(module, kind, None)))
+    ]
+    if absent:
         raise ImportError(
             f"pulsar-client {pulsar.__version__} lacks {', '.join(absent)}, which pulsar-retry "
             "needs: install pulsar-client 3.13 or later, below 4, or a newer pulsar-retry"
         )
 
 
-check(pulsar, BLOCKING)
-check(pulsar.schema, OF_SCHEMAS)
-check(_pulsar, RAW)
+check(pulsar)
+check(pulsar.schema)
+check(_pulsar)
 
 #: The class of schemas. Who makes one of it imports it from here, after the checks.
 Schema = pulsar.schema.Schema
