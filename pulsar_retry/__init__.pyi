@@ -1,4 +1,3 @@
-from pulsar_retry import admin as admin
 from pulsar_retry import asyncio as asyncio
 from pulsar_retry import errors as errors
 from pulsar_retry import push as push

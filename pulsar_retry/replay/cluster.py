@@ -138,7 +138,7 @@ class Cluster:
         )
 
     def admin(self) -> AdminClient:
-        """Return a REST API client, whose first call checks that Pulsar answers."""
+        """Return a client of the REST API."""
         return AdminClient(self)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry import cli
-from pulsar_retry.admin import AdminClient
+from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.replay import Cluster, Subscription
 from support.push.receiving import Receiver
 from support.reading import SUBSCRIPTION, read_all

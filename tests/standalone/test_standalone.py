@@ -20,7 +20,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from pulsar_retry.admin import AdminClient
+from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import ConfigError, StandaloneError
 from pulsar_retry.replay import Cluster
 from pulsar_retry.standalone import Standalone

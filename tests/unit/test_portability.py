@@ -72,7 +72,7 @@ broker.close()
 
 _OTHERS = """
 import pulsar_retry.cli, pulsar_retry.console, pulsar_retry.ops
-assert pr.replay.Redrive and pr.push.Dispatcher and pr.admin.AdminClient and pr.asyncio.Client
+assert pr.replay.Redrive and pr.push.Dispatcher and pr.asyncio.Client
 assert pr.start_metrics_server
 from pulsar_retry.push.http import room_for
 assert room_for(5000) == 5000

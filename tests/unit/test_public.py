@@ -19,11 +19,7 @@ from pulsar_retry import _lazy
 
 PUBLIC = [
     *((name, getattr(pr, name)) for name in pr.__all__ if not name.startswith("__")),
-    *(
-        (name, getattr(part, name))
-        for part in (pr.admin, pr.push, pr.replay)
-        for name in part.__all__
-    ),
+    *((name, getattr(part, name)) for part in (pr.push, pr.replay) for name in part.__all__),
 ]
 CLASSES = [kind for _, kind in PUBLIC if inspect.isclass(kind)]
 
@@ -77,7 +73,7 @@ def test_names_are_found_in_a_zip_file(tmp_path: Path) -> None:
 def test_dir_lists_all_but_the_names_of_errors() -> None:
     """And the modules that have other names; `pulsar_retry.errors` lists its own."""
     listed = {name for name in dir(pr) if not name.startswith("_")}
-    assert {"admin", "asyncio", "errors", "push", "replay"} == listed - set(pr.__all__)
+    assert {"asyncio", "errors", "push", "replay"} == listed - set(pr.__all__)
     assert set(pr.__all__) - listed - {"__version__"} == {
         name for name, module in _lazy.ORIGINS.items() if module == "pulsar_retry.errors"
     }
@@ -173,7 +169,6 @@ assert pr.Client
 assert not {"asyncio", "multiprocessing", "urllib3"} & set(sys.modules)
 assert not {"pulsar_retry.admin", "pulsar_retry.replay"} & set(sys.modules)
 assert pr.replay.Cluster().admin_url == "http://localhost:8080"
-assert pr.admin.AdminClient
 assert "h11" not in sys.modules
 assert pr.push.Dispatcher
 """

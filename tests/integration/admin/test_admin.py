@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.admin import Position, Retention
+from pulsar_retry.admin.position import Position
+from pulsar_retry.admin.topics import Retention
 from support.waiting import eventually
 
 

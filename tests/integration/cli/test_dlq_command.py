@@ -16,7 +16,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from pulsar_retry.admin import AdminClient
+from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.transport import Transport
 from support.reading import SUBSCRIPTION
 from support.replay.redriving import received

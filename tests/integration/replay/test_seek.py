@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.admin import Position
+from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import Subscriptions
 from pulsar_retry.replay import seek
 from support.reading import SOON, SUBSCRIPTION

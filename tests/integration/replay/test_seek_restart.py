@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.admin import AdminClient
+from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.subscriptions import Subscriptions
 from pulsar_retry.replay import Snapshot, seek
 from support.faults.ledger import patiently

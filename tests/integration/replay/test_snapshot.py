@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.admin import Position
+from pulsar_retry.admin.position import Position
 from pulsar_retry.replay import Snapshot, Subscription, seek
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.seeking.acking import acknowledge

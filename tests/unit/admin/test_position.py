@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.admin import Position, Retention
+from pulsar_retry.admin.position import Position
+from pulsar_retry.admin.topics import Retention
 
 POSITIONS = st.builds(
     Position,

@@ -14,7 +14,7 @@ import pytest
 import urllib3
 
 import pulsar_retry as pr
-from pulsar_retry.admin import AdminClient
+from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.transport import _RETRIES, Transport, topic_path
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay import Cluster

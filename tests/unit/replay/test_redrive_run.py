@@ -14,7 +14,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.admin import Position
+from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.admin import Position
+from pulsar_retry.admin.position import Position
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range, Surveyed
 from pulsar_retry.replay.seeking.goal import Goal, Late
 

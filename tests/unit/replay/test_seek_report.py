@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.admin import Position
+from pulsar_retry.admin.position import Position
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range, Surveyed
 from pulsar_retry.replay.seeking.goal import Goal
 from pulsar_retry.replay.seeking.report import LetterCounts, SeekReport

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.admin import Position
+from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.seeking.target import SeekTarget, target_of
 
