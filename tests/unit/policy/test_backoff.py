@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
@@ -93,37 +92,13 @@ def test_the_maximum_is_reached(minimum: float, multiplier: float) -> None:
 def test_the_default_numbers_are_javas() -> None:
     """10 s doubled up to 600 s, as MultiplierRedeliveryBackoff and Pub/Sub have it."""
     assert [10, 20, 40, 80, 160, 320, 600, 600] == [pr.Exponential().delay(n) for n in range(1, 9)]
+    tripled = pr.Exponential(1, 1e6, multiplier=3)
+    assert [1, 3, 9, 27] == [tripled.delay(n) for n in range(1, 5)]
 
 
 def test_a_whole_multiplier_costs_no_more() -> None:
     """2 is 2.0: a power of whole numbers would grow to gigabytes."""
     assert float is type(pr.Exponential(multiplier=2).multiplier)
-
-
-def test_each_delay_multiplies_the_one_before() -> None:
-    """Below the maximum the growth is exactly the multiplier."""
-    backoff = pr.Exponential(1, 1e6, multiplier=3)
-    delays = [backoff.delay(attempt) for attempt in range(1, 10)]
-    assert [3.0] * 8 == [later / earlier for earlier, later in pairwise(delays)]
-
-
-@given(ATTEMPTS)
-def test_immediate_never_waits(attempt: int) -> None:
-    """As Pub/Sub redelivers by default."""
-    assert 0 == pr.Immediate().delay(attempt)
-
-
-@given(st.integers(1, 10_000))
-def test_levels_follow_each_other(attempt: int) -> None:
-    """The n-th failure waits for level n, and above the table for its last level."""
-    backoff, table = pr.Levels("1s 5s 500ms"), (1, 5, 0.5)
-    level = min(attempt, 3)
-    assert (level, table[level - 1]) == (backoff.clamp(attempt), backoff.delay(attempt))
-
-
-def test_levels_are_tdmqs_by_default() -> None:
-    """18 of them."""
-    assert pr.Levels(pr.DEFAULT_DELAY_LEVELS) == pr.Levels()
 
 
 @pytest.mark.parametrize(
