@@ -48,8 +48,8 @@ class Letter:
         attempt: The number of the failed attempt; None: the message's properties have it.
         error: The exception that was raised; None if there is none, or it is not known.
         counted: Whether an attempt has failed; otherwise the message is only deferred.
-        trace: The context of the attempt's span, and when the letter was created, in nanoseconds;
-            None without tracing.
+        trace: Makes the span of the hand-off, of the message with its letter and of an error, if
+            any, when it has ended; None without tracing.
         origin: Where the message was delivered from; None: it was not looked up.
         payload: The payload that replaces that of the message; None: it stays.
     """

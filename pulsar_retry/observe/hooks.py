@@ -10,7 +10,6 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.counting import Counters
-from pulsar_retry.observe.tracing import INSTALLED, HandOffSpans
 from pulsar_retry.observe.watch import (
     Events,
     HandOver,
@@ -131,11 +130,6 @@ class HookCalls(Instrument):
 
 
 def watch_of(counters: Counters, hooks: Hooks | None, recipient: Recipient) -> Watch:
-    """Return the watch of a consumer, with its hooks and, if they can be made, spans."""
+    """Return the watch of a consumer, with its hooks."""
     events = Events(counters.topic, counters.subscription, recipient)
-    instruments: list[Instrument] = []
-    if INSTALLED:
-        instruments.append(HandOffSpans(counters.subscription))
-    if hooks is not None:
-        instruments.append(HookCalls(hooks, events))
-    return Watch(counters, events, instruments)
+    return Watch(counters, events, () if hooks is None else (HookCalls(hooks, events),))

@@ -22,6 +22,7 @@ from pulsar_retry.wire.properties import (
 )
 
 _W3C = TraceContextTextMapPropagator()
+_SUBSCRIPTION = "messaging.destination.subscription.name"
 
 
 def tracer() -> trace.Tracer | None:
@@ -66,7 +67,7 @@ class Spans:
             set_status_on_exception=False,
         ) as span:
             # The message carries the context to the code that makes its letter, on any thread.
-            message.__dict__[ATTEMPT] = span.get_span_context()
+            message.__dict__[ATTEMPT] = self, span.get_span_context()
             try:
                 yield span
             except BaseException as error:
@@ -91,17 +92,30 @@ class Spans:
 
         return handle
 
-    def handed_on(self, hand_over: HandOver, error: BaseException | None = None) -> None:
-        """Make the span of a hand-off at its end: it began when the letter was created."""
+    def handed_on(
+        self,
+        attempt: SpanContext,
+        began: int,
+        hand_over: HandOver,
+        error: BaseException | None = None,
+    ) -> None:
+        """Make the span of a hand-off at its end.
+
+        Args:
+            attempt: The context of the attempt's span.
+            began: When the letter was created, in nanoseconds since 1970.
+            hand_over: The message and its letter.
+            error: Why the message could not be handed on; None: it was.
+        """
         letter = hand_over.letter
         name = "dead_letter" if letter.dead else "retry"
         attributes = self.attributes(hand_over.raw, "settle", name)
         attributes["pulsar_retry.letter_topic"] = letter.topic
+        attributes.setdefault(_SUBSCRIPTION, letter.properties.get(REAL_SUBSCRIPTION, ""))
         if letter.dead:
             attributes["pulsar_retry.reason"] = letter.reason or ""
         else:
             attributes["pulsar_retry.delay"] = letter.delay
-        attempt, began = letter.trace
         span = self._tracer.start_span(
             f"{name} {attributes['messaging.destination.name']}",
             trace.set_span_in_context(trace.NonRecordingSpan(attempt)),
@@ -134,18 +148,16 @@ class Spans:
         if topic != logical(topic):
             attributes["messaging.destination.partition.id"] = topic.rpartition("-")[2]
         if subscription := self._subscription or _carried(raw).get(REAL_SUBSCRIPTION):
-            attributes["messaging.destination.subscription.name"] = subscription
+            attributes[_SUBSCRIPTION] = subscription
         return attributes
 
-
-def link_to_first(message: Any) -> dict[str, str]:
-    """Return the property that links later attempts to the first; empty if it is set already."""
-    own = message.__dict__.get(ATTEMPT)
-    if own is None or FAILURE_TRACEPARENT in _carried(message):
-        return {}
-    carrier: dict[str, str] = {}
-    _W3C.inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(own)))
-    return {FAILURE_TRACEPARENT: carrier["traceparent"]} if "traceparent" in carrier else {}
+    def link_to_first(self, attempt: SpanContext, message: Any) -> dict[str, str]:
+        """Return the property that links later attempts to the first; empty if it is there."""
+        if FAILURE_TRACEPARENT in _carried(message):
+            return {}
+        carrier: dict[str, str] = {}
+        _W3C.inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(attempt)))
+        return {FAILURE_TRACEPARENT: carrier["traceparent"]} if "traceparent" in carrier else {}
 
 
 def _first_of(carried: dict[str, str]) -> SpanContext | None:

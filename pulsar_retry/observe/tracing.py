@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pulsar
 
 from pulsar_retry.letters.letter import Letter
-from pulsar_retry.observe.watch import ATTEMPT, HandOver, Instrument
+from pulsar_retry.observe.watch import ATTEMPT
 
 if TYPE_CHECKING:  # the module needs the packages of an extra
     from pulsar_retry.observe.spans import Spans
@@ -94,29 +94,9 @@ def process_span(message: pulsar.Message, subscription: str | None = None) -> It
 
 def traced(letter: Letter, message: Any) -> Letter:
     """Return *letter* with what its span needs, and the link to the first attempt, if any."""
-    attempt = getattr(message, ATTEMPT, None)
-    if attempt is None:
+    spans, attempt = getattr(message, ATTEMPT, (None, None))
+    if spans is None:
         return letter
-    from pulsar_retry.observe.spans import link_to_first  # an extra
-
-    for name, value in link_to_first(message).items():
+    for name, value in spans.link_to_first(attempt, message).items():
         letter.properties.setdefault(name, value)
-    return attrs.evolve(letter, trace=(attempt, time.time_ns()))
-
-
-class HandOffSpans(Instrument):
-    """Makes the spans of hand-offs whose attempt was traced. Thread-safe."""
-
-    def __init__(self, subscription: str) -> None:
-        self._subscription = subscription
-
-    def handed_on(self, done: Sequence[HandOver]) -> None:
-        """Make a span for each hand-off."""
-        for each in done:
-            if each.letter.trace is not None and (spans := spans_of(self._subscription)):
-                spans.handed_on(each)
-
-    def failed(self, hand_over: HandOver, error: BaseException) -> None:
-        """Make the span of a hand-off that has failed."""
-        if hand_over.letter.trace is not None and (spans := spans_of(self._subscription)):
-            spans.handed_on(hand_over, error)
+    return attrs.evolve(letter, trace=partial(spans.handed_on, attempt, time.time_ns()))

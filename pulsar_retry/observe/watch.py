@@ -24,7 +24,7 @@ DEFERRED = "deferred"
 #: How messages are retried: by a letter, by the broker, or in their lane.
 RetryKind = Literal["letter", "nack", "lane"]
 
-#: The attribute of a message with the context of the span of its present attempt.
+#: The attribute of a message with the maker and the context of the span of its present attempt.
 ATTEMPT = "_pulsar_retry_span"
 
 
@@ -206,6 +206,8 @@ class Watch(Instrument):
         """Count retry letters and dead letters."""
         retried = deferred = dead = 0
         for each in done:
+            if (end_span := each.letter.trace) is not None:
+                end_span(each)
             if each.letter.dead:
                 dead += 1
                 self._count("dead_letters", each.letter.reason or RETRIES_EXHAUSTED)
@@ -225,5 +227,7 @@ class Watch(Instrument):
         """Count a message that could not be handed on."""
         known = isinstance(error, LetterPublishError | AcknowledgeError)
         self._count("settle_failures", type(error).__name__ if known else OTHER)
+        if (end_span := hand_over.letter.trace) is not None:
+            end_span(hand_over, error)
         for each in self._instruments:
             each.failed(hand_over, error)
