@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import pulsar
@@ -21,7 +21,6 @@ from pulsar_retry.errors import (
     ConfigError,
     UnreachableError,
 )
-from pulsar_retry.native.loading import native
 from pulsar_retry.ops import settings
 from pulsar_retry.ops.settings import CheckResult
 from pulsar_retry.replay.cluster import Cluster
@@ -30,21 +29,15 @@ from pulsar_retry.replay.redriving.source import (
     SUBSCRIPTION,
     all_stats,
     durable_subscriptions,
+    is_users,
     usual_subscription,
 )
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName
 from pulsar_retry.wire.owner import Owner, owner_by_name
 
-#: The broker's default for the number of letters that it examines for a common delay. It is used
-#: for roles that may not read the setting.
-_LOOKAHEAD = 50_000
-#: How many of these letters are read, to find out whether they have the same delay.
-_MOST_READ = 8
 #: How many dead letters are read, to find out whose they are.
 _MOST_OWNERS = 200
-#: Like the broker, ignore differences of due times that are smaller than this (a tick).
-_TICK = timedelta(seconds=1)
 
 
 def check_up(subscription: Subscription) -> Iterator[CheckResult]:
@@ -53,8 +46,9 @@ def check_up(subscription: Subscription) -> Iterator[CheckResult]:
     An error of the cluster is a result, too, and is not raised.
     """
     with subscription.cluster.admin() as admin:
+        url = admin.endpoint.admin_url
         try:
-            yield CheckResult("REST API", "ok", f"Pulsar {admin.broker_version()} at {_url(admin)}")
+            yield CheckResult("REST API", "ok", f"Pulsar {admin.broker_version()} at {url}")
         except AdminError as error:
             yield CheckResult("REST API", "error", str(error))
             return
@@ -73,20 +67,60 @@ def check_up(subscription: Subscription) -> Iterator[CheckResult]:
                 yield CheckResult("broker", "error", f"{where}: {type(error).__name__}: {error}")
                 return
             yield CheckResult("broker", "ok", subscription.cluster.service_url)
+            it = _Look(subscription, admin, client)
             for check in _CHECKS:
+                name = check.__name__.strip("_").replace("_", " ")
                 try:
-                    yield from check(subscription, admin, client)
+                    yield from check(it)
                 except AdminForbiddenError as error:
-                    name = check.__name__.strip("_").replace("_", " ")
-                    yield CheckResult(
-                        name, "unknown", f"this role is not allowed to check this: {error}"
-                    )
+                    text = f"this role is not allowed to check this: {error}"
+                    yield CheckResult(name, "unknown", text)
                 except AdminError as error:
-                    yield CheckResult(
-                        check.__name__.strip("_").replace("_", " "), "error", str(error)
-                    )
-    if why := native().why:
-        yield CheckResult("hand-off", "ok", f"in Python: {why}")
+                    yield CheckResult(name, "error", str(error))
+
+
+class _Look:
+    """A subscription that is checked; each thing is asked for once.
+
+    Attributes:
+        target: The subscription.
+        admin: The client of the REST API.
+        client: The client.
+        namespace: The namespace of its topic.
+        letter_topics: Its retry topic and its dead-letter topic.
+    """
+
+    def __init__(self, target: Subscription, admin: AdminClient, client: Client) -> None:
+        self.target, self.admin, self.client = target, admin, client
+        name = TopicName.parse(target.topic)
+        self.namespace = f"{name.tenant}/{name.namespace}"
+        self.letter_topics = target.retry_letter_topic, target.dead_letter_topic
+
+    @functools.cached_property
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """The statistics of its topic and of its letter topics, without those that do not exist."""
+        found = {}
+        for topic in (self.target.topic, *self.letter_topics):
+            with contextlib.suppress(AdminNotFoundError):
+                found[topic] = all_stats(self.admin, topic)
+        return found
+
+    @functools.cached_property
+    def config(self) -> dict[str, str] | None:
+        """The broker's settings; None if this role may not read them."""
+        try:
+            return self.admin.broker_configuration()
+        except AdminForbiddenError:
+            return None
+
+    def subscriptions(self, topic: str) -> list[str]:
+        """Return the durable subscriptions of a topic that exists, sorted."""
+        found = self.stats[topic]["subscriptions"]
+        return sorted(name for name, each in found.items() if is_users(name, each))
+
+    def policies(self, name: str) -> dict[str, Any]:
+        """Return a policy of each topic that exists."""
+        return {topic: self.admin.topics.policy(topic, name) for topic in self.stats}
 
 
 def owner_of_letters(cluster: Cluster, letter_topic: str, naming: Naming) -> Subscription:
@@ -113,99 +147,83 @@ def owner_of_letters(cluster: Cluster, letter_topic: str, naming: Naming) -> Sub
     return Subscription(cluster, owner.topic, owner.subscription, naming=naming, **given)
 
 
-def _url(admin: AdminClient) -> str:
-    return admin.endpoint.admin_url
-
-
-def _topic(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    if not admin.topics.exists(target.topic):
-        yield CheckResult("topic", "error", f"{target.topic} does not exist")
+def _topic(it: _Look) -> Iterator[CheckResult]:
+    topic, name = it.target.topic, it.target.name
+    if topic not in it.stats:
+        yield CheckResult("topic", "error", f"{topic} does not exist")
         return
-    count = admin.topics.partitions(target.topic)
-    yield CheckResult(
-        "topic", "ok", f"{target.topic}, {f'{count} partitions' if count else 'not partitioned'}"
-    )
-    stats = all_stats(admin, target.topic)["subscriptions"].get(target.name)
+    count = it.admin.topics.partitions(topic)
+    text = f"{topic}, {f'{count} partitions' if count else 'not partitioned'}"
+    yield CheckResult("topic", "ok", text)
+    stats = it.stats[topic]["subscriptions"].get(name)
     if stats is None:
-        yield CheckResult(
-            "subscription", "error", f"{target.topic} has no subscription {target.name}"
-        )
+        yield CheckResult("subscription", "error", f"{topic} has no subscription {name}")
         return
     kind, consumers = stats.get("type") or "None", len(stats["consumers"])
     text = f"{kind}, {consumers} consumers" if consumers else "no consumer is connected"
     yield CheckResult("subscription", "ok", text)
 
 
-def _delays(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    if admin.topics.exists(target.retry_letter_topic):
-        policy = admin.topics.policy(target.retry_letter_topic, "delayedDelivery")
-        yield from settings.of_delays(target.retry_letter_topic, policy)
+def _delays(it: _Look) -> Iterator[CheckResult]:
+    topic = it.target.retry_letter_topic
+    if topic in it.stats:
+        yield from settings.of_delays(topic, it.admin.topics.policy(topic, "delayedDelivery"))
 
 
-def _quota(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    topics = tuple(each for each in _topics(target) if admin.topics.exists(each))
-    policy = admin.topics.policy
-    yield from settings.of_quota({each: policy(each, "backlogQuotaMap") for each in topics})
+def _quota(it: _Look) -> Iterator[CheckResult]:
+    yield from settings.of_quota(it.policies("backlogQuotaMap"))
 
 
-def _inactivity(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    for topic in _topics(target):
-        if admin.topics.exists(topic):
-            policy = admin.topics.policy(topic, "inactiveTopicPolicies")
-            kept = bool(durable_subscriptions(admin, topic))
-            yield from settings.of_inactivity(topic, policy, kept=kept)
+def _inactivity(it: _Look) -> Iterator[CheckResult]:
+    for topic, policy in it.policies("inactiveTopicPolicies").items():
+        yield from settings.of_inactivity(topic, policy, kept=bool(it.subscriptions(topic)))
 
 
-def _broker(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    namespace = "/".join(_namespace(target.topic))
-    found = _settings_of_broker(admin)
-    minutes = None if found is None else int(found.get("subscriptionExpirationTimeMinutes", 0))
+def _broker(it: _Look) -> Iterator[CheckResult]:
+    minutes = None
+    if it.config is not None:
+        minutes = int(it.config.get("subscriptionExpirationTimeMinutes", 0))
     with contextlib.suppress(AdminForbiddenError):
-        own_value = admin.namespaces.policy(namespace, "subscriptionExpirationTime")
+        own_value = it.admin.namespaces.policy(it.namespace, "subscriptionExpirationTime")
         minutes = minutes if own_value is None else int(own_value)
-    yield from settings.of_expiry(namespace, minutes)
-    yield from settings.of_broker(found, admin.broker_version())
+    yield from settings.of_expiry(it.namespace, minutes)
+    yield from settings.of_broker(it.config, it.admin.broker_version())
 
 
-def _publishing(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+def _publishing(it: _Look) -> Iterator[CheckResult]:
     """Check what the namespace demands of producers, and what it creates by itself."""
-    namespace = "/".join(_namespace(target.topic))
-    policy, known = admin.namespaces.policy, _settings_of_broker(admin)
-    found = known or {}
+    policy, found = it.admin.namespaces.policy, it.config or {}
     yield from settings.of_publishing(
-        namespace,
-        must_encrypt=bool(policy(namespace, "encryptionRequired"))
+        it.namespace,
+        must_encrypt=bool(policy(it.namespace, "encryptionRequired"))
         or found.get("encryptionRequireOnProducer") == "true",
-        must_have_schema=bool(policy(namespace, "schemaValidationEnforced"))
+        must_have_schema=bool(policy(it.namespace, "schemaValidationEnforced"))
         or found.get("isSchemaValidationEnforced") == "true",
     )
     off, missing, hidden = [], [], []
-    for path, setting in (
-        ("autoTopicCreation", "allowAutoTopicCreation"),
-        ("autoSubscriptionCreation", "allowAutoSubscriptionCreation"),
-    ):
-        own = policy(namespace, path) or {}
-        if known is None and setting not in own:
+    for kind in ("Topic", "Subscription"):
+        setting = f"allowAuto{kind}Creation"
+        own = policy(it.namespace, f"auto{kind}Creation") or {}
+        if it.config is None and setting not in own:
             hidden.append(setting)
         elif str(own.get(setting, found.get(setting, "true"))).lower() == "false":
             off.append(setting)
-    wanted = {target.retry_letter_topic: target.name, target.dead_letter_topic: SUBSCRIPTION}
-    for topic, name in wanted.items():
-        if not admin.topics.exists(topic):
+    for topic, name in zip(it.letter_topics, (it.target.name, SUBSCRIPTION), strict=True):
+        if topic not in it.stats:
             missing += [topic] if "allowAutoTopicCreation" in off else []
-        elif "allowAutoSubscriptionCreation" in off and not durable_subscriptions(admin, topic):
+        elif "allowAutoSubscriptionCreation" in off and not it.subscriptions(topic):
             missing.append(f"the subscription {name} of {topic}")
     yield from settings.of_creation(off, missing, hidden)
 
 
-def _owners(target: Subscription, admin: AdminClient, client: Client) -> Iterator[CheckResult]:
+def _owners(it: _Look) -> Iterator[CheckResult]:
     """Look whether the dead-letter topic has letters of other subscriptions."""
-    topic = target.dead_letter_topic
-    if not admin.topics.exists(topic):
+    topic = it.target.dead_letter_topic
+    if topic not in it.stats:
         return
-    through = usual_subscription(durable_subscriptions(admin, topic))
-    reading = read_letters(client, admin, admin.topics.partition_names(topic), through)
-    own = Owner(target.topic, target.name)
+    through = usual_subscription(it.subscriptions(topic))
+    reading = read_letters(it.client, it.admin, it.admin.topics.partition_names(topic), through)
+    own = Owner(it.target.topic, it.target.name)
     read, others = 0, Counter[str]()
     with contextlib.closing(reading):
         for each in islice(reading, _MOST_OWNERS):
@@ -224,95 +242,41 @@ def _owners(target: Subscription, admin: AdminClient, client: Client) -> Iterato
         yield CheckResult("owners", "ok", text)
 
 
-def _topics(target: Subscription) -> tuple[str, ...]:
-    return target.topic, target.retry_letter_topic, target.dead_letter_topic
+def _waiting_letters(it: _Look) -> Iterator[CheckResult]:
+    topic, name = it.target.retry_letter_topic, it.target.name
+    if topic in it.stats:
+        partitions = it.admin.topics.partition_names(topic)
+        stats = [it.admin.topics.stats(each, precise=False) for each in partitions]
+        waiting = [each["subscriptions"].get(name, {}).get("msgBacklog", 0) for each in stats]
+        yield from settings.of_waiting(it.config, max(waiting))
 
 
-def _waiting_letters(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    """Check whether so many letters have the same delay that the broker does not read further."""
-    name = "waiting letters"
-    if not admin.topics.exists(target.retry_letter_topic):
-        return
-    waiting = {
-        topic: stats["msgBacklog"] if stats else 0
-        for topic in admin.topics.partition_names(target.retry_letter_topic)
-        for stats in [admin.topics.stats(topic, precise=False)["subscriptions"].get(target.name)]
-    }
-    most, found = max(waiting.values()), _settings_of_broker(admin)
-    yield from settings.of_stored_acks(found, most)
-    lookahead = int((found or {}).get("delayedDeliveryFixedDelayDetectionLookahead", _LOOKAHEAD))
-    for topic, count in waiting.items():
-        if 0 < lookahead <= count and keeps_later_waiting(
-            _dues(admin, topic, target.name, lookahead), datetime.now(UTC)
-        ):
-            text = (
-                f"{count:,} on {topic}, and the first {lookahead:,} have the same delay: until "
-                "the first is due, the broker does not read the letters behind them, even if "
-                "their delays are shorter; use different delays (jitter) or partitions, or set "
-                "delayedDeliveryFixedDelayDetectionLookahead=0"
-            )
-            yield CheckResult(name, "warning", text)
-            return
-    yield CheckResult(name, "ok", f"{most:,} at most on one topic or partition")
-
-
-def keeps_later_waiting(dues: list[datetime | None], now: datetime) -> bool:
-    """Tell whether the broker stops reading after letters with these due times, in this order.
-
-    It stops if all are due in the future, and none is due before the letter ahead of it.
-    """
-    known = [due for due in dues if due is not None]
-    if len(known) < len(dues) or not known or known[0] <= now:
-        return False
-    return all(later > sooner - _TICK for sooner, later in pairwise(known))
-
-
-def _dues(admin: AdminClient, topic: str, name: str, lookahead: int) -> list[datetime | None]:
-    """Return when some of the first letters are due; None for one that is gone or has no delay."""
-    dues: list[datetime | None] = []
-    for number in range(_MOST_READ):
-        try:
-            entry = admin.subscriptions.peek(
-                topic, name, 1 + number * (lookahead - 1) // _MOST_READ
-            )
-        except AdminNotFoundError:
-            dues.append(None)
-        else:
-            dues.append(entry.due)
-    return dues
-
-
-def _retry_topic(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    name = "retry topic"
-    if not admin.topics.exists(target.retry_letter_topic):
+def _retry_topic(it: _Look) -> Iterator[CheckResult]:
+    check, topic = "retry topic", it.target.retry_letter_topic
+    if topic not in it.stats:
         text = (
-            f"{target.retry_letter_topic} does not exist: no consumer has used enable_retry yet, "
-            "or another dialect is used (--naming)"
+            f"{topic} does not exist: no consumer has used enable_retry yet, or another dialect is "
+            "used (--naming)"
         )
-        yield CheckResult(name, "warning", text)
-    elif target.name not in durable_subscriptions(admin, target.retry_letter_topic):
-        text = (
-            f"{target.retry_letter_topic} has no subscription {target.name}: "
-            "nobody reads its letters"
-        )
-        yield CheckResult(name, "error", text)
+        yield CheckResult(check, "warning", text)
+    elif it.target.name not in it.subscriptions(topic):
+        text = f"{topic} has no subscription {it.target.name}: nobody reads its letters"
+        yield CheckResult(check, "error", text)
     else:
-        yield CheckResult(name, "ok", target.retry_letter_topic)
+        yield CheckResult(check, "ok", topic)
 
 
-def _dead_letter_topic(
-    target: Subscription, admin: AdminClient, _: Client
-) -> Iterator[CheckResult]:
-    name, topic = "dead-letter topic", target.dead_letter_topic
-    if not admin.topics.exists(topic):
+def _dead_letter_topic(it: _Look) -> Iterator[CheckResult]:
+    check, topic = "dead-letter topic", it.target.dead_letter_topic
+    if topic not in it.stats:
         text = (
             f"{topic} does not exist: there was no dead letter yet, or the topic has another name "
             "(--dead-letter-topic), or it was deleted because it had no subscription; consumers "
             f"of this package create it with the subscription {SUBSCRIPTION}"
         )
-        yield CheckResult(name, "unknown", text)
+        yield CheckResult(check, "unknown", text)
         return
-    names = durable_subscriptions(admin, topic)
+    names = it.subscriptions(topic)
     others = [each for each in names if each != SUBSCRIPTION]
     if others and SUBSCRIPTION in names:
         text = (
@@ -320,54 +284,49 @@ def _dead_letter_topic(
             "read: letters that all others have acknowledged stay on disk until they are "
             "redriven; set initial_subscription_name to another subscription or to None"
         )
-        yield CheckResult(name, "warning", text)
+        yield CheckResult(check, "warning", text)
     elif others:
         text = (
             f"{topic}, kept for {', '.join(others)}; consumers with the default "
             f"initial_subscription_name also create {SUBSCRIPTION}, which keeps letters until they "
             "are redriven"
         )
-        yield CheckResult(name, "ok", text)
+        yield CheckResult(check, "ok", text)
     elif names:
-        yield CheckResult(name, "ok", f"{topic}, kept for {SUBSCRIPTION}")
-    elif admin.topics.retention(topic).keeps_nothing:
+        yield CheckResult(check, "ok", f"{topic}, kept for {SUBSCRIPTION}")
+    elif it.admin.topics.retention(topic).keeps_nothing:
         text = f"{topic} has no subscription and no retention: the broker deletes dead letters"
-        yield CheckResult(name, "error", text)
+        yield CheckResult(check, "error", text)
     else:
         text = f"{topic} has no subscription: letters are kept only as long as the retention allows"
-        yield CheckResult(name, "warning", text)
+        yield CheckResult(check, "warning", text)
 
 
-def _expiry(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    for topic in (target.retry_letter_topic, target.dead_letter_topic):
-        if admin.topics.exists(topic) and (expiry := admin.topics.policy(topic, "messageTTL")):
+def _expiry(it: _Look) -> Iterator[CheckResult]:
+    for topic, expiry in it.policies("messageTTL").items():
+        if expiry and topic in it.letter_topics:
             text = f"messages in {topic} expire after {expiry} s, read or not (messageTTL)"
             yield CheckResult("expiry", "warning", text)
 
 
-def _dialect(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+def _dialect(it: _Look) -> Iterator[CheckResult]:
     """Look for topics with the names of other dialects, which a consumer would not read."""
-    own = {target.retry_letter_topic, target.dead_letter_topic}
-    topics = set(admin.namespaces.topics("/".join(_namespace(target.topic))))
-    others = {
-        each
-        for naming in Naming
-        for letters in [naming.topics(target.topic, target.name)]
-        for each in (letters.retry, letters.dead_letter)
-    }
-    if strange := sorted((others - own) & topics):
+    named = [each.topics(it.target.topic, it.target.name) for each in Naming]
+    others = {name for each in named for name in (each.retry, each.dead_letter)}
+    others -= set(it.letter_topics)
+    if strange := sorted(others & set(it.admin.namespaces.topics(it.namespace))):
         text = f"there is also {', '.join(strange)}: check which names the consumers use (--naming)"
         yield CheckResult("names", "warning", text)
     else:
         yield CheckResult("names", "ok", "no letter topics with the names of other dialects")
 
 
-def _permissions(target: Subscription, admin: AdminClient, client: Client) -> Iterator[CheckResult]:
-    for topic in (target.retry_letter_topic, target.dead_letter_topic):
-        if not admin.topics.exists(topic):
+def _permissions(it: _Look) -> Iterator[CheckResult]:
+    for topic in it.letter_topics:
+        if topic not in it.stats:
             continue
         try:
-            BareClient.create_producer(client, topic).close()
+            BareClient.create_producer(it.client, topic).close()
         except pulsar.AuthorizationError:
             yield CheckResult("permissions", "error", f"this role may not publish to {topic}")
         except pulsar.PulsarException as error:
@@ -376,33 +335,7 @@ def _permissions(target: Subscription, admin: AdminClient, client: Client) -> It
             yield CheckResult("permissions", "ok", f"this role may publish to {topic}")
 
 
-def _retention(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    if not admin.topics.exists(target.topic):
-        return
-    kept = admin.topics.retention(target.topic)
-    if kept.keeps_nothing:
-        text = "none: a seek cannot replay messages that every subscription has acknowledged"
-        yield CheckResult("retention", "ok", text)
-    else:
-        age = "without a time limit" if kept.minutes < 0 else f"for {kept.minutes} min"
-        size = "" if kept.megabytes < 0 else f", {kept.megabytes} MB at most"
-        yield CheckResult("retention", "ok", f"a seek reaches back {age}{size}")
-
-
-def _settings_of_broker(admin: AdminClient) -> dict[str, str] | None:
-    """Return the broker's settings; None if this role may not read them."""
-    try:
-        return admin.broker_configuration()
-    except AdminForbiddenError:
-        return None
-
-
-def _namespace(topic: str) -> tuple[str, str]:
-    name = TopicName.parse(topic)
-    return name.tenant, name.namespace
-
-
-_CHECKS: tuple[Callable[[Subscription, AdminClient, Any], Iterator[CheckResult]], ...] = (
+_CHECKS: tuple[Callable[[_Look], Iterator[CheckResult]], ...] = (
     _topic,
     _delays,
     _quota,
@@ -416,5 +349,4 @@ _CHECKS: tuple[Callable[[Subscription, AdminClient, Any], Iterator[CheckResult]]
     _expiry,
     _dialect,
     _permissions,
-    _retention,
 )

@@ -33,6 +33,7 @@ _BUCKETS = "BucketDelayedDeliveryTrackerFactory"
 #: The first releases in which this tracker loses no letters, one for each release line.
 _FIXED_IN = ((4, 0, 13), (4, 2, 4))
 _RANGES = "managedLedgerMaxUnackedRangesToPersist"
+_LOOKAHEAD = "delayedDeliveryFixedDelayDetectionLookahead"
 _WHEN_IDLE = "delete_when_no_subscriptions"
 _LEVELS = Levels().delays
 
@@ -140,27 +141,30 @@ def of_broker(settings: Mapping[str, str] | None, version: str) -> Iterator[Chec
         yield CheckResult("delay tracker", "error", text)
 
 
-def of_stored_acks(settings: Mapping[str, str] | None, waiting: int) -> Iterator[CheckResult]:
-    """Check whether the broker stores the acknowledgements of *waiting* letters of one topic.
+def of_waiting(settings: Mapping[str, str] | None, waiting: int) -> Iterator[CheckResult]:
+    """Check what *waiting* letters, at most on one topic or partition, mean for the broker.
 
-    Letters are acknowledged in the order of their due times, which leaves gaps. The default is
-    10,000 before Pulsar 5.0, and 200,000 since.
+    Letters are acknowledged in the order of their due times, which leaves gaps; a broker before 5.0
+    stores 10,000 acknowledged ranges. And it stops reading after so many letters of one delay.
     """
-    name = "stored acks"
     if settings is None:
-        yield _hidden(name, _RANGES)
+        yield _hidden("waiting letters", f"{_RANGES} and {_LOOKAHEAD}")
         return
-    if (most := int(settings.get(_RANGES, 0) or 0)) <= 0:
-        return
-    if waiting > most:
-        text = (
-            f"{waiting:,} letters wait on one topic, and the broker stores {most:,} acknowledged "
-            f"ranges: after a restart it may deliver some of them again ({_RANGES}; Pulsar 5.0 "
-            "has 200,000)"
+    ranges, lookahead = (int(settings.get(each, 0) or 0) for each in (_RANGES, _LOOKAHEAD))
+    faults = []
+    if 0 < ranges < waiting:
+        faults.append(
+            f"the broker stores {ranges:,} acknowledged ranges, and may deliver some of them again "
+            f"after a restart ({_RANGES}; Pulsar 5.0 has 200,000)"
         )
-        yield CheckResult(name, "warning", text)
-    else:
-        yield CheckResult(name, "ok", f"{most:,} acknowledged ranges are stored")
+    if 0 < lookahead <= waiting:
+        faults.append(
+            f"if the first {lookahead:,} have the same delay, the broker does not read the letters "
+            "behind them until the first is due, even if their delays are shorter: use different "
+            f"delays (jitter) or partitions, or set {_LOOKAHEAD}=0"
+        )
+    text = f"{waiting:,} at most on one topic or partition"
+    yield CheckResult("waiting letters", "warning" if faults else "ok", "; ".join([text, *faults]))
 
 
 def of_creation(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import attrs
@@ -10,30 +9,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.ops import doctor, settings
-from pulsar_retry.ops.doctor import keeps_later_waiting
 from pulsar_retry.replay import Cluster, Subscription
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "stops"),
-    [
-        ([60, 61, 62], True),
-        ([60, 59.5, 60], True),
-        ([60, 62, 58], False),
-        ([0, 61, 62], False),
-        ([60, None, 62], False),
-        ([], False),
-    ],
-    ids=["growing", "within a tick", "one before", "one is due", "one without delay", "none"],
-)
-def test_the_broker_stops_behind_letters_of_one_delay(seconds, stops):
-    """Where each is due in future, and none before the one ahead of it."""
-    dues = [None if each is None else NOW + timedelta(seconds=each) for each in seconds]
-
-    assert stops == keeps_later_waiting(dues, NOW)
-
 
 TOPIC = "persistent://public/default/orders"
 #: What a broker with Pulsar's own settings answers.
@@ -109,27 +85,20 @@ def test_what_settings_mean(findings, verdicts):
 
 
 @pytest.mark.parametrize(
-    ("findings", "expected"),
+    ("found", "waiting", "verdict"),
     [
-        (settings.of_stored_acks(None, 5), ["unknown"]),
-        (settings.of_stored_acks({}, 5), []),
-        (
-            settings.of_stored_acks({"managedLedgerMaxUnackedRangesToPersist": "10000"}, 10_000),
-            ["ok"],
-        ),
-        (
-            settings.of_stored_acks({"managedLedgerMaxUnackedRangesToPersist": "10000"}, 10_001),
-            ["warning"],
-        ),
-        (
-            settings.of_stored_acks({"managedLedgerMaxUnackedRangesToPersist": "200000"}, 10_001),
-            ["ok"],
-        ),
+        (None, 5, "unknown"),
+        ({}, 5, "ok"),
+        ({"managedLedgerMaxUnackedRangesToPersist": "10000"}, 10_000, "ok"),
+        ({"managedLedgerMaxUnackedRangesToPersist": "10000"}, 10_001, "warning"),
+        ({"delayedDeliveryFixedDelayDetectionLookahead": "50000"}, 49_999, "ok"),
+        ({"delayedDeliveryFixedDelayDetectionLookahead": "50000"}, 50_000, "warning"),
+        ({"delayedDeliveryFixedDelayDetectionLookahead": "0"}, 50_000, "ok"),
     ],
 )
-def test_defaults_that_pulsar_5_changes(findings, expected):
-    """More letters than stored acknowledgements come again after a restart."""
-    assert expected == [each.verdict for each in findings]
+def test_what_many_waiting_letters_mean(found, waiting, verdict):
+    """Some come again after a restart, or wait behind letters of one delay."""
+    assert [verdict] == [each.verdict for each in settings.of_waiting(found, waiting)]
 
 
 @pytest.mark.parametrize(
@@ -149,11 +118,11 @@ def test_what_a_role_may_not_ask_the_broker_is_not_known(allowed, verdict):
     admin = SimpleNamespace(
         broker_configuration=refuse,
         namespaces=SimpleNamespace(policy=lambda _, name: own.get(name)),
-        topics=SimpleNamespace(exists=lambda _: False),
     )
-    target = Subscription(Cluster(), TOPIC, "billing")
+    it = doctor._Look(Subscription(Cluster(), TOPIC, "billing"), admin, None)
+    it.stats = {}
 
-    (found,) = doctor._publishing(target, admin, None)
+    (found,) = doctor._publishing(it)
     assert ("creation", verdict) == (found.check, found.verdict)
 
 
