@@ -137,7 +137,7 @@ def tag_of(what: str) -> str:
     """Return the usual tag of an image."""
     if what == "pulsar-retry":
         return "pulsar-retry/pulsar-retry:latest"
-    from pulsar_retry.standalone.jars.releases import find_release
+    from pulsar_retry.standalone.jars.lock import find_release
 
     return f"pulsar-retry/pulsar:{find_release().full}"
 

@@ -19,7 +19,7 @@ import pulsar
 
 from pulsar_retry.standalone import Standalone
 from pulsar_retry.standalone.jars import lock
-from pulsar_retry.standalone.jars.releases import find_release
+from pulsar_retry.standalone.jars.lock import find_release
 
 LOCK = Path(lock.__file__).with_name(find_release().lock_name)
 

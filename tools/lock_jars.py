@@ -12,10 +12,10 @@ import hashlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from pulsar_retry.standalone.jars import lock
-from pulsar_retry.standalone.jars.releases import RELEASES, Release, find_release
 
 PACKAGE = Path(lock.__file__).parent
 
@@ -31,7 +31,7 @@ PLATFORMS: dict[str, str | None] = {
 }
 
 
-def resolve(pom: Path, release: Release, target: Path) -> None:
+def resolve(pom: Path, release: lock.Release, target: Path) -> None:
     """Let Maven copy the jars of *release* to *target*, in repository layout."""
     goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
     options = ["-DincludeScope=runtime", "-Dmdep.useRepositoryLayout=true"]
@@ -52,14 +52,26 @@ def jar_of(root: Path, file: Path) -> lock.Jar | None:
     return lock.Jar(coordinates, platform, len(content), hashlib.sha256(content).hexdigest())
 
 
-def write_lock(release: Release) -> None:
+def format_lock(jars: Iterable[lock.Jar], release: lock.Release, pom_sha256: str) -> str:
+    """Return the text of a lock file, sorted so that a new version gives a small diff."""
+    header = (
+        f"# The jars of the standalone Pulsar {release.version}: "
+        "coordinates, platform, size in bytes, SHA-256.\n"
+        "# Made by `python tools/lock_jars.py`; change pom.xml, not this file.\n"
+        f"# pom.xml {pom_sha256}\n"
+    )
+    lines = (f"{j.coordinates} {j.platform} {j.size} {j.sha256}\n" for j in sorted(jars))
+    return header + "".join(lines)
+
+
+def write_lock(release: lock.Release) -> None:
     """Resolve and describe the jars of *release*, and write its lock file."""
     pom = PACKAGE / "pom.xml"
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         resolve(pom, release, root)
         jars = [jar for file in root.rglob("*.jar") if (jar := jar_of(root, file))]
-    text = lock.format_lock(jars, release, hashlib.sha256(pom.read_bytes()).hexdigest())
+    text = format_lock(jars, release, hashlib.sha256(pom.read_bytes()).hexdigest())
     (PACKAGE / release.lock_name).write_text(text, encoding="ascii")
     size = sum(jar.size for jar in jars) / 1e6
     print(f"{release.version}: {len(jars)} jars, {size:.0f} MB for all platforms")
@@ -67,7 +79,7 @@ def write_lock(release: Release) -> None:
 
 def main(versions: list[str]) -> int:
     """Write the lock files of *versions*, or of all releases."""
-    for release in map(find_release, versions or RELEASES):
+    for release in map(lock.find_release, versions or lock.RELEASES):
         write_lock(release)
     return 0
 

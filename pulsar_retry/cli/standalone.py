@@ -12,8 +12,7 @@ from pulsar_retry.cli._common.options import example
 from pulsar_retry.cli._common.output import until_interrupted
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
-from pulsar_retry.standalone.jars.lock import jars_for
-from pulsar_retry.standalone.jars.releases import Release, find_release
+from pulsar_retry.standalone.jars.lock import Release, find_release, jars_for
 from pulsar_retry.standalone.jars.store import JarStore, to_stderr
 
 __all__ = ["command"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from itertools import islice, pairwise
 from pathlib import Path
 from typing import Self
 
@@ -16,8 +15,7 @@ from pulsar_retry.policy.checks import seconds, whole
 from pulsar_retry.standalone import config, ports, tokens
 from pulsar_retry.standalone.data import journal
 from pulsar_retry.standalone.data.folder import Folder, check_folder
-from pulsar_retry.standalone.jars.lock import jars_for
-from pulsar_retry.standalone.jars.releases import find_release
+from pulsar_retry.standalone.jars.lock import find_release, jars_for
 from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm import health, jvm
 from pulsar_retry.standalone.jvm.java import find_java
@@ -28,13 +26,10 @@ __all__ = ["Standalone"]
 #: process.
 _RELEASE_PATIENCE = 10.0
 
-_PORT_TRIES = 5
+#: The kind of digest by which a torn entry is recognised.
+_DIGEST = "managedLedgerDigestType", "CRC32"
 _MAX_PORT = 65_535
 _SIZE = re.compile(r"[1-9][0-9]*[kmg]?", re.IGNORECASE)
-
-
-class _PortTakenError(StandaloneError):
-    """Another process uses one of the ports."""
 
 
 class Standalone:
@@ -118,12 +113,12 @@ class Standalone:
             if self._process is not None and self._process.exit_code() is None:
                 raise StandaloneError(f"the broker at {self.service_url} is already running")
             self._owner = os.getpid()
-            java = find_java(self._java, self._release.minimum_java)
+            java = find_java(self._java)
             jars = self._store.ensure(jars_for(self._release))
             if self._folder is None:
                 self._folder = Folder.open(self._data_dir)
             with self._folder.unused():
-                if journal.can_judge(self._settings):
+                if self._settings.get(*_DIGEST) == _DIGEST[1]:  # else no tear is recognised
                     bookies = self._folder.path / "data" / "bookies"
                     journal.mend(bookies, bookies, name="the broker")
             try:
@@ -136,7 +131,7 @@ class Standalone:
                     more=self._java_options,
                 )
                 arguments = self._folder.write_arguments(options, jars, _program(self._folder))
-                self._start_on_ports(self._folder, [str(java.executable), f"@{arguments}"])
+                self._start(self._folder, [str(java.executable), f"@{arguments}"])
             except BaseException:  # also on Ctrl-C: leave no process and no folder behind
                 self.stop()
                 raise
@@ -202,12 +197,12 @@ class Standalone:
     @property
     def service_url(self) -> str:
         """The URL for clients: `pulsar://127.0.0.1:<port>`."""
-        return f"pulsar://{ports.LOOPBACK}:{self._started_ports()[0]}"
+        return self._url("pulsar", 0)
 
     @property
     def admin_url(self) -> str:
         """The root URL of the REST API, without a slash at the end."""
-        return f"http://{ports.LOOPBACK}:{self._started_ports()[1]}"
+        return self._url("http", 1)
 
     @property
     def pid(self) -> int:
@@ -249,47 +244,30 @@ class Standalone:
             raise StandaloneError("the broker was not started")
         return self._process
 
-    def _started_ports(self) -> tuple[int, int]:
+    def _url(self, scheme: str, number: int) -> str:
         if self._ports is None:
             raise StandaloneError("the broker was not started")
-        return self._ports
+        return f"{scheme}://{ports.LOOPBACK}:{self._ports[number]}"
 
     def _started_folder(self) -> Folder:
         if self._folder is None:
             raise StandaloneError("the broker was not started")
         return self._folder
 
-    def _start_on_ports(self, folder: Folder, command: list[str]) -> None:
-        """Start on the earlier, given or free ports; try others if a free one was just taken."""
-        last_failure: _PortTakenError | None = None
-        for chosen in islice(self._port_candidates(), _PORT_TRIES):
-            try:
-                self._start_on(chosen, folder, command)
-            except _PortTakenError as error:
-                last_failure = error
-            else:
-                self._ports = chosen
-                return
-        assert last_failure is not None
-        raise last_failure
-
-    def _port_candidates(self) -> Iterator[tuple[int, int]]:
-        """Yield pairs of ports to try; given ports, and ports from before, are always used."""
-        fixed = self._ports or self._wanted_ports
+    def _chosen_ports(self) -> tuple[int, int]:
+        """Return the earlier, given or free ports, which nobody uses now."""
+        broker, web = self._ports or self._wanted_ports
         # A killed predecessor may need a moment to release them.
         patience = _RELEASE_PATIENCE if self._ports else 0.0
-        for port in fixed:
+        for port in (broker, web):
             if port is not None and not ports.gets_free(port, patience):
-                raise _PortTakenError(f"port {port} of {ports.LOOPBACK} is taken")
-        broker, web = fixed
-        if broker is not None and web is not None:
-            yield broker, web
-            return
-        for first, second in pairwise(ports.free_ports()):
-            yield broker or first, web or second
+                raise StandaloneError(f"port {port} of {ports.LOOPBACK} is taken")
+        free = ports.free_ports()
+        return broker or next(free), web or next(free)
 
-    def _start_on(self, chosen: tuple[int, int], folder: Folder, command: list[str]) -> None:
-        """Start the JVM on a pair of ports and wait until it is ready."""
+    def _start(self, folder: Folder, command: list[str]) -> None:
+        """Start the JVM and wait until it is ready."""
+        chosen = self._chosen_ports()
         token = self.admin_token
         auth = config.auth_settings(self._secret, token) if token else {}
         own = config.own_settings(*chosen)
@@ -311,10 +289,9 @@ class Standalone:
         )
         code = process.exit_code()
         if ready and code is None:
+            self._ports = chosen
             return
         process.kill()
-        if folder.port_was_taken():
-            raise _PortTakenError(f"port {chosen[0]} or {chosen[1]} of {ports.LOOPBACK} is taken")
         what = f"was not ready after {self._startup_timeout:g} s"
         if code is not None:
             what = f"ended with exit code {code} while it started"

@@ -53,6 +53,8 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
         # With the default, the bookie resets the connection, and the broker makes new ledgers for
         # ever.
         "nettyMaxFrameSizeBytes": 5_253_120,
+        # A torn entry of the journal is recognised by its digest; zlib has this one.
+        "managedLedgerDigestType": "CRC32",
         # Without fsync a killed process loses nothing; only a crash of the machine does.
         "journalSyncData": False,
         # Small files: the defaults are made for servers (journals of 2 GB, entry logs of 1 GB).

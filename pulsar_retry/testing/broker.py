@@ -26,7 +26,7 @@ import attrs
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
 from pulsar_retry.standalone.config import Setting
-from pulsar_retry.standalone.jars.releases import DEFAULT_VERSION, find_release
+from pulsar_retry.standalone.jars.lock import DEFAULT_VERSION, find_release
 from pulsar_retry.standalone.jars.store import to_stderr
 from pulsar_retry.standalone.jvm.health import DEFAULT_NAMESPACE, is_ready, wait_until
 from pulsar_retry.testing._container import PulsarContainer, missing_for_container

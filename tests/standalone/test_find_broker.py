@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone.jars.releases import VERSION_VARIABLE
+from pulsar_retry.standalone.jars.lock import VERSION_VARIABLE
 from pulsar_retry.testing import _container as container_module
 from pulsar_retry.testing import broker as broker_module
 from pulsar_retry.testing.broker import (

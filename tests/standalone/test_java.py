@@ -89,13 +89,3 @@ def test_given_java_is_the_only_one_tried(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", "11.0.22")
     with pytest.raises(ConfigError, match=r"is Java 11; expected .* version 17 or later"):
         find_java(old)
-
-
-def test_a_release_may_need_a_newer_java(tmp_path: Path) -> None:
-    """A java that is new enough for one release of Pulsar is refused for another one."""
-    java = fake_java(tmp_path / "path", "17.0.15")
-    assert find_java(minimum=17).executable == java
-    with pytest.raises(StandaloneError, match=r"needs Java 21 or later.*is Java 17"):
-        find_java(minimum=21)
-    with pytest.raises(ConfigError, match=r"is Java 17; expected .* version 21 or later"):
-        find_java(java, minimum=21)

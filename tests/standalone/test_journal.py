@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone.data.journal import can_judge, crc32c, find_tear, mend
+from pulsar_retry.standalone.data.journal import find_tear, mend
 from support.brokers.journals import (
     FENCE,
     HEADER,
@@ -31,7 +31,7 @@ ids = st.integers(0, 2**40)
 # Zeros are what a torn record ends in: they have to stand in whole ones, too.
 contents = st.binary(max_size=300).flatmap(lambda data: st.sampled_from([data, data + bytes(9)]))
 records = st.one_of(
-    st.builds(entry_record, ids, ids, contents, crc32=st.booleans()),
+    st.builds(entry_record, ids, ids, contents),
     st.builds(lambda ledger: record(ledger, FENCE), ids),
     st.builds(lambda ledger, key: record(ledger, LEDGER_KEY, key), ids, st.binary(min_size=20)),
     st.builds(lambda ledger, lac: record(ledger, LAC, lac), ids, st.binary(min_size=20)),
@@ -69,7 +69,7 @@ def test_whatever_a_kill_left_is_replayed_up_to_what_is_torn(
 @pytest.mark.parametrize("zeros", [True, False])
 def test_every_byte_of_a_journal_may_be_the_last(zeros: bool) -> None:
     """Lengths, ids, padding and all: there is no byte after which the bookie fails."""
-    entries = [entry_record(2**20 + 5, 2**30 + n, b"x" * 400, crc32=n == 1) for n in range(3)]
+    entries = [entry_record(2**20 + 5, 2**30 + n, b"x" * 400) for n in range(3)]
     zero = record(6, LEDGER_KEY, bytes(20))
     full = written(
         [[KEY, entries[0]], [zero, *entries[1:]], [record(5, FENCE), record(5, LAC, b"l" * 32)]]
@@ -102,11 +102,10 @@ def check(full: bytes, cut: int, *, zeros: bool) -> None:
     assert again is None or (mended[again:] == found[-1] and is_spare(found[-1]))
 
 
-@pytest.mark.parametrize("crc32", [True, False])
 @pytest.mark.parametrize("missing", [1, 4, 200, 300 - 1])
-def test_a_torn_entry_is_found(missing: int, crc32: bool) -> None:
+def test_a_torn_entry_is_found(missing: int) -> None:
     """It begins with its length, whether it is the first record or a later one."""
-    entry = entry_record(5, 7, b"x" * 250, crc32=crc32)
+    entry = entry_record(5, 7, b"x" * 250)
     for before in (written([[]]), written([[KEY, entry], [entry]]), written([[entry]]) + entry):
         torn = before + entry[:-missing]
         assert find_tear(torn + bytes(PREALLOCATED)) == (
@@ -207,18 +206,3 @@ def test_an_unreadable_journal_is_told(tmp_path: Path) -> None:
     folders.newer.mkdir()
     with pytest.raises(StandaloneError, match="journal of the broker"):
         folders.mend()
-
-
-@pytest.mark.parametrize(
-    ("kind", "known"), [(None, True), ("CRC32", True), ("CRC32C", True), ("DUMMY", False)]
-)
-def test_which_digests_are_known(kind: str | None, known: bool) -> None:
-    """Without a digest, or with one that needs the password, nothing is cut away."""
-    assert can_judge({"managedLedgerDigestType": kind} if kind else {}) is known
-
-
-def test_crc32c_is_castagnolis() -> None:
-    """The check values of RFC 3720 and of the catalogues; parts count as one."""
-    assert crc32c([b"123456789"]) == crc32c([b"1234", b"", b"56789"]) == 0xE3069283
-    assert crc32c([bytes(32)]) == 0x8A9136AA
-    assert crc32c([b"\xff" * 32]) == 0x62A8AB43

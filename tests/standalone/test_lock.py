@@ -9,16 +9,13 @@ import pytest
 
 from pulsar_retry.errors import ConfigError, StandaloneError
 from pulsar_retry.standalone.jars.lock import (
-    Jar,
-    current_platform,
-    jars_for,
-    parse_lock,
-)
-from pulsar_retry.standalone.jars.releases import (
     RELEASES,
     VERSION_VARIABLE,
+    Jar,
     Release,
+    current_platform,
     find_release,
+    jars_for,
 )
 
 PLATFORMS = ("linux-x86_64", "linux-aarch64", "macos-x86_64", "macos-aarch64")
@@ -79,12 +76,6 @@ def test_path_follows_the_maven_layout() -> None:
     native = Jar("org.rocksdb:rocksdbjni:7.10.2:osx", "macos", 1, "0" * 64)
     assert str(plain.path) == "io/netty/netty-common/4.1/netty-common-4.1.jar"
     assert str(native.path) == "org/rocksdb/rocksdbjni/7.10.2/rocksdbjni-7.10.2-osx.jar"
-
-
-def test_malformed_line_is_named() -> None:
-    """A damaged lock file says where."""
-    with pytest.raises(StandaloneError, match=r"line 2: cannot read 'one two'"):
-        list(parse_lock("# fine\none two\n"))
 
 
 def test_unsupported_platform_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

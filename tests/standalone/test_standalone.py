@@ -24,7 +24,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import ConfigError, StandaloneError
 from pulsar_retry.replay import Cluster
 from pulsar_retry.standalone import Standalone
-from pulsar_retry.standalone.jars.releases import (
+from pulsar_retry.standalone.jars.lock import (
     DEFAULT_VERSION,
     RELEASES,
     Release,
@@ -180,18 +180,6 @@ def test_taken_port_and_used_folder_are_told_at_once(own_broker: Standalone) -> 
         own_broker.start()
     with client_of(own_broker) as client:
         assert round_trip(client, "topic") == b"hello"
-
-
-def test_port_lost_in_a_race_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the JVM finds a port taken that was free a moment ago, it gets other ports."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        lost = taken.getsockname()[1]
-        candidates = iter([(lost, 1 + lost), (20_111, 20_112), (20_113, 20_114)])
-        broker = Standalone(fast_start=True)
-        monkeypatch.setattr(broker, "_port_candidates", lambda: candidates)
-        with broker:
-            assert str(lost) not in broker.service_url
-            assert broker.data_dir.exists()
 
 
 def test_failing_start_shows_the_log() -> None:

@@ -24,7 +24,6 @@ _TAIL_BYTES = 20_000
 # The broker logs this when it has bound its ports. An HTTP answer alone is not enough: it could
 # come from another broker that has taken the ports just before ours.
 _SERVES = b"messaging service is ready"
-_PORT_TAKEN = (b"BindException", b"Address already in use")
 
 
 def check_folder(data_dir: str | Path | None) -> Path | None:
@@ -159,11 +158,6 @@ class Folder:
     def broker_serves(self) -> bool:
         """Tell whether the broker has its ports and is ready, according to the log."""
         return _SERVES in _read(self.log)
-
-    def port_was_taken(self) -> bool:
-        """Tell whether another process uses a port, according to the log."""
-        logged = _read(self.log)
-        return any(sign in logged for sign in _PORT_TAKEN)
 
     def tail(self) -> str:
         """Return the last lines of the JVM's output and of Pulsar's log."""

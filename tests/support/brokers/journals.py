@@ -7,8 +7,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pulsar_retry.standalone.data.journal import crc32c
-
 __all__ = [
     "FENCE",
     "HEADER",
@@ -30,14 +28,10 @@ PADDING = -0x100
 LEDGER_KEY, FENCE, LAC = -0x1000, -0x2000, -0x8000
 
 
-def entry_record(ledger: int, entry: int, data: bytes, *, crc32: bool = False) -> bytes:
-    """Return an entry of a ledger, with the digest of the ledger's type."""
+def entry_record(ledger: int, entry: int, data: bytes) -> bytes:
+    """Return an entry of a ledger."""
     head = struct.pack(">qqqq", ledger, entry, entry - 1, len(data))
-    if crc32:
-        digest = zlib.crc32(head + data).to_bytes(8, "big")
-    else:
-        digest = crc32c((head, data)).to_bytes(4, "big")
-    return _with_length(head + digest + data)
+    return _with_length(head + zlib.crc32(head + data).to_bytes(8, "big") + data)
 
 
 def record(ledger: int, kind: int, content: bytes = b"") -> bytes:
@@ -109,7 +103,7 @@ def tear(folder: Path, torn: Callable[[bytes], bytes]) -> tuple[Path, int]:
     with file.open("r+b") as opened:
         opened.truncate(end)
         opened.seek(end)
-        opened.write(torn(entry_record(ledger, entry + 1, last[40:])))
+        opened.write(torn(entry_record(ledger, entry + 1, last[44:])))
         opened.truncate(len(content))
     return file, end
 

@@ -14,8 +14,7 @@ from typing import Self
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import config, ports, tokens
 from pulsar_retry.standalone.data.folder import Folder
-from pulsar_retry.standalone.jars.lock import jars_for
-from pulsar_retry.standalone.jars.releases import find_release
+from pulsar_retry.standalone.jars.lock import find_release, jars_for
 from pulsar_retry.standalone.jars.store import JarStore, to_stderr
 from pulsar_retry.standalone.jvm.java import find_java
 from support.brokers import cluster_config as conf
@@ -64,7 +63,7 @@ class LocalCluster:
 
     def __enter__(self) -> Self:
         release = find_release(None)
-        java = find_java(None, release.minimum_java)
+        java = find_java()
         jars = JarStore(progress=to_stderr).ensure(jars_for(release))
         self._root = Path(tempfile.mkdtemp(prefix="pulsar-cluster-"))
         runtime = Runtime(java, jars, self._root)
