@@ -6,10 +6,10 @@ import contextlib
 import math
 import shlex
 import time
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-import attrs
 import click
 
 from pulsar_retry.admin.client import AdminClient
@@ -27,7 +27,7 @@ from pulsar_retry.ops.showing import fits
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import CANNOT_BE_READ, tail_letters
-from pulsar_retry.replay.redriving.report import SAMPLES
+from pulsar_retry.replay.redriving.report import SAMPLES, Group
 from pulsar_retry.wire.names import TopicName
 
 __all__ = ["command"]
@@ -125,12 +125,7 @@ def _is_default(topic: LetterTopic) -> bool:
 @click.argument("dlq")
 @click.argument("message_id", required=False)
 @filter_options
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="The maximum number of letters that match.",
-)
+@limit_option
 @click.option(
     "--payloads",
     type=click.IntRange(1, SAMPLES),
@@ -169,11 +164,12 @@ def show(
             facts = found.facts(found.letter(message_id))
         show_json(facts) if as_json else click.echo(full(facts))
         return
-    patience(within, as_json=as_json)  # checks it
-    topics = dead_letter_topics(cluster, [dlq])
     seconds = patience(within, as_json=as_json)
+    topics = dead_letter_topics(cluster, [dlq])
     give_up = math.inf if seconds is None else time.monotonic() + seconds
-    read: list[_Read] = []
+    is_one, hint = len(topics) == 1, ""
+    found_facts: list[dict[str, Any]] = []
+    others: list[Group] = []
     for number, topic in enumerate(topics):
         with (
             look_into(cluster, topic, dlq_subscription) as found,
@@ -181,31 +177,28 @@ def show(
         ):
             left = (give_up - time.monotonic()) / (len(topics) - number)
             seen = found.grouped(where, limit=limit, within=left, tell=tell)
-            ids = [each.samples[: payloads or 0] for each in seen.groups]
-            facts_of = [[found.facts(found.letter(each)) for each in some] for some in ids]
-        read.append(_Read(topic, seen, facts_of))
+            letters = [
+                [found.facts(found.letter(one)) for one in each.samples[: payloads or 0]]
+                for each in seen.groups
+            ]
         _tell_what_is_missing(topic, seen, is_limited=limit is not None)
+        others += seen.others
+        for group, some in zip(seen.groups, letters, strict=True):
+            of = {} if is_one else {"topic": topic}
+            found_facts.append({**group.facts(), **of, **({"payloads": some} if some else {})})
+        if seen.groups and not as_json:
+            name = dlq if is_one and "/" not in dlq else topic
+            hint = hint or f"{shlex.quote(name)} {seen.groups[0].samples[0]}"
+            _show("" if is_one else f"{topic}:", seen.groups, letters)
     if as_json:
-        show_json([facts for each in read for facts in each.facts(several=len(topics) > 1)])
+        show_json(found_facts)
+    elif hint:
+        click.echo(f"To see one in full: pulsar-retry dlq show {hint}")
+    elif others:
+        click.echo("No letter matches. There are:")
+        show_groups(others)
     else:
-        _show(read, dlq)
-
-
-@attrs.frozen
-class _Read:
-    """What was read of a topic; *letters* has those of each group whose payloads are shown."""
-
-    topic: str
-    sample: Sample
-    letters: list[list[dict[str, Any]]]
-
-    def facts(self, *, several: bool) -> list[dict[str, Any]]:
-        """Return the groups as JSON-compatible values, with the topic if there are *several*."""
-        topic = {"topic": self.topic} if several else {}
-        return [
-            {**group.facts(), **topic, **({"payloads": letters} if letters else {})}
-            for group, letters in zip(self.sample.groups, self.letters, strict=True)
-        ]
+        click.echo("no letters")
 
 
 def _tell_what_is_missing(topic: str, seen: Sample, *, is_limited: bool) -> None:
@@ -221,26 +214,15 @@ def _tell_unreadable(topic: str, count: int) -> None:
         click.echo(f"{count} entries of {topic} cannot be read: {CANNOT_BE_READ}", err=True)
 
 
-def _show(read: list[_Read], dlq: str) -> None:
-    """Print groups; without any, what the filter left out."""
-    shown = [each for each in read if each.sample.groups]
-    for each in shown:
-        if len(read) > 1:
-            click.echo(f"{each.topic}:")
-        show_groups(each.sample.groups)
-        for group, letters in zip(each.sample.groups, each.letters, strict=True):
-            if letters:
-                click.echo(f"{short(group.error or group.reason or 'no error')}:")
-                click.echo("\n".join(map(payload_line, letters)))
-    if shown:
-        name = dlq if len(read) == 1 and "/" not in dlq else shown[0].topic
-        sample = shown[0].sample.groups[0].samples[0]
-        click.echo(f"To see one in full: pulsar-retry dlq show {shlex.quote(name)} {sample}")
-    elif others := [group for each in read for group in each.sample.others]:
-        click.echo("No letter matches. There are:")
-        show_groups(others)
-    else:
-        click.echo("no letters")
+def _show(head: str, groups: Sequence[Group], letters: Sequence[list[dict[str, Any]]]) -> None:
+    """Print groups, and some letters of each."""
+    if head:
+        click.echo(head)
+    show_groups(groups)
+    for group, some in zip(groups, letters, strict=True):
+        if some:
+            click.echo(f"{short(group.error or group.reason or 'no error')}:")
+            click.echo("\n".join(map(payload_line, some)))
 
 
 @command.command(

@@ -12,6 +12,7 @@ import attrs
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.ops.formatting import short
+from pulsar_retry.ops.showing import properties_of
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.judge import key_of
 from pulsar_retry.wire.envelope import read_envelope
@@ -63,10 +64,7 @@ class IndexedLetter:
 
 def indexed(raw: Any, position: Position) -> IndexedLetter:
     """Return what pages know of a raw message."""
-    try:
-        properties: dict[str, str] = raw.properties()
-    except UnicodeDecodeError:  # pulsar-client cannot read them at all
-        properties = {}
+    properties = properties_of(raw)
     failure = read_envelope(properties)
     published = raw.publish_timestamp() / 1000
     return IndexedLetter(

@@ -89,10 +89,6 @@ class LetterReader:
         """Return a letter with its decoded payload; see `facts_of`."""
         return facts_of(stored, self.codecs)
 
-    def count(self) -> int | None:
-        """Return about how many letters there are; None if no subscription counts them."""
-        return backlog_of(self.admin, self.topic, self.through)
-
     def grouped(
         self,
         where: Filter,
@@ -111,7 +107,7 @@ class LetterReader:
         """
         groups, others, give_up = Groups(), Groups(), time.monotonic() + within
         read, meant = 0, 0
-        total = self.count()
+        total = backlog_of(self.admin, self.topic, self.through)
         missed: list[object] = []
         reading = self.letters(lambda *place: missed.append(place))
         for read, each in enumerate(reading, 1):

@@ -23,6 +23,7 @@ from pulsar_retry.errors import (
 )
 from pulsar_retry.ops import settings
 from pulsar_retry.ops.settings import CheckResult
+from pulsar_retry.ops.showing import properties_of
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import read_letters
 from pulsar_retry.replay.redriving.source import (
@@ -228,9 +229,7 @@ def _owners(it: _Look) -> Iterator[CheckResult]:
     with contextlib.closing(reading):
         for each in islice(reading, _MOST_OWNERS):
             read += 1
-            named = Owner()
-            with contextlib.suppress(UnicodeDecodeError):  # pulsar-client cannot read them at all
-                named = Owner.named_by(each.raw.properties())
+            named = Owner.named_by(properties_of(each.raw))
             if None not in {named.topic, named.subscription} and not named.fits(own):
                 others[f"{named.subscription} of {named.topic}"] += 1
     if others:

@@ -16,7 +16,15 @@ from pulsar_retry.wire.envelope import Envelope, read_envelope
 from pulsar_retry.wire.payloads import value_as_json
 
 
-def facts_of(stored: LetterInPlace, codecs: LetterCodecs | None = None) -> dict[str, Any]:
+def properties_of(raw: Any) -> dict[str, str]:
+    """Return the properties of a message; none if pulsar-client cannot read them at all."""
+    try:
+        return dict(raw.properties())
+    except UnicodeDecodeError:
+        return {}
+
+
+def facts_of(stored: LetterInPlace, codecs: LetterCodecs) -> dict[str, Any]:
     """Return any letter as JSON-compatible values, whichever client has written it.
 
     A payload that is text is under ``payload``, another one under ``payload_base64``. A message
@@ -25,14 +33,11 @@ def facts_of(stored: LetterInPlace, codecs: LetterCodecs | None = None) -> dict[
 
     Args:
         stored: The letter.
-        codecs: Finds its schema; None: payloads are not decoded.
+        codecs: Finds its schema.
     """
     raw = stored.raw
-    try:
-        properties = raw.properties()
-    except UnicodeDecodeError:  # pulsar-client cannot read them at all
-        properties = {}
-    letter = DeadLetter.read(properties, None if raw.has_null_value() else raw.data())
+    payload = None if raw.has_null_value() else raw.data()
+    letter = DeadLetter.read(properties_of(raw), payload)
     failure = letter.failure
     return {
         "topic": stored.topic,
@@ -65,10 +70,7 @@ def record_of(facts: Mapping[str, Any]) -> str | None:
 
 def failure_of(stored: LetterInPlace) -> Envelope:
     """Return what a letter says about its failure; empty if the letter cannot be read."""
-    try:
-        return read_envelope(stored.raw.properties())
-    except UnicodeDecodeError:
-        return read_envelope({})
+    return read_envelope(properties_of(stored.raw))
 
 
 def fits(where: Filter, stored: LetterInPlace) -> bool:
@@ -91,9 +93,9 @@ def _moment(milliseconds: int) -> str | None:
         return None
 
 
-def _decoded(raw: Any, payload: bytes | None, codecs: LetterCodecs | None) -> dict[str, Any]:
-    codec = None if codecs is None else codecs.of(raw)
-    if codec is None or codec.schema is None:
+def _decoded(raw: Any, payload: bytes | None, codecs: LetterCodecs) -> dict[str, Any]:
+    codec = codecs.of(raw)
+    if codec.schema is None:
         return {}
     if payload is None:
         return {"schema": codec.schema}

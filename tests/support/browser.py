@@ -116,12 +116,6 @@ class Browser:
         self._call("Page.navigate", url=url)
         self.wait_for("location.href != 'about:blank'")
 
-    def open_in_front(self, url: str) -> None:
-        """Open a page in a further tab, which hides the others; from then on, this is about it."""
-        self._session = ""
-        self._attach(url)
-        self.wait_for("location.href != 'about:blank'")
-
     def evaluate(self, expression: str) -> Any:
         """Return the value of JavaScript in the page; of a promise, when it is kept."""
         result = self._call(
