@@ -276,29 +276,23 @@ class _Lock:
     """A lock like `threading.Lock`."""
 
     def __init__(self, clock: VirtualClock) -> None:
-        self._clock = clock
-        self._guard = threading.Lock()
+        self._changed = clock.condition(threading.Lock())
         self._is_held = False
-        self._waiting: deque[Ticket] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        with self._guard:
-            if not self._is_held:
-                self._is_held = True
-                return True
-            if not blocking or timeout == 0:
+        longest = None if blocking and timeout < 0 else max(0.0, timeout)
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._is_held, longest):
                 return False
-            self._waiting.append(ticket := Ticket())
-        return self._clock.park(ticket, None if timeout < 0 else timeout)
+            self._is_held = True
+            return True
 
     def release(self) -> None:
-        with self._guard:
+        with self._changed:
             if not self._is_held:
                 raise RuntimeError("release unlocked lock")
-            while self._waiting:
-                if self._clock.wake(self._waiting.popleft()):
-                    return  # this thread holds the lock now
             self._is_held = False
+            self._changed.notify()
 
     def locked(self) -> bool:
         return self._is_held
