@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pulsar_retry_spark.sink.report import Report
     from pulsar_retry_spark.sink.writing import route_batches, write_failures
     from pulsar_retry_spark.source.batch import read_failures
-    from pulsar_retry_spark.source.schema_text import topic_schema
+    from pulsar_retry_spark.source.topics import topic_schema
 
 __all__ = [
     "PulsarFailuresError",
@@ -43,7 +43,7 @@ _MODULES = {
     "register": "datasource",
     "route_batches": "sink.writing",
     "split": "frames.splitting",
-    "topic_schema": "source.schema_text",
+    "topic_schema": "source.topics",
     "write_failures": "sink.writing",
 }
 

@@ -72,16 +72,10 @@ class PulsarFailureSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a stream; the only output mode is append."""
-        from pulsar_retry_spark.sink.writers import parsed_options
+        from pulsar_retry_spark.sink.writers import StreamWriter, parsed_options
 
         parsed = parsed_options(self.options, schema, overwrite=overwrite)
-        try:
-            from pulsar_retry_spark.sink.arrow_stream import ArrowStreamWriter
-        except ImportError:  # Spark 4.0
-            from pulsar_retry_spark.sink.row_stream import RowStreamWriter
-
-            return RowStreamWriter(parsed, schema)
-        return ArrowStreamWriter(parsed)
+        return StreamWriter(parsed, schema)
 
 
 def register(spark: SparkSession) -> None:

@@ -13,7 +13,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: What needs a Spark runs in tests/spark/versions/test_guide.py, what needs TLS or several brokers
 #: in tests/cluster/test_docs.py; two pages whose programs belong together have their own tests.
 ELSEWHERE = {
-    ROOT / "docs" / name for name in ("quickstart.md", "production.md", "security.md", "spark.md")
+    ROOT / "docs" / name
+    for name in ("quickstart.md", "production.md", "security.md", "spark.md", "spark-recipes.md")
 }
 PAGES = sorted(set((ROOT / "docs").rglob("*.md")) - ELSEWHERE)
 BLOCKS = [

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.types import Row, StructType
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.frames.columns import check_schema, warn_of
@@ -16,6 +22,20 @@ from pulsar_retry_spark.reaching import reach
 from pulsar_retry_spark.sink.report import Report
 from pulsar_retry_spark.sink.sink import conclude, send_batches
 from pulsar_retry_spark.sink.values import with_topic_schema
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as _StreamBase
+except ImportError:  # Spark 4.0 gives the writer of a stream single rows
+    from pyspark.sql.datasource import (  # type: ignore[assignment]
+        DataSourceStreamWriter as _StreamBase,
+    )
+
+    _GIVES_ROWS = True
+else:
+    _GIVES_ROWS = False
+
+#: Rows of an Arrow batch that is made of single rows.
+_BATCH_ROWS = 5_000
 
 _log = logging.getLogger("pulsar_retry.spark")
 
@@ -67,11 +87,19 @@ class FailureWriter(DataSourceArrowWriter):
         _log_abort(messages, None)
 
 
-class MicroBatches:
-    """Ends the micro-batches of a stream; part of its writer."""
+class StreamWriter(_StreamBase):
+    """Writes a stream's rows, micro-batch by micro-batch."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
+        self._schema = schema
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Send a task's rows: record batches, or single rows on Spark 4.0."""
+        if not _GIVES_ROWS:
+            return TaskDone(send_batches(iterator, self._options))
+        with _in_utc():
+            return TaskDone(send_batches(_batches(iterator, self._schema), self._options))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Sum up the micro-batch after all of its tasks have succeeded."""
@@ -80,6 +108,32 @@ class MicroBatches:
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Log which rows stay stored although the micro-batch has failed and will be repeated."""
         _log_abort(messages, batchId)
+
+
+def _batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+    while some := list(islice(rows, _BATCH_ROWS)):
+        table = LocalDataToArrowConversion.convert(some, schema, False)
+        yield from table.to_batches()
+
+
+@contextmanager
+def _in_utc() -> Iterator[None]:
+    """Have UTC as the time of this process, which runs one task at a time.
+
+    Spark gives times without their zone, in the local one. When clocks are set back, one hour
+    occurs twice there.
+    """
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TZ"]
+        else:
+            os.environ["TZ"] = before
+        time.tzset()
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Report]:

@@ -47,7 +47,7 @@ def pieces(options: SourceOptions) -> list[Piece]:
         found = existing(cached.client, options)
         warn_if_none(found, options)
         partitions = {each.name: each for each in found}
-        extents = held(cached, found, strict=options.fail_on_data_loss)
+        extents = held(cached, found, since=options.since, strict=options.fail_on_data_loss)
 
     def piece(partition: Partition, extent: Extent) -> Piece:
         certain = extent.last != END  # else only the time bounds the query
@@ -55,7 +55,7 @@ def pieces(options: SourceOptions) -> list[Piece]:
             partition,
             None,
             extent.last,
-            first=extent.first if options.since is None else None,
+            first=extent.first,
             since=options.since,
             until=None if certain else round(time.time() * 1000) + CLOCK_DIFFERENCE_MS,
             certain=certain,

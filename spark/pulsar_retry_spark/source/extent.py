@@ -6,17 +6,14 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
-import _pulsar
 import attrs
 import pulsar
 
-from pulsar_retry.runtime.upstream import has_message
 from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.positions import END, MessagePosition
-from pulsar_retry_spark.source.reading import Piece, Unread, messages
+from pulsar_retry_spark.source.reading import Piece, Unread, message_at, messages
 from pulsar_retry_spark.source.topics import AT_ONCE, Partition
 
 #: Milliseconds to wait for the last message; it may not come, as the last entry may be a chunk.
@@ -46,20 +43,21 @@ class Extent:
 
 
 def held(
-    client: CachedClient, partitions: Iterable[Partition], *, strict: bool
+    client: CachedClient, partitions: Iterable[Partition], *, since: int | None, strict: bool
 ) -> dict[str, Extent]:
     """Return the extent of each partition; partitions without a message are left out.
 
     Args:
         client: Reads the messages.
         partitions: The partitions.
+        since: The publish time in milliseconds before which messages are left out.
         strict: Whether it is an error if the last message is encrypted.
 
     Raises:
         PulsarSourceError: there are messages, but none comes, or they are encrypted.
         pulsar.PulsarException: the broker was not reached, or refuses.
     """
-    wanted = [Piece(each, None, END, strict=strict) for each in partitions]
+    wanted = [Piece(each, None, END, since=since, strict=strict) for each in partitions]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         found = zip(wanted, threads.map(lambda each: _extent(client, each), wanted), strict=True)
         return {piece.partition.name: each for piece, each in found if each is not None}
@@ -77,7 +75,7 @@ def last_messages(
     """
 
     def last(partition: Partition) -> MessagePosition | None:
-        found = _message(client, partition.name, pulsar.MessageId.latest, _LAST_TIMEOUT_MS)
+        found = message_at(client, partition.name, pulsar.MessageId.latest, _LAST_TIMEOUT_MS)
         if found != END:
             return found
         # The last entry is a chunk: look for the last complete message that there is now.
@@ -97,12 +95,14 @@ def last_messages(
 
 def _extent(client: CachedClient, piece: Piece) -> Extent | None:
     name, unread = piece.partition.name, Unread(client, piece)
-    last = _message(client, name, pulsar.MessageId.latest, _LAST_TIMEOUT_MS)
+    last = message_at(client, name, pulsar.MessageId.latest, _LAST_TIMEOUT_MS)
     if last is None:
         return None
     encrypted = last == END and unread.is_encrypted(pulsar.MessageId.latest)
     patience = _LAST_TIMEOUT_MS if encrypted else _FIRST_TIMEOUT_MS
-    first = _message(client, name, pulsar.MessageId.earliest, patience)
+    first = message_at(client, name, pulsar.MessageId.earliest, patience, piece.since)
+    if first is None:
+        return None  # all of it was published before
     if last == first == END:
         if encrypted:
             unread.warn()
@@ -113,17 +113,3 @@ def _extent(client: CachedClient, piece: Piece) -> Extent | None:
             f"{name} has messages, but the broker delivers neither the first nor the last one",
         )
     return Extent(None if first == END else first, last)
-
-
-def _message(
-    client: CachedClient, name: str, at: _pulsar.MessageId, patience: int
-) -> MessagePosition | None:
-    """Return the message at one of the ends; None if there is none; `END` if it does not come."""
-    with closing(client.reader(name, at)) as reader:
-        # This call also moves a reader to the last message.
-        if not has_message(reader):
-            return None
-        try:
-            return MessagePosition.of(reader.read_next(patience).message_id())
-        except pulsar.Timeout:
-            return END

@@ -26,7 +26,7 @@ from pulsar_retry_spark.source.patience import (
     patiently,
     refusals_of,
 )
-from pulsar_retry_spark.source.positions import MessagePosition
+from pulsar_retry_spark.source.positions import END, MessagePosition
 from pulsar_retry_spark.source.rows import PROPERTIES, Block, RowBuffer
 from pulsar_retry_spark.source.topics import Partition
 
@@ -170,7 +170,7 @@ def _many(module: Any, client: CachedClient, piece: Piece, queue: int) -> Iterat
     if status == _FIRST_IS_MISSING and first is not None:
         raise _deleted(piece, first)
     if status != _TOO_LATE:
-        _check_end(piece, reading.position())
+        _check_end(client, piece, reading.position())
     if reading.rows():
         yield reading.take()
     unread.warn()
@@ -241,7 +241,7 @@ def _between(
             if raw.publish_timestamp() >= since:
                 yield position, raw
     unread.warn()
-    _check_end(piece, position)
+    _check_end(client, piece, position)
 
 
 @attrs.define
@@ -349,16 +349,40 @@ def _is_encrypted(
         return context is not None and bool(context.is_decryption_failed())
 
 
-def _check_end(piece: Piece, position: tuple[int, int, int] | None) -> None:
+def _check_end(client: CachedClient, piece: Piece, position: tuple[int, int, int] | None) -> None:
     """Check that reading ended at the end of *piece*, if it has to; *position* is the last one."""
-    if (
-        piece.after is None
-        and piece.since is not None
-        and (position is None or position > piece.end)
-    ):
-        return  # all of it was published before
-    if piece.whole and position != piece.end:
-        raise _deleted(piece, piece.end)
+    if not piece.whole or position == piece.end:
+        return
+    if piece.after is None and piece.since is not None and piece.first is None:
+        # A stream has begun behind the end: all before was published earlier, or is gone.
+        oldest = message_at(client, piece.partition.name, pulsar.MessageId.earliest, _PATIENCE_MS)
+        if oldest is not None and (oldest <= piece.end or oldest == END):
+            return
+    raise _deleted(piece, piece.end)
+
+
+def message_at(
+    client: CachedClient,
+    name: str,
+    at: _pulsar.MessageId,
+    patience: int,
+    since: int | None = None,
+) -> MessagePosition | None:
+    """Return the message at one of the ends of a partition, or the first since a publish time.
+
+    None if there is none; `END` if it does not come for *patience* milliseconds: the entry is a
+    chunk, or encrypted.
+    """
+    with closing(client.reader(name, at)) as reader:
+        if since is not None:
+            reader.seek(since)
+        # This call also moves a reader to the last message.
+        if not has_message(reader):
+            return None
+        try:
+            return MessagePosition.of(reader.read_next(patience).message_id())
+        except pulsar.Timeout:
+            return END
 
 
 def _deleted(piece: Piece, position: MessagePosition) -> PulsarSourceError:

@@ -1,4 +1,4 @@
-"""The topics to read that exist, and their partitions.
+"""The topics to read that exist, their partitions, and the text of their schemas.
 
 Looking for them creates nothing and leaves nothing behind.
 """
@@ -6,7 +6,7 @@ Looking for them creates nothing and leaves nothing behind.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
@@ -14,11 +14,16 @@ import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.consumer.old_names import MAY_NOT_LOOK, exists
-from pulsar_retry.errors import AdminError
-from pulsar_retry.wire.names import logical
+from pulsar_retry.errors import AdminError, ConfigError
+from pulsar_retry.wire.names import TopicName, logical
+from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.parsing import Option, OptionReader, option_texts
+from pulsar_retry_spark.reaching import reach
+from pulsar_retry_spark.schemas import LATEST, version_of
 from pulsar_retry_spark.source.options import SourceOptions, SourceTopic
+from pulsar_retry_spark.source.patience import patiently, refusals_of
 
 #: How many topics or partitions are looked up in parallel: each takes a few round trips.
 AT_ONCE = 16
@@ -111,3 +116,31 @@ def warn_if_none(found: Collection[Partition], options: SourceOptions) -> None:
         wanted = [each.name for each in options.topics] or [f"topic {options.pattern}"]
         names = " and no ".join(wanted)
         _log.warning("there is no %s: nothing has failed yet, or a name is misspelt", names)
+
+
+def topic_schema(options: Mapping[str, Option], topic: str, *, version: int | None = None) -> str:
+    """Return the definition of a topic's schema in Pulsar's registry.
+
+    For a schema of the type AVRO, it is what `from_avro` and `to_avro` of Spark need.
+
+    Args:
+        options: Options of the sink or of the source, of which only those of the connection are
+            used.
+        topic: The topic. The versions in the column `schema_version` are those of the topic in the
+            column `topic`.
+        version: The version of the schema; None for the latest one.
+
+    Raises:
+        ConfigError: an option is invalid, or the topic has no such schema.
+        PulsarSourceError: the broker was not reached, or refuses.
+    """
+    name = str(TopicName.parse(topic))
+    connection = ClusterConnection.parse(OptionReader(option_texts(options)))
+    reach(connection, PulsarSourceError)
+    number = LATEST if version is None else version
+    with refusals_of("no schema could be looked up"), lease(quiet(connection)) as cached:
+        found = patiently(lambda: version_of(cached.client, name, number))
+    if found is None:
+        which = "a schema" if version is None else f"version {version} of its schema"
+        raise ConfigError.bad("topic", topic, f"a topic with {which} in Pulsar's registry")
+    return found.definition

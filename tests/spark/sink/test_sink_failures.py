@@ -13,8 +13,7 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink import sender
 from pulsar_retry_spark.sink.sender import Receipts
-from pulsar_retry_spark.sink.sink import send_batches
-from pulsar_retry_spark.sink.task import Task
+from pulsar_retry_spark.sink.sink import Task, send_batches
 from support.reading import SUBSCRIPTION
 from support.stored import payloads, stored
 

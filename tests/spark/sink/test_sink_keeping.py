@@ -11,8 +11,7 @@ import pytest
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry_spark import clients
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.sink.sink import send_batches
-from pulsar_retry_spark.sink.task import Task
+from pulsar_retry_spark.sink.sink import Task, send_batches
 from support.reading import SOON, SUBSCRIPTION, receive_all
 from support.stored import payloads, stored
 

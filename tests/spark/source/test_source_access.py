@@ -10,8 +10,7 @@ import pytest
 
 from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.sink.sink import send_batches
-from pulsar_retry_spark.sink.task import Task
+from pulsar_retry_spark.sink.sink import Task, send_batches
 from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.source import FailureReader
 from support.brokers.admin import Admin

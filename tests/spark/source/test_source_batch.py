@@ -83,6 +83,22 @@ def test_what_the_broker_deleted_is_not_waited_for(letters, read, admin):
     assert [b"c"] == payloads(read())
 
 
+@pytest.mark.parametrize("options", [{}, {"startingTime": "1"}])
+def test_what_is_deleted_before_it_is_read_is_an_error(letters, admin, options):
+    """Unless the options accept that."""
+    letters.send(b"a")
+    readers = [
+        FailureReader(letters.options | options | more, schema())
+        for more in ({}, {"fail_on_data_loss": "false"})
+    ]
+    planned = [reader.partitions() for reader in readers]
+    forget(admin, letters, b"c")
+
+    with pytest.raises(PulsarSourceError, match="DATA_LOSS"):
+        list(readers[0].read(*planned[0]))
+    assert [] == list(readers[1].read(*planned[1]))
+
+
 def test_partitions_are_read_side_by_side(spark, letters, admin):
     """One task each; the topic's name is that of all of them."""
     admin.create_partitioned_topic(letters.dead, 3)

@@ -10,8 +10,7 @@ from pulsar_retry import ConfigError
 from pulsar_retry.native.loading import Native
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.sink.sink import send_batches
-from pulsar_retry_spark.sink.task import Task
+from pulsar_retry_spark.sink.sink import Task, send_batches
 from pulsar_retry_spark.source import reading
 from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.source import FailureReader

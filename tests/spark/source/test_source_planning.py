@@ -353,16 +353,17 @@ def test_a_broker_that_is_too_slow_costs_no_message(
     assert [b"2"] == micro(stream.offset).run()
 
 
-def test_a_planned_end_that_was_deleted_is_an_error(letters, micro, admin):
+@pytest.mark.parametrize("options", [{}, {"startingTime": "1"}])
+def test_a_planned_end_that_was_deleted_is_an_error(letters, micro, admin, options):
     """A batch can't be done again without its messages."""
     letters.send(*numbers(2))
-    stream = micro()
+    stream = micro(**options)
     end = stream.plan()
     stream.kill()
     admin.call("DELETE", f"{letters.dead.replace('://', '/')}/subscription/{NAME}")
     forget(admin, letters, b"2")
-    again = micro()
+    again = micro(**options)
     with pytest.raises(PulsarSourceError, match=f"has no message {end[letters.dead]} any more"):
         again.read(end)
     again.kill()
-    assert [] == micro(fail_on_data_loss="false").read(end)
+    assert [] == micro(fail_on_data_loss="false", **options).read(end)

@@ -112,7 +112,7 @@ def test_what_was_brought_back_and_dies_again_is_no_duplicate(spark, letters, co
 
     dead = frame(spark, letters.options, kind="dead_letter")
 
-    # As docs/spark.md has it.
+    # As docs/spark-recipes.md has it.
     row = F.expr("coalesce(dedupe_id, concat(origin_topic, ' ', origin_message_id), message_id)")
     once = dead.union(dead).withColumn("row", row).dropDuplicates(["kind", "row", "attempt"])
     reasons = sorted(each.reason for each in once.collect())

@@ -1,4 +1,4 @@
-"""What DQX calls invalid goes to the topics, as docs/spark.md has it."""
+"""What DQX calls invalid goes to the topics, as docs/spark-recipes.md has it."""
 
 from __future__ import annotations
 

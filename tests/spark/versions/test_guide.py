@@ -1,4 +1,4 @@
-"""The guide, docs/spark.md, runs as one program; on Spark 3.5 without the blocks for Spark 4."""
+"""The guide and the recipes run as one program; on Spark 3.5 without the blocks for Spark 4."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 
 from pulsar_retry_spark import read_failures
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = [(DOCS / name).read_text(encoding="utf-8") for name in ("spark.md", "spark-recipes.md")]
 
 SPARK, MINOR = map(int, pyspark.__version__.split(".")[:2])
 
@@ -23,7 +24,7 @@ pytestmark = [
 ]
 
 
-BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```python\n(.*?)^```", "\n".join(PAGES), re.MULTILINE | re.DOTALL)
 
 #: How a block begins that does not run on Spark 3.5, and one that needs Spark's package for Avro.
 MARK, AVRO = "# Spark 4\n", "# spark-avro\n"

@@ -22,8 +22,7 @@ from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.schemas import TopicSchema
 from pulsar_retry_spark.sink.routing import OTHER_REASONS, Router
-from pulsar_retry_spark.sink.task import Task
-from support.spark.messages import Row, rows_of
+from pulsar_retry_spark.sink.sink import Task
 
 BASE = {"service.url": "pulsar://localhost", "topic": "orders", "subscription": "billing"}
 MAIN = "persistent://public/default/orders"
@@ -43,6 +42,31 @@ READ_BACK = {
     "message_id": "1:2:-1",
     "publish_time": pa.array([datetime(2024, 1, 1, tzinfo=UTC)]),
 }
+
+
+#: topic, payload (None for a tombstone), key, properties, event time (ms, or None), delivery time
+#: (ms since 1970, or 0 for at once), the most bytes on the wire, ordering key, schema.
+Row = tuple[Any, ...]
+
+
+def rows_of(router: Router, batch: pa.RecordBatch) -> list[Row]:
+    """Return the messages for the rows of *batch*, in their order."""
+    rows: list[Row] = []
+    for messages in router.messages(batch):
+        found: dict[int, Row] = {}
+        for group in messages.groups:
+            for row in group.rows:
+                assert row not in found
+                payload, key, properties, event_time, ordering_key = messages.values(row)
+                time = event_time if event_time is not None and event_time > 0 else None
+                due, size = messages.due(row), messages.sizes[row]
+                found[row] = (
+                    *(group.topic, payload, key, properties, time, due, size),
+                    *(ordering_key, group.schema),
+                )
+        assert sorted(found) == list(range(len(messages)))
+        rows += [found[row] for row in sorted(found)]
+    return rows
 
 
 def headed(**texts: str) -> pa.Array:

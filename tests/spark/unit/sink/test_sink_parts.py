@@ -7,8 +7,7 @@ import pytest
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.report import Report
-from pulsar_retry_spark.sink.sink import arrow_sender, conclude, send_batches
-from pulsar_retry_spark.sink.task import Task
+from pulsar_retry_spark.sink.sink import Task, arrow_sender, conclude, send_batches
 
 
 def options(**more: str) -> SinkOptions:
