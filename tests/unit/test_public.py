@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pulsar
 import pytest
 
@@ -87,6 +88,20 @@ def test_a_misspelt_name_is_answered_with_the_right_one(wrong: str, right: str) 
     """Of all names, also those that `dir` does not list."""
     with pytest.raises(AttributeError, match=f"'{wrong}'; did you mean '{right}'"):
         getattr(pr, wrong)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pr.Breaker, pr.DeadLetterPolicy, pr.Exponential, pr.Fixed, pr.FlowControl, pr.Hooks),
+        *(pr.Lanes, pr.Lease, pr.Letters, pr.Levels, pr.RetryPolicy),
+    ],
+)
+def test_editors_show_what_a_setting_takes(kind: type) -> None:
+    """Those that read the source show a default as it is written there."""
+    assert "attrs.field" not in inspect.getsource(kind)
+    defaults = [each.default for each in inspect.signature(kind).parameters.values()]
+    assert not [each for each in defaults if each is attrs.NOTHING]
 
 
 @pytest.mark.parametrize("kind", CLASSES)
