@@ -61,7 +61,7 @@ def command(
     """Remove letters of the dead-letter topics DLQ for good. This cannot be undone.
 
     tenant/namespace stands for all those of a namespace that have letters. DLQ may be a retry
-    topic, too, whose letters wait: its consumers have to be stopped.
+    topic, too, whose letters wait.
 
     The letters are acknowledged, and their payloads are lost; the audit log says who discarded how
     many, when and why. `dlq export` writes them to a file before, and `redrive --to TOPIC` moves

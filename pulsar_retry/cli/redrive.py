@@ -120,7 +120,7 @@ def command(
     """Publish the letters of the dead-letter topics DLQ again, so that they are retried.
 
     tenant/namespace stands for all those of a namespace that have letters. Waiting letters of a
-    retry topic become due; its consumers have to be stopped. Attempts of dead letters start anew.
+    retry topic become due. Attempts of dead letters start anew.
 
     It shows a dry run first and asks. A letter is acknowledged in DLQ after it is published, so
     nothing is lost if this is killed, and the same command takes what is left. Ctrl-C settles the

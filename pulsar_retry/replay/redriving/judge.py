@@ -17,7 +17,7 @@ from pulsar_retry.replay.redriving.targets import NoTarget, RedriveTargets
 from pulsar_retry.wire.dead_letter import RedriveProperties, next_redrive
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.owner import Owner
-from pulsar_retry.wire.properties import DELAY_TIME
+from pulsar_retry.wire.properties import DELAY_TIME, delay_ms_of
 
 
 @attrs.frozen
@@ -49,6 +49,7 @@ class LetterJudge:
         max_redrives: A letter that was redriven this often stays.
         patcher: Changes payloads; None: they stay.
         problems: Why letters stay in their topic, in words; a dictionary without values.
+        now: The time in seconds since 1970: retries that are due by then are not made due.
     """
 
     where: Filter
@@ -58,6 +59,7 @@ class LetterJudge:
     max_redrives: int
     patcher: Patcher | None
     problems: dict[str, None]
+    now: float
 
     def judge(self, raw: Any, position: str) -> Verdict:
         """Return what happens to a letter.
@@ -93,7 +95,8 @@ class LetterJudge:
         place = f"{self.source} {position}"
         changes = self.written
         if target.topic == logical(self.source):  # a retry topic
-            if properties.get(DELAY_TIME, "0") == "0":
+            delay = delay_ms_of(properties.get(DELAY_TIME)) or 0
+            if raw.publish_timestamp() + delay <= self.now * 1000:
                 return DUE
             changes = attrs.evolve(changes, keep_attempts=True, keep_failure=True)
         written = changes.build(properties, count=count, position=place, owner=target.owner)

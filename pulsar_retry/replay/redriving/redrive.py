@@ -44,10 +44,11 @@ from pulsar_retry.replay.redriving.source import (
     backlog_of,
     check_exists,
     check_holds_letters,
+    consumer_of,
     ends,
     find_subscription,
+    holds_retries,
     keeping_subscription,
-    only_consumer,
     operator_name,
     who_reads,
 )
@@ -256,8 +257,8 @@ class Redrive:
         tally, patcher = Tally(), self._patcher(client)
         judge = self._judge(admin, tally, patcher, lambda topic, _owner: _why_not(client, topic))
         backlog = backlog_of(admin, self._source, through)
-        reader = None if through is None else who_reads(admin, self._source, through)
-        if reader is not None:
+        is_taken = through is not None and not holds_retries(self._source)
+        if is_taken and (reader := who_reads(admin, self._source, str(through))):
             tally.problems[f"letters are taken through {through} now: {reader}"] = None
         groups, others = Groups(), Groups()
 
@@ -314,6 +315,7 @@ class Redrive:
             max_redrives=self._max_redrives,
             patcher=patcher,
             problems=tally.problems,
+            now=time.time(),
         )
 
     def _report(self, tally: Tally, **facts: Any) -> Redriven:
@@ -334,14 +336,15 @@ class Redrive:
         aftermath, keeper = Aftermath(admin, client, self._job), TargetKeeper(admin)
         with contextlib.ExitStack() as stack:
             consumer = stack.enter_context(
-                only_consumer(
+                consumer_of(
                     *(admin, client, self._source, through),
                     verb=self.verb,
                     job=self._job,
                     by=self._by,
                 )
             )
-            last = ends(admin, admin.topics.partition_names(self._source))
+            partitions = admin.topics.partition_names(self._source)
+            last = ends(admin, partitions)
             source = Source(admin, client, through, last)
             hand_off = stack.enter_context(hand_off_of(client, max_pending=IN_FLIGHT))
 
@@ -362,6 +365,9 @@ class Redrive:
                 limit=self._limit,
                 progress=lambda: tell(report()),
                 cancelled=self._cancelled,
+                letters=read_letters(client, admin, partitions, through)
+                if holds_retries(self._source)
+                else None,
             )
             try:
                 run.run()

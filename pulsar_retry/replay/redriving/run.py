@@ -30,6 +30,7 @@ from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.replay.ack_state import EntryPlace
+from pulsar_retry.replay.reading import LetterInPlace
 from pulsar_retry.replay.redriving.judge import LetterJudge, Move
 from pulsar_retry.replay.redriving.report import (
     CANCELLED,
@@ -67,6 +68,7 @@ _ASK, _AGAIN = 0.2, 5.0
 IN_FLIGHT = 1000
 #: For how many seconds a rate may be caught up.
 _BEHIND = 0.1
+_NOWHERE = EntryPlace(-1, -1)
 #: Errors for which another try does not help.
 _NO_RETRY_ERRORS = (
     pulsar.AuthorizationError,
@@ -128,11 +130,12 @@ class Run:
         limit: float,
         progress: Callable[[], None],
         cancelled: threading.Event,
+        letters: Iterator[LetterInPlace] | None = None,
     ) -> None:
         """Prepare.
 
         Args:
-            consumer: The raw and only consumer of the dead-letter topic's subscription.
+            consumer: A raw consumer of the dead-letter topic's subscription.
             hand_off: Hands the letters off.
             judge: Decides about the letters.
             source: The dead-letter topic.
@@ -141,10 +144,11 @@ class Run:
             limit: How many letters may be redriven.
             progress: Called twice a second.
             cancelled: Tells that it is cancelled.
+            letters: The letters, if *consumer* does not get them.
         """
         self._consumer, self._hand_off, self._judge = consumer, hand_off, judge
         self._source, self._rate, self._limit = source, rate, limit
-        self._progress, self._cancelled = progress, cancelled
+        self._progress, self._cancelled, self._read = progress, cancelled, letters
         self._lock = threading.Lock()
         self._waiting: deque[_Item] = deque()
         self._failed: SimpleQueue[tuple[_Item, BaseException]] = SimpleQueue()
@@ -179,6 +183,14 @@ class Run:
 
     def _letters(self) -> Iterator[tuple[Any, Position]]:
         """Yield the letters that were not acknowledged, with their places."""
+        for raw, topic, place in self._read or ():
+            self._check()
+            if self.tally.stopped is not None:
+                return
+            if EntryPlace.of(place) <= self._source.ends.get(topic, _NOWHERE):
+                yield raw, place
+        if self._read is not None:
+            return
         came = asked = time.monotonic()
         while self._open_partitions and self.tally.stopped is None:
             self._check()

@@ -144,8 +144,13 @@ def ends(admin: AdminClient, partitions: list[str]) -> dict[str, EntryPlace]:
     return {each: place for each, place in found.items() if place.entry >= 0}
 
 
+def holds_retries(topic: str) -> bool:
+    """Tell whether a topic has the name of a retry topic."""
+    return kind_of(logical(topic)) == "retry"
+
+
 @contextlib.contextmanager
-def only_consumer(
+def consumer_of(
     admin: AdminClient,
     client: Client,
     topic: str,
@@ -155,14 +160,20 @@ def only_consumer(
     job: str,
     by: str,
 ) -> Iterator[Any]:
-    """Yield the only consumer of the dead-letter topic's subscription, as a raw consumer.
+    """Yield a consumer of the topic's subscription, as a raw consumer, and close it.
 
-    It is Exclusive, so that neither another redrive nor another consumer takes its letters. With
-    this type the broker also has no limit for letters that are delivered and not acknowledged.
+    That of a dead-letter topic is Exclusive, so that neither another redrive nor another consumer
+    takes its letters. With this type the broker also has no limit for letters that are delivered
+    and not acknowledged. A retry topic has consumers, which go on: this one only acknowledges.
 
     Raises:
         RedriveError: the subscription has another consumer.
     """
+    options: dict[str, Any] = {"consumer_type": pulsar.ConsumerType.Exclusive}
+    if holds_retries(topic):
+        # pulsar-client needs a queue for several partitions; what is in it comes back at the end.
+        size = 0 if admin.topics.partition_names(topic) == [topic] else 1
+        options = {"consumer_type": pulsar.ConsumerType.Shared, "receiver_queue_size": size}
     give_up = time.monotonic() + _BUSY_PATIENCE
     while True:
         try:
@@ -170,7 +181,7 @@ def only_consumer(
                 client,
                 topic,
                 subscription,
-                pulsar.ConsumerType.Exclusive,
+                **options,
                 initial_position=pulsar.InitialPosition.Earliest,
                 consumer_name=f"pulsar-retry-{verb}",
                 properties={_VERB: verb, _JOB: job, _BY: by},
@@ -206,7 +217,7 @@ def who_reads(admin: AdminClient, topic: str, subscription: str) -> str | None:
         return None
     first, more = consumers[0], len(consumers) - 1
     facts = first.get("metadata") or {}
-    since = f"since {first.get('connectedSince', 'an unknown time')}"
+    since = f"since {first.get('connectedSince', 'an unknown time').partition('.')[0]}"
     if _JOB in facts:
         left = stats.get("msgBacklog")
         return (

@@ -7,7 +7,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Filter, Redrive
-from support.reading import SUBSCRIPTION
+from pulsar_retry.replay.redriving.targets import DISCARD
 from support.replay.redriving import received
 
 
@@ -26,9 +26,12 @@ def test_letters_are_taken_through_the_subscription_that_keeps_them(dead, run_js
     received(consumer, 1)
 
 
-def test_retries_that_wait_are_made_due(dead) -> None:
-    """They come at once, as the attempts that they are; another redrive finds them handled."""
-    dead.subscribe().close()
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_retries_that_wait_are_made_due(dead, partitions) -> None:
+    """While their consumer goes on; they come at once, as the attempts that they are."""
+    if partitions:
+        dead.admin.create_partitioned_topic(dead.retry, partitions)
+    consumer = dead.subscribe()
     dead.fill_retry(4, delay=3_600)
     where = Filter(error="ValueError")
     assert 2 == Redrive(dead.retry, cluster=dead.cluster, where=where, dry_run=True).run().redriven
@@ -38,10 +41,11 @@ def test_retries_that_wait_are_made_due(dead) -> None:
     assert (2, {dead.retry: 2}, {"filtered": 2}) == (done.redriven, done.targets, done.left)
     again = Redrive(dead.retry, cluster=dead.cluster, where=where).run()
     assert (0, {"due": 2, "filtered": 2}) == (again.redriven, again.left)
-    messages = received(dead.subscribe(), 2)
+    messages = received(consumer, 2)
     assert {b"1", b"3"} == {each.data() for each in messages}
     assert [2, 2] == [pr.attempt_of(each) for each in messages]
-    assert 2 == dead.admin.backlog(dead.retry, SUBSCRIPTION)
+    gone = Redrive(dead.retry, DISCARD, cluster=dead.cluster).run()
+    assert (2, True) == (gone.redriven, gone.is_complete)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
