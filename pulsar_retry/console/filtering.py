@@ -16,19 +16,12 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.formatting import moment, name_and_value
 from pulsar_retry.replay.filter import Filter
 
-#: The fields that may be given several times, with the options of the command line.
-REPEATED = {
-    "reason": "--reason",
-    "error": "--error",
-    "fingerprint": "--fingerprint",
-    "key": "--key",
-    "attempt": "--attempt",
-    "id": "--id",
-    "property": "--property",
-    "search": "--search",
-}
-ONCE = {"since": "--since", "until": "--until"}
-NAMES = (*REPEATED, *ONCE)
+#: The fields that may be given once; and all of them, which are the options of the command line.
+_ONCE = ("since", "until")
+NAMES = (
+    *("reason", "error", "fingerprint", "key", "attempt", "id", "property", "search"),
+    *_ONCE,
+)
 
 #: More digits no count of attempts has.
 _DIGITS = 10
@@ -40,7 +33,7 @@ def _known(pairs: Pairs) -> tuple[tuple[str, str], ...]:
     found: dict[tuple[str, str], None] = {}
     for name, text in pairs:
         if name in NAMES and text.strip():
-            if name in ONCE:
+            if name in _ONCE:
                 found = {each: None for each in found if each[0] != name}
             found[name, text.strip()] = None
     return tuple(found)
@@ -128,9 +121,7 @@ class Query:
 
     def options(self) -> str:
         """Return the options of the command line."""
-        return " ".join(
-            f"{(REPEATED | ONCE)[name]} {shlex.quote(text)}" for name, text in self.pairs
-        )
+        return " ".join(f"--{name} {shlex.quote(text)}" for name, text in self.pairs)
 
 
 def _number(text: str) -> int:

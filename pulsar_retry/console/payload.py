@@ -53,7 +53,7 @@ def displayed(payload: bytes, asked: str | None = None, record: str | None = Non
             return Shown("json", clean(laid_out), len(payload), 0)
     head = payload[:MOST]
     form: Form = "hex" if asked == "hex" or (asked != "text" and not is_text(payload)) else "text"
-    content = as_hex(head) if form == "hex" else clean(_decoded(head))
+    content = as_hex(head) if form == "hex" else clean(head.decode(errors="replace"))
     return Shown(form, content, len(payload), len(payload) - len(head))
 
 
@@ -64,8 +64,3 @@ def payload_of(facts: dict[str, Any]) -> bytes | None:
     if "payload_base64" in facts:
         return base64.b64decode(facts["payload_base64"])
     return None
-
-
-def _decoded(payload: bytes) -> str:
-    """Return text; invalid bytes, and a character that was cut at the end, are replaced."""
-    return payload.decode(errors="replace")

@@ -81,14 +81,6 @@ def test_download_only_fills_the_cache() -> None:
     assert all(Path(facts["cache"], jar.path).exists() for jar in jars)
 
 
-def test_help_lists_the_verbs() -> None:
-    """`--help` of the root and of the verb say what there is."""
-    root, verb = run("--help"), run("standalone", "--help")
-    assert root.returncode == verb.returncode == 0
-    assert "standalone" in root.stdout
-    assert "--data-dir" in verb.stdout
-
-
 def test_version() -> None:
     """`--version` tells the package's version."""
     assert run("--version").stdout.strip().endswith(__version__)
