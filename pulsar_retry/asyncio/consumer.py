@@ -159,7 +159,7 @@ class Consumer(pulsar.asyncio.Consumer):
         try:
             await self._room.acquire()
         except asyncio.CancelledError:
-            self._handle.not_handed_on(raw_of(message))
+            self._handle.in_hand.come_back(raw_of(message))
             raise
         try:
             with translating_errors():

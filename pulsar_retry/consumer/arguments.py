@@ -158,7 +158,6 @@ class SubscribeArguments:
             letter_encryption=letter_encryption(
                 policy, self.crypto_key_reader, self.letter_encryption_key, self.plain_letters
             ),
-            ordered=self.consumer_type != pulsar.ConsumerType.Shared,
         )
 
 

@@ -215,10 +215,10 @@ class Consumer(pulsar.Consumer):
     def unsettled(self) -> int:
         """About how many messages were received, and are neither settled nor redelivered.
 
-        Pending nacks are included. The broker counts these messages as unacknowledged, and those
-        that pulsar-client has fetched ahead (``receiver_queue_size`` at most). It delivers
-        nothing at its limits ``maxUnackedMessagesPerConsumer`` and
-        ``maxUnackedMessagesPerSubscription``.
+        Pending nacks and messages whose letters are not stored yet are included. The broker counts
+        these messages as unacknowledged, and those that pulsar-client has fetched ahead
+        (``receiver_queue_size`` at most). It delivers nothing at its limits
+        ``maxUnackedMessagesPerConsumer`` and ``maxUnackedMessagesPerSubscription``.
 
         The number is meant for Shared and Key_Shared. Other types have no limit, and a cumulative
         acknowledgement counts for all messages received before it.

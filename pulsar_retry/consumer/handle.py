@@ -231,11 +231,6 @@ class Handle:
 
     # -- what is redelivered without being retried ------------------------------------------------
 
-    def not_handed_on(self, raw: Any) -> None:
-        """Have a message redelivered whose hand-off did not begin."""
-        if not self.outbox.closed:  # otherwise the broker redelivers it anyway
-            self.in_hand.come_back(raw)
-
     def cut(self) -> frozenset[bool]:
         """Return which raw consumers have no connection: True stands for the retry topic's."""
         lost = set()

@@ -169,16 +169,19 @@ class InHand:
             message.settled = True
 
     def _acknowledge(self, message: Any, source: Source, outcome: str) -> None:
-        raw, message_id = raw_of(message), id_of(message)
+        raw, message_id, retry = raw_of(message), id_of(message), self.retry
         if raw is message_id:
             self._name_partition(message_id, source)
-        source.acknowledge(raw, message_id, handled=outcome != SUPERSEDED)
+        source.raw.acknowledge(raw)
         self.settled += 1
         self._is_done(source, message_id, is_acknowledged=True)
+        if retry is not None and source is retry:
+            retry.window.settled(place_of(message_id), handled=outcome != SUPERSEDED)
         self._watch.settled(outcome)
 
     def _is_done(self, source: Source, message_id: Any, *, is_acknowledged: bool) -> None:
         """Cancel the nack of a settled message; without one, a copy may be under way."""
+        source.leaves(message_id)
         cancelled = source.cancel(message_id) if source.pending else 0
         if self.has_copies and not cancelled:
             self.returns.settled(message_id, is_acknowledged=is_acknowledged)
@@ -213,7 +216,6 @@ class InHand:
         source, message_id = self.source_of(message), id_of(message)
         self.leaving += 1
         self._is_done(source, message_id, is_acknowledged=False)  # undone if the hand-off fails
-        source.leaves(message_id)
         return source.raw
 
     def handed_on(self, flights: Sequence[Flight]) -> None:

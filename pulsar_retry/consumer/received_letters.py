@@ -292,22 +292,11 @@ class ReceivedLetters(Source):
 
     # -- settling -------------------------------------------------------------------------------
 
-    def acknowledge(self, raw: Any, message_id: Any, *, handled: bool) -> None:
-        """Acknowledge a raw letter, or the letter of an id; see `Source.acknowledge`."""
-        super().acknowledge(raw, message_id, handled=handled)
-        self.window.settled(self._taken(message_id), handled=handled)
-
     def leaves(self, message_id: Any) -> None:
-        """Record that a letter is being handed on; see `Source.leaves`."""
-        self._taken(message_id)
-
-    def _taken(self, message_id: Any) -> Place:
-        """Record that a letter is no longer in hand; return its place."""
-        place = place_of(message_id)
+        """Record that a letter is no longer in hand; see `Source.leaves`."""
         if self._in_order is not None:
             with self._lock:
-                self._in_order.pop(place, None)
-        return place
+                self._in_order.pop(place_of(message_id), None)
 
     def clear(self) -> None:
         """Cancel all nacks, and record that no letter is in hand; see `Source.clear`."""

@@ -274,12 +274,8 @@ class Source:
 
     # -- what is received and settled -------------------------------------------------------------
 
-    def acknowledge(self, raw: Any, message_id: Any, *, handled: bool) -> None:  # noqa: ARG002
-        """Acknowledge a raw message or id; for *handled*, see `LetterWindow.settled`."""
-        self.raw.acknowledge(raw)
-
     def leaves(self, message_id: Any) -> None:
-        """Record that a message is being handed on."""
+        """Record that a message is no longer in hand."""
 
     def came(self, message_id: Any) -> None:
         """Record a received message. If it was nacked, it has come early: the nack is cancelled."""

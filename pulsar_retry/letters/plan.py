@@ -40,7 +40,6 @@ class Plan:
         ack_timeout: Seconds after which messages in hand are redelivered; 0: never.
         letter_encryption: The name of the key that encrypts letters, and its reader; None: they are
             not encrypted.
-        ordered: Whether the messages of the topic, or of a key, are delivered in order.
     """
 
     topic: Any
@@ -55,7 +54,6 @@ class Plan:
     letter_send_timeout: float
     ack_timeout: float = 0.0
     letter_encryption: tuple[str, Any] | None = None
-    ordered: bool = True
 
     @property
     def limit(self) -> int | None:

@@ -241,17 +241,18 @@ def _subscribe(place: Place, retries: int = 2, **options: Any) -> pr.Consumer:
 
 
 def test_a_retry_letter_carries_the_message(place: Place) -> None:
-    """A letter has the message's payload, key and properties, and properties of its retry."""
+    """A letter has the message's payload, keys, time and properties, and those of its retry."""
     consumer = _subscribe(place)
-    place.publish("x", properties={"a": "1"}, partition_key="k")
+    keys = {"partition_key": "k", "ordering_key": "o", "event_timestamp": 77}
+    place.publish("x", properties={"a": "1"}, **keys)
     (message,) = take(consumer, 1)
     consumer.reconsume_later(message, delay=0.2, properties={"why": "late"})
     (letter,) = take(consumer, 1)
     properties = letter.properties()
     origin = message.message_id()
-    assert (b"x", "k", f"{place.topic}-{SUBSCRIPTION}-RETRY", 0) == (
+    assert keys == {name: getattr(letter, name)() for name in keys}
+    assert (b"x", f"{place.topic}-{SUBSCRIPTION}-RETRY", 0) == (
         letter.data(),
-        letter.partition_key(),
         letter.topic_name(),
         letter.redelivery_count(),
     )
@@ -381,12 +382,12 @@ def test_a_nack_of_a_settled_message_does_nothing(
 
 
 def test_several_nacks_of_one_delivery_count_once(place: Place) -> None:
-    """With one retry there are two deliveries, also where the consumer counts by itself."""
+    """With two retries there are three deliveries, also where the consumer counts by itself."""
     consumer = place.subscribe(
-        "Exclusive", dead_letter_policy=pr.DeadLetterPolicy(1), negative_ack_backoff=pr.Immediate()
+        "Exclusive", dead_letter_policy=pr.DeadLetterPolicy(2), negative_ack_backoff=pr.Immediate()
     )
     place.publish("x")
-    for _ in range(2):
+    for _ in range(3):
         (message,) = take(consumer, 1)
         consumer.negative_acknowledge(message, delay=5)
         consumer.negative_acknowledge(message)

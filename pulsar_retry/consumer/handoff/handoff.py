@@ -264,21 +264,6 @@ class HandOff:
         self._start(flight)
         return flight.future
 
-    def hand_on_now(self, flight: Flight) -> bool:
-        """Do what `hand_on` does if that does not block; otherwise do nothing and return False.
-
-        Raises:
-            ConsumerClosedError: the consumer is closed.
-        """
-        if not self.producers.knows_schema(flight.raw):
-            return False
-        if self.producers.outlet_of(flight).ready() is None:
-            return False
-        if not self.permits.acquire(flight.size, waits=False):
-            return False
-        self._start(flight)
-        return True
-
     def hand_on_elsewhere(self, flight: Flight) -> None:
         """Do what `hand_on` does, on another thread if it blocks.
 
@@ -293,12 +278,21 @@ class HandOff:
                 flight.future.set_exception(error)
 
         try:
-            is_taken = self.hand_on_now(flight) or self._worker.submit(hand_on)
+            if self._gets_permit_now(flight):
+                self._start(flight)
+            elif not self._worker.submit(hand_on):
+                raise ConsumerClosedError("the consumer is closed")
         except RuntimeError as error:  # no thread can be started
             self._fail(flight, error)
-        else:
-            if not is_taken:
-                raise ConsumerClosedError("the consumer is closed")
+
+    def _gets_permit_now(self, flight: Flight) -> bool:
+        """Take a permit for *flight*, if neither that nor its start blocks; tell whether it has."""
+        producers = self.producers
+        return (
+            producers.knows_schema(flight.raw)
+            and producers.outlet_of(flight).ready() is not None
+            and self.permits.acquire(flight.size, waits=False)
+        )
 
     def _start(self, flight: Flight) -> None:
         """Send the letter of *flight*, which has a permit."""

@@ -175,22 +175,6 @@ def test_a_letter_that_was_handed_on_is_settled(subscribe, letters):
     assert 1 == consumer.dropped_duplicates
 
 
-def test_while_the_first_is_in_hand_the_second_is_delivered(subscribe, letters):
-    """The first might never be settled. So is the first again, after a nack."""
-    consumer = subscribe()
-    letters()
-
-    first = consumer.receive(SOON)
-    second = consumer.receive(SOON)
-    consumer.acknowledge(second)
-    consumer.negative_acknowledge(first, delay=0)
-    again = consumer.receive(SOON)
-
-    assert first.message_id() == again.message_id()
-    assert first.message_id() != second.message_id()
-    assert 0 == consumer.dropped_duplicates
-
-
 def test_after_a_seek_a_message_is_retried_anew(subscribe, publish, subscription):
     """Its new letter is equal to one that was settled, but it was made later."""
     consumer = subscribe(initial_position=pulsar.InitialPosition.Earliest)

@@ -72,16 +72,3 @@ def test_reconsume_later_cumulative_works_from_both_topics(subscribe, publish, a
     consumer.acknowledge(again)
     assert [] == receive_all(consumer)
     eventually(lambda: admin.backlog(f"{topic}-billing-RETRY", "billing") == 0)
-
-
-def test_reconsumed_letters_are_not_remembered(subscribe, publish):
-    """Only letters in hand are kept for cumulative acknowledgement: memory stays flat."""
-    consumer = subscribe(consumer_type=pulsar.ConsumerType.Exclusive)
-    publish()
-    consumer.reconsume_later(consumer.receive(SOON))
-    letter = consumer.receive(SOON)
-    assert 1 == len(consumer._in_hand.retry._in_order)
-
-    consumer.reconsume_later(letter)
-
-    assert {} == consumer._in_hand.retry._in_order

@@ -61,27 +61,25 @@ def window(clock: Clock) -> LetterWindow:
     return window
 
 
-def test_a_letter_published_before_the_first_was_delivered_is_superfluous(
+@pytest.mark.parametrize(
+    ("letter", "print_", "published", "is_superfluous"),
+    [
+        (SECOND, PRINT, 999.0, True),  # its message was handled since
+        (SECOND, PRINT, 999.5, False),  # half a second is for clocks that differ
+        (SECOND, PRINT, 1005.0, False),  # a seek or a redrive made it, perhaps
+        (SECOND, ANOTHER, 999.0, False),  # of another message
+        (FIRST, PRINT, 990.0, False),  # its acknowledgement was lost, or a seek wants it again
+    ],
+)
+def test_which_letters_are_superfluous(
     window: LetterWindow,
+    letter: Place,
+    print_: Fingerprint,
+    published: float,
+    is_superfluous: bool,
 ) -> None:
-    """Its message was handled since."""
-    assert window.delivered(SECOND, PRINT, 999.0)
-
-
-@pytest.mark.parametrize("published", [999.5, 1000.0, 1005.0])
-def test_one_published_later_is_news(window: LetterWindow, published: float) -> None:
-    """A seek or a redrive made it, perhaps. Half a second is for clocks that differ."""
-    assert not window.delivered(SECOND, PRINT, published)
-
-
-def test_another_messages_letter_is_news(window: LetterWindow) -> None:
-    """It has another fingerprint."""
-    assert not window.delivered(SECOND, ANOTHER, 999.0)
-
-
-def test_a_redelivered_letter_is_delivered(window: LetterWindow) -> None:
-    """Also after it was settled: the acknowledgement was lost, or the subscription set back."""
-    assert not window.delivered(FIRST, PRINT, 990.0)
+    """Those published before an equal one came that is settled since."""
+    assert is_superfluous == window.delivered(letter, print_, published)
 
 
 def test_a_dropped_letter_that_comes_again_is_delivered(window: LetterWindow) -> None:

@@ -130,17 +130,6 @@ def test_other_topics_are_not_acknowledged_with_one() -> None:
     assert [1] == list(world.released)
 
 
-def test_the_shorter_of_two_nacks_counts() -> None:
-    """Whichever came first; and it comes once."""
-    world = World()
-    for number, delays in enumerate([(1, 60), (60, 1)]):
-        for delay in delays:
-            world.queue.add(Id(number), delay)
-    world.run(100)
-    assert 2 == world.calls
-    assert all(1 <= world.at(number) <= 1 + BOUND for number in (0, 1))
-
-
 def test_after_closing_nothing_is_taken() -> None:
     """The broker has redelivered all."""
     world = World()

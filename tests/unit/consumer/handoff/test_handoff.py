@@ -117,10 +117,6 @@ class Rig:
         """Hand a message on."""
         return self.hand_off.hand_on(self.flight(raw, letter))
 
-    def hand_on_now(self) -> Future[None] | None:
-        """Hand a message on, if that does not block."""
-        return self.hand_off.hand_on_now(self.flight())
-
     def permits(self) -> int:
         """Return how many more letters may be sent."""
         return self.hand_off.permits._free
@@ -248,14 +244,19 @@ def test_letters_in_flight_are_bounded(rig: Rig) -> None:
     eventually(lambda: rig.world.events.count("publish") == 3)
 
 
-def test_what_must_not_block_is_handed_on_with_a_producer_and_room(rig: Rig) -> None:
-    """Otherwise nothing is done: pulsar-client's threads and event loops must not wait."""
-    assert not rig.hand_on_now()
-    assert [] == rig.world.events
-    rig.hand_on()
-    assert rig.hand_on_now()
-    assert not rig.hand_on_now()
-    assert 2 == rig.world.events.count("publish")
+def test_what_must_not_block_is_handed_on_with_a_producer_and_room(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise another thread does it: pulsar-client's threads and event loops must not wait."""
+    left: list[Any] = []
+    monkeypatch.setattr(rig.hand_off._worker, "submit", lambda task: left.append(task) or True)
+    rig.hand_off.hand_on_elsewhere(rig.flight())
+    assert (1, []) == (len(left), rig.world.events)
+    left.pop()()
+    rig.hand_off.hand_on_elsewhere(rig.flight())
+    assert ([], 2) == (left, rig.world.events.count("publish"))
+    rig.hand_off.hand_on_elsewhere(rig.flight())
+    assert (1, 2) == (len(left), rig.world.events.count("publish"))
 
 
 def test_a_stopped_router_takes_nothing_more(rig: Rig) -> None:
@@ -370,6 +371,23 @@ def test_a_letter_like_a_refused_one_is_answered_at_once(rig: Rig) -> None:
     refused = flight.outlet.refused(flight, Clock().monotonic())
     assert refused is rig.hand_on().exception(0)
     assert (1, 2) == (rig.world.events.count("publish"), rig.permits())
+
+
+def test_another_try_has_all_its_time(rig: Rig) -> None:
+    """Opening its producer can take long; the first try's time is over already."""
+    flight = rig.flight()
+    rig.hand_off.hand_on(flight)
+    assert flight.deadline < math.inf
+    assert flight.anew().deadline == math.inf
+
+
+def test_a_flight_ends_once(rig: Rig) -> None:
+    """Whatever comes after its end: an outcome, a time-out, or the end of its producer."""
+    future = rig.hand_on()
+    (flight,) = rig.hand_off.flights
+    rig.hand_off.finish([flight, flight])
+    rig.hand_off.finish([flight], pulsar.Timeout("late"))
+    assert (None, [], 2) == (future.result(0), rig.back, rig.permits())
 
 
 def test_a_producer_that_is_given_up_gets_no_more_letters(
