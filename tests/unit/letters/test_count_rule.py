@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-import pulsar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 import pulsar_retry as pr
 from pulsar_retry.letters.letter import DelayRequest, Letter, dead_lettered, reconsumed
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.policy.outcomes import exhausted
 from pulsar_retry.wire.properties import Origin
 
 MAIN = "persistent://public/default/orders"
@@ -101,11 +99,6 @@ def test_tdmq_writes_the_level_and_minus_one_for_a_delay(
     assert expected == (letter.properties["DELAY"], letter.delay)
 
 
-def test_the_default_dialect_writes_no_level(plan_of: Callable[..., Plan]) -> None:
-    """DELAY is TDMQ's alone."""
-    assert "DELAY" not in next(life(plan_of(), AUTOMATIC)).properties
-
-
 def test_retry_letters_alone_name_the_retry_topic(plan_of: Callable[..., Plan]) -> None:
     """The first hop writes it; then the dead letter carries it as one of its originals."""
     [dead] = life(plan_of(dead_letter_policy=pr.DeadLetterPolicy(0)), AUTOMATIC)
@@ -121,16 +114,6 @@ def test_a_dead_letter_says_the_delay_but_is_not_delayed(plan_of: Callable[..., 
     plan = plan_of(dead_letter_policy=pr.DeadLetterPolicy(0))
     [dead] = life(plan, DelayRequest.of(plan, 30, None))
     assert (0, "30000") == (dead.delay, dead.properties["DELAY_TIME"])
-
-
-@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover])
-def test_exclusive_and_failover_letters_are_delayed(
-    plan_of: Callable[..., Plan], kind: pulsar.ConsumerType
-) -> None:
-    """The retry topic is consumed as Shared, whatever the main type is."""
-    plan = plan_of(consumer_type=kind)
-    letter = next(life(plan, DelayRequest.of(plan, 30, None)))
-    assert (30, "30000") == (letter.delay, letter.properties["DELAY_TIME"])
 
 
 @pytest.mark.parametrize(
@@ -203,16 +186,3 @@ def test_a_reason_is_text(plan_of: Callable[..., Plan], reason: object) -> None:
         pr.ConfigError, match=f"^{re.escape(f'reason={reason!r}: expected a str')}$"
     ):
         dead_lettered(plan_of(), {}, Origin(MAIN, "1:0:-1", "billing"), reason=reason)  # type: ignore[arg-type]
-
-
-def test_milliseconds_of_a_level_are_exact(plan_of: Callable[..., Plan]) -> None:
-    """A level of 200 ms is "200" on the wire."""
-    plan = plan_of(delay_levels="200ms")
-    letter = reconsumed(plan, DelayRequest(None, 1), {}, Origin(MAIN, "1:0:-1", "billing"), None)
-    assert (0.2, "200") == (letter.delay, letter.properties["DELAY_TIME"])
-
-
-@given(LIMITS)
-def test_n_failures_are_no_end(limit: int) -> None:
-    """One more is; the nack path, whose broker counts from 0, asks the same."""
-    assert [limit + 1, limit + 2] == [n for n in range(limit + 3) if exhausted(n, limit)]
