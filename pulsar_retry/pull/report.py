@@ -81,6 +81,18 @@ class Report:
         return not self.handed_back and not self.abandoned
 
 
+#: What a settler counts of it, beside what was acknowledged.
+COUNTED = (
+    "retried",
+    "deferred",
+    "dead_lettered",
+    "dropped",
+    "expired",
+    "superseded",
+    "unsettled",
+)
+
+
 @attrs.frozen
 class StopRequest:
     """A request to stop.

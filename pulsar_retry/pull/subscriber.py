@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import Counter
 from typing import Self
 
 import attrs
@@ -22,10 +23,18 @@ from pulsar_retry.pull.engine.connection import FIRST_PAUSE, LONGEST_PAUSE, TRAN
 from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.engine.lanes import OrderedLanes
 from pulsar_retry.pull.engine.receiver import Receiver
-from pulsar_retry.pull.engine.settler import Counts, Settler
+from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.opening import Opened, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective
-from pulsar_retry.pull.report import ABANDON, HAND_BACK, Health, Report, StopMode, checked_mode
+from pulsar_retry.pull.report import (
+    ABANDON,
+    COUNTED,
+    HAND_BACK,
+    Health,
+    Report,
+    StopMode,
+    checked_mode,
+)
 from pulsar_retry.pull.settings import FlowControl
 from pulsar_retry.pull.signals import Requests, awaiting_signals
 from pulsar_retry.runtime import fork
@@ -260,7 +269,7 @@ class Subscriber:
         try:
             opened = self._open()
             if opened is None:
-                self.course.report = self._reported(Counts(), 0)
+                self.course.report = self._reported(Counter(), 0)
             else:
                 self._serve(opened)
         except BaseException as error:  # noqa: BLE001 - `result` raises it
@@ -391,18 +400,17 @@ class Subscriber:
             self._hand.settled(held)
         return len(unstarted)
 
-    def _reported(self, counted: Counts, handed_back: int) -> Report:
+    def _reported(self, counted: Counter[str], handed_back: int) -> Report:
         stop = self.course.stop
         assert stop is not None  # otherwise an error ended the subscription
         held = self._hand.in_hand()[0]
-        counts = attrs.asdict(counted)
-        counts["acknowledged"] += self._hand.done()
         return Report(
             mode=stop.mode,
+            acknowledged=counted["acknowledged"] + self._hand.done(),
             handed_back=handed_back,
             abandoned=held,
             seconds=self._clock.monotonic() - stop.asked_at,
-            **counts,
+            **{name: counted[name] for name in COUNTED},
         )
 
 

@@ -21,9 +21,9 @@ FAILED = "a message failed and is "
 OPENED = (
     "the breaker of 'archive' has opened: since the last success, 10 different messages have "
     "failed, the last one with ConnectionError: the database is down. Until messages succeed, "
-    "failures use up no attempts, and one message is tried at a time. If the messages are at "
-    "fault, raise Reject, or list the error in the policy's dead_letter_on; breaker=None switches "
-    "this off"
+    "one message is tried at a time, and only those that have failed before use up attempts, but "
+    "not their last one. If the messages are at fault, raise Reject, or list the error in the "
+    "policy's dead_letter_on; breaker=None switches this off"
 )
 CLOSED = "the breaker of 'archive' has closed after … s: messages succeed again"
 TRACEBACK = "\nTraceback (most recent call last):\n  …\n"

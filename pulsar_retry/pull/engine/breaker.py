@@ -32,9 +32,9 @@ CANDIDATES = 100
 
 _OPENED = (
     "the breaker of %r has opened: since the last success, %d different messages have failed, the "
-    "last one with %s. Until messages succeed, failures use up no attempts, and one message is "
-    "tried at a time. If the messages are at fault, raise Reject, or list the error in the "
-    "policy's dead_letter_on; breaker=None switches this off"
+    "last one with %s. Until messages succeed, one message is tried at a time, and only those that "
+    "have failed before use up attempts, but not their last one. If the messages are at fault, "
+    "raise Reject, or list the error in the policy's dead_letter_on; breaker=None switches this off"
 )
 _STILL = "the breaker of %r has been open for %d s; %s"
 _CLOSED = "the breaker of %r has closed after %d s: messages succeed again"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import Counter
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
-
-import attrs
 
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.outbox import text_properties
@@ -62,31 +61,6 @@ _AGAIN = 60.0
 LEAST_DELAY = 0.5
 
 
-@attrs.define
-class Counts:
-    """How many messages were settled, without those that a worker has acknowledged itself.
-
-    Attributes:
-        acknowledged: Acknowledged by the settler: messages of lanes, and messages that took long.
-        retried: Scheduled for another attempt.
-        deferred: Scheduled for a later delivery, without an attempt used up.
-        dead_lettered: Moved to the dead-letter topic.
-        dropped: Acknowledged without success.
-        expired: Deliveries whose lease expired.
-        superseded: Letters for which there is a newer one.
-        unsettled: Not settled because of an error; they are redelivered.
-    """
-
-    acknowledged: int = 0
-    retried: int = 0
-    deferred: int = 0
-    dead_lettered: int = 0
-    dropped: int = 0
-    expired: int = 0
-    superseded: int = 0
-    unsettled: int = 0
-
-
 class Settler:
     """Settles deliveries, each exactly once. Thread-safe.
 
@@ -94,7 +68,8 @@ class Settler:
         consumer: The consumer of the messages.
         handle: The parts of the consumer.
         policy: Decides about failures; it may be replaced at any time.
-        counts: The counts so far.
+        counts: How many messages were settled, by the names in `Report`, without those that a
+            worker has acknowledged itself.
         own_letters: The letters that this process has published.
         fatal: The error that is to end the subscription, if there is one.
     """
@@ -124,7 +99,7 @@ class Settler:
         self._breaker = breaker
         self._lock = threading.Lock()
         self.own_letters = OwnLetters(clock=clock.time, steady=clock.monotonic)
-        self.counts = Counts()
+        self.counts = Counter[str]()
         self.fatal: BaseException | None = None
 
     # -- what workers report ----------------------------------------------------------------------
@@ -431,7 +406,7 @@ class Settler:
 
     def _count(self, name: str) -> None:
         with self._lock:
-            setattr(self.counts, name, getattr(self.counts, name) + 1)
+            self.counts[name] += 1
 
 
 def _kind(retry: RetryLater | Letter) -> str:

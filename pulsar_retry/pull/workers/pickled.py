@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import _pulsar
-import attrs
 import pulsar
 
 from pulsar_retry.consumer.handoff.writer_schemas import LettersSchema
 from pulsar_retry.runtime.upstream import message_of, raw_of
-from pulsar_retry.wire.stack import Description, bring, described
+from pulsar_retry.wire.stack import bring, described
 
 # -- messages -------------------------------------------------------------------------------------
 
@@ -118,124 +118,89 @@ def restored(parts: dict[str, Any], schema: Any) -> pulsar.Message:
 
 # -- errors ---------------------------------------------------------------------------------------
 
-#: How many errors of a chain of causes are sent.
-_MOST_CAUSES = 20
+#: How many errors are sent at once: one, its causes and its members.
+_MOST_ERRORS = 20
 
 
-@attrs.frozen
-class PickledError:
-    """An error, in parts that can be pickled.
+def dumps(value: Any) -> bytes:
+    """Return *value*, in which there may be errors of any kind, in pickled form."""
+    file = io.BytesIO()
+    _Pickler(file).dump(value)
+    return file.getvalue()
 
-    Pickled as a whole, an exception is its class and its arguments. That fails for one whose
+
+class _Pickler(pickle.Pickler):
+    """Pickles errors with their descriptions and causes, as far as possible.
+
+    By itself, an error is pickled as its class and its arguments. That fails for one whose
     `__init__` takes keywords only, or that has a lock, and loses the traceback and the causes.
-
-    Attributes:
-        whole: The pickled error; None if it cannot be pickled.
-        kinds: Its class and the bases of the class, pickled; only those that can be imported.
-        attributes: Its attributes, pickled; only those that can be.
-        members: The members of an exception group; None if it is no group.
-        message: The message of the group.
-        cause: What it was raised from.
-        context: What was handled when it was raised.
-        hides_context: Whether that does not matter.
-        description: Its class, text and traceback in words.
     """
 
-    whole: bytes | None
-    kinds: tuple[bytes, ...]
-    attributes: dict[str, bytes]
-    members: tuple[PickledError, ...] | None
-    message: str | None
-    cause: PickledError | None
-    context: PickledError | None
-    hides_context: bool
-    description: Description
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._left = _MOST_ERRORS
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how to make an error in the other process; leave other values to pickle."""
+        if not isinstance(value, BaseException):
+            return NotImplemented
+        self._left -= 1
+        description = described(value)
+        state = {"args": (description.text,), **dict(filter(_travels, _attributes_of(value)))}
+        cause, context = value.__cause__, value.__context__
+        if self._left <= 0:
+            cause = context = None
+        if value.__suppress_context__:
+            context = None
+        rest = cause, context, value.__suppress_context__, description
+        return *_recipe(value), (state, *rest), None, None, _restore
 
 
-def pickled_error(error: BaseException) -> PickledError:
-    """Return *error* in parts that can be pickled. It never raises."""
-    parts = _parts(error, ())
-    assert parts is not None  # nothing was seen before
-    return parts
+def _attributes_of(error: BaseException) -> Iterable[tuple[str, Any]]:
+    return {"args": error.args, **error.__dict__}.items()
 
 
-def _parts(error: BaseException | None, seen: tuple[int, ...]) -> PickledError | None:
-    """Return the parts of an error; None if it is one of its own causes, or there are too many."""
-    if error is None or id(error) in seen or len(seen) >= _MOST_CAUSES:
-        return None
-    seen = (*seen, id(error))
-    members = message = None
-    if isinstance(error, BaseExceptionGroup):
-        message = error.message
-        each = (_parts(member, seen) for member in error.exceptions)
-        members = tuple(member for member in each if member is not None)
-    return PickledError(
-        whole=None if members else _pickled(error),
-        kinds=tuple(filter(None, map(_pickled, type(error).__mro__[:-1]))),
-        attributes=dict(_pickled_attributes(error)),
-        members=members,
-        message=message,
-        cause=_parts(error.__cause__, seen),
-        context=None if error.__suppress_context__ else _parts(error.__context__, seen),
-        hides_context=error.__suppress_context__,
-        description=described(error),
-    )
+def _recipe(error: BaseException) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return a function that makes the error, and its arguments.
 
-
-def _pickled(value: Any) -> bytes | None:
-    """Return *value* in pickled form; None if it cannot be pickled."""
-    with contextlib.suppress(Exception):  # the value's own code may raise anything
-        return pickle.dumps(value)
-    return None
-
-
-def _pickled_attributes(error: BaseException) -> Iterator[tuple[str, bytes]]:
-    for name, value in {"args": error.args, **error.__dict__}.items():
-        if (pickled := _pickled(value)) is not None:
-            yield name, pickled
-
-
-def restored_error(parts: PickledError) -> BaseException:
-    """Return a copy of an error of another process.
-
-    If the error itself cannot be unpickled, it is an instance of its class, or of the nearest base
-    that can be instantiated here, with the attributes that can be unpickled; `__init__` is not
-    called.
+    If the class cannot make it from what is pickled, it is an instance of the nearest class that
+    the other process can import; `__init__` is not called.
     """
-    error = _unpickled(parts.whole)
-    if not isinstance(error, BaseException):
-        error = _stand_in(parts)
-    error.__cause__ = None if parts.cause is None else restored_error(parts.cause)
-    error.__context__ = None if parts.context is None else restored_error(parts.context)
-    error.__suppress_context__ = parts.hides_context
-    if parts.description.traceback:
-        error.add_note(parts.description.traceback)  # for the log
-    bring(error, parts.description)
-    return error
-
-
-def _unpickled(data: bytes | None) -> Any:
-    """Return the value; None if there is none, or its own code fails."""
-    with contextlib.suppress(Exception):
-        return data and pickle.loads(data)
-    return None
-
-
-def _stand_in(parts: PickledError) -> BaseException:
-    """Return an instance of the nearest class that allows it."""
     arguments: tuple[Any, ...] = ()
-    if parts.members is not None:
-        arguments = (parts.message, [restored_error(each) for each in parts.members])
-    error = next(_instances(parts.kinds, arguments))
-    error.args = (parts.description.text,)
-    for name, pickled in parts.attributes.items():
+    if isinstance(error, BaseExceptionGroup):
+        arguments = (error.message, error.exceptions)
+    elif _travels(error):
+        make, given, *_ = error.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return make, given
+    kinds = filter(_travels, type(error).__mro__)
+    return next(filter(None, (_instance_of(kind, arguments) for kind in kinds)))
+
+
+def _instance_of(kind: Any, arguments: tuple[Any, ...]) -> Any:
+    with contextlib.suppress(Exception):  # the error's own code may raise
+        _made(kind, *arguments)
+        return _made, (kind, *arguments)
+    return None
+
+
+def _made(kind: type[BaseException], *arguments: Any) -> BaseException:
+    return kind.__new__(kind, *arguments)
+
+
+def _travels(value: Any) -> bool:
+    """Tell whether *value* can be pickled and unpickled."""
+    with contextlib.suppress(Exception):  # the value's own code may raise
+        pickle.loads(pickle.dumps(value))
+        return True
+    return False
+
+
+def _restore(error: BaseException, state: tuple[Any, ...]) -> None:
+    """Complete an error that the other process has raised."""
+    attributes, error.__cause__, error.__context__, error.__suppress_context__, description = state
+    for name, value in attributes.items():
         with contextlib.suppress(Exception):  # a property, or a check of the class
-            setattr(error, name, pickle.loads(pickled))
-    return error
-
-
-def _instances(kinds: tuple[bytes, ...], arguments: tuple[Any, ...]) -> Iterator[BaseException]:
-    for pickled in kinds:
-        kind = _unpickled(pickled)
-        with contextlib.suppress(Exception):
-            yield kind.__new__(kind, *arguments)
+            setattr(error, name, value)
+    if description.traceback:
+        error.add_note(description.traceback)  # for the log
+    bring(error, description)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import multiprocessing
 import os
 import pickle
@@ -24,7 +23,6 @@ from pulsar.schema import AvroSchema, BytesSchema, JsonSchema, StringSchema
 from pulsar_retry.consumer.handoff.writer_schemas import letters_schema
 from pulsar_retry.errors import ConfigError, WorkerCrashedError, shown
 from pulsar_retry.letters.facts import Facts
-from pulsar_retry.policy.outcomes import Defer
 from pulsar_retry.pull.engine.ending import (
     ENDS,
     Ending,
@@ -35,28 +33,13 @@ from pulsar_retry.pull.engine.ending import (
 )
 from pulsar_retry.pull.signals import ignore
 from pulsar_retry.pull.typed import of_message
-from pulsar_retry.pull.workers.pickled import (
-    PickledError,
-    Writers,
-    carried,
-    pickled_error,
-    restored,
-    restored_error,
-)
+from pulsar_retry.pull.workers.pickled import Writers, carried, dumps, restored
 from pulsar_retry.runtime.fork import free_in_child
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
 #: Seconds that a child has to end by itself after its last message.
 _PATIENCE = 5.0
-
-#: Seconds until a message is tried again if no child process could be started for it.
-_RESTART = 5.0
-
-#: How many failed starts of a child in a row end the subscription.
-_MOST_FAILED_STARTS = 3
-
-_log = logging.getLogger("pulsar_retry")
 
 #: The child processes of this process, which may have ended.
 _children: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -91,7 +74,6 @@ class ProcessWorker:
         self._pipe: Any = None
         self._lock = threading.Lock()
         self._is_killed = False
-        self._failed_starts = 0
 
     def __call__(self, message: Any) -> Any:
         """Return the outcome that the handler returns in the child process, or None.
@@ -100,8 +82,7 @@ class ProcessWorker:
             Exception: the handler's own error, or the nearest that can be made of it here.
             WorkerCrashedError: the child process died.
             CrashLoop: too many child processes have died with the message in hand.
-            Defer: no child process could be started; this is not the message's fault.
-            Ending: the child cannot import the handler, or failed to start too often.
+            Ending: no child process could be started, or it cannot import the handler.
         """
         check_crashes(self._facts(message))
         process = self._process
@@ -115,8 +96,7 @@ class ProcessWorker:
             raise WorkerCrashedError(self._clean_up()) from error
         if answer is None:
             return None
-        is_raised, parts = answer
-        outcome = restored_error(parts)
+        is_raised, outcome = answer
         if is_raised:
             raise outcome
         return outcome
@@ -151,25 +131,17 @@ class ProcessWorker:
                 _children.add(process)
                 self._process = process
                 theirs.close()  # so that the child's death ends the pipe
-            trouble = pickle.loads(self._pipe.recv_bytes())
+            refusal = pickle.loads(self._pipe.recv_bytes())
         except Exception as error:  # noqa: BLE001 - it is never the message's fault
-            raise self._not_started(error) from None
-        if trouble is not None:
+            is_killed = self._is_killed  # its lease has expired meanwhile
+            text = shown(error) if self._process is None else self._clean_up()
+            crash = WorkerCrashedError(f"no worker process could be started: {text}")
+            raise crash if is_killed else Ending(crash) from None
+        if refusal is not None:
             self._clean_up()
-            refusal = restored_error(trouble)
             refusal.add_note("A worker process could not import the handler.")
             raise Ending(refusal)
-        self._failed_starts = 0
         return self._pipe
-
-    def _not_started(self, trouble: Exception) -> Exception:
-        """Return what to raise if a child could not be started, or died before it was ready."""
-        text = shown(trouble) if self._process is None else self._clean_up()
-        self._failed_starts += 1
-        _log.error("no worker process could be started: %s", text)
-        if self._failed_starts < _MOST_FAILED_STARTS:
-            return Defer(_RESTART)
-        return Ending(WorkerCrashedError(f"no worker process could be started: {text}"))
 
     def _clean_up(self) -> str:
         """Clean up after a child process that has died; return what happened."""
@@ -232,6 +204,8 @@ def _unchanged(schema: Any) -> Any:
 def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
     """Handle messages until the parent closes the pipe or dies."""
     ignore()  # the parent decides when a child ends
+    if hasattr(os, "register_at_fork"):  # what a handler forks must not keep the pipe open
+        os.register_at_fork(after_in_child=pipe.close)
     try:
         make, *record = pickle.loads(schema)
         made, writers = make(*record), Writers()
@@ -239,7 +213,7 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
         codec = letters_schema(made)
         handle = of_message(pickle.loads(handler), made)
     except BaseException as error:  # noqa: BLE001 - it may be any module's code
-        pipe.send_bytes(pickle.dumps(_sent(error)))
+        pipe.send_bytes(dumps(_raised(error)))
         return
     with contextlib.suppress(EOFError, OSError):
         pipe.send_bytes(pickle.dumps(None))
@@ -257,10 +231,10 @@ def _answer(handle: Callable[[Any], Any], message: Any) -> bytes:
     try:
         outcome = returned(handle(message))
     except BaseException as error:  # noqa: BLE001 - as in a thread
-        return pickle.dumps((True, _sent(error)))
-    return pickle.dumps(None if outcome is None else (False, pickled_error(outcome)))
+        return dumps((True, _raised(error)))
+    return dumps(None if outcome is None else (False, outcome))
 
 
-def _sent(error: BaseException) -> PickledError:
+def _raised(error: BaseException) -> BaseException:
     error = ending(error) or error
-    return pickled_error(error if isinstance(error, ENDS) else failed_with(error))
+    return error if isinstance(error, ENDS) else failed_with(error)

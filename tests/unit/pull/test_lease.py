@@ -20,7 +20,7 @@ def pulled(memory: MemoryBroker, **options: float) -> pr.Delivery:
 
 @pytest.mark.parametrize(
     ("changes", "ends"),
-    [([], 10), ([(5, 40)], 45), ([(5, 3)], 8), ([(5, 0)], 5), ([(9, 60), (60, 60)], 100)],
+    [([], 10), ([(5, 40)], 45), ([(5, 3)], 8), ([(9, 60), (60, 60)], 100)],
 )
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_lease_ends(
@@ -30,8 +30,7 @@ def test_a_lease_ends(
     delivery, began = pulled(memory), memory.clock.monotonic()
     for at, seconds in changes:
         memory.clock.advance(began + at - memory.clock.monotonic())
-        if is_late or ends > 5:
-            delivery.modify(seconds)
+        delivery.modify(seconds)
     if is_late:
         memory.clock.advance(began + ends + 0.5 - memory.clock.monotonic())
         with pytest.raises(pr.LeaseExpired):
@@ -39,7 +38,15 @@ def test_a_lease_ends(
         with pytest.raises(pr.LeaseExpired):
             delivery.ack()
     else:
-        memory.clock.advance(max(0.0, began + ends - 0.5 - memory.clock.monotonic()))
+        memory.clock.advance(began + ends - 0.5 - memory.clock.monotonic())
+        delivery.ack()
+
+
+def test_a_lease_of_no_seconds_ends_at_once(memory: MemoryBroker) -> None:
+    """This is Pub/Sub's way to nack."""
+    delivery = pulled(memory)
+    delivery.modify(0)
+    with pytest.raises(pr.LeaseExpired):
         delivery.ack()
 
 

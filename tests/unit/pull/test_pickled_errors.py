@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from pulsar_retry.pull.workers.pickled import pickled_error, restored_error
+from pulsar_retry.pull.workers.pickled import dumps
 from pulsar_retry.wire.stack import fingerprint_of, name_of, text_of, traceback_of
 from support.pull import failing
 
@@ -24,7 +24,9 @@ def raised(way: bytes) -> BaseException:
 
 def sent(error: BaseException) -> BaseException:
     """Return *error* as the parent of a worker process gets it."""
-    return restored_error(pickle.loads(pickle.dumps(pickled_error(error))))
+    copy = pickle.loads(dumps(error))
+    assert isinstance(copy, BaseException)
+    return copy
 
 
 RAISING = [way for way in failing.WAYS if not way.startswith(b"returned")]

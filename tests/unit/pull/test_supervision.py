@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -16,7 +19,6 @@ from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.observe.counting import COUNTERS
 from pulsar_retry.pull.engine.hand import Slot
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.workers import processes as process_workers
 from pulsar_retry.pull.workers.processes import ProcessWorker
 from pulsar_retry.testing import MemoryBroker
 from pulsar_retry.wire.owner import Recipient
@@ -187,11 +189,8 @@ def test_a_handler_that_cannot_be_imported(
     )
 
 
-def test_processes_that_die_as_they_start(
-    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That may be bad luck twice, but not three times."""
-    monkeypatch.setattr(process_workers, "_RESTART", 1)
+def test_processes_that_die_as_they_start(memory: MemoryBroker) -> None:
+    """They end the subscription, and use up no attempt."""
     memory.send("orders", b"order")
     subscriber = memory.client().subscriber(
         "orders", "billing", workers.Unloadable("die"), workers="processes", concurrency=1
@@ -228,6 +227,20 @@ def test_a_child_that_dies_between_messages(end: Callable[[ProcessWorker], None]
         assert isinstance(worker(message), pr.Drop)
     finally:
         worker.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_that_dies_is_missed_at_once(tmp_path: Path) -> None:
+    """Although a process that its handler has forked lives on."""
+    forked = tmp_path / "forked"
+    worker = ProcessWorker(workers.fork_and_die, pulsar.schema.BytesSchema(), facts)
+    memory = MemoryBroker()
+    memory.send("orders", str(forked).encode())
+    try:
+        with pytest.raises(pr.WorkerCrashedError, match="exit code 9"):
+            worker(memory.messages("orders")[0])
+    finally:
+        os.kill(int(forked.read_text()), signal.SIGKILL)
 
 
 def test_only_the_expired_message_is_interrupted() -> None:
