@@ -170,17 +170,17 @@ def _recipe(error: BaseException) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     if isinstance(error, BaseExceptionGroup):
         arguments = (error.message, error.exceptions)
     elif _travels(error):
-        make, given, *_ = error.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-        return make, given
+        made: Any = error.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return made[0], made[1]
     kinds = filter(_travels, type(error).__mro__)
-    return next(filter(None, (_instance_of(kind, arguments) for kind in kinds)))
+    return _made, (next(kind for kind in kinds if _makes(kind, arguments)), *arguments)
 
 
-def _instance_of(kind: Any, arguments: tuple[Any, ...]) -> Any:
+def _makes(kind: Any, arguments: tuple[Any, ...]) -> bool:
     with contextlib.suppress(Exception):  # the error's own code may raise
         _made(kind, *arguments)
-        return _made, (kind, *arguments)
-    return None
+        return True
+    return False
 
 
 def _made(kind: type[BaseException], *arguments: Any) -> BaseException:
