@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
@@ -74,8 +74,8 @@ def _unfinished(result: Any) -> UnfinishedError:
     )
 
 
-async def contained(awaitable: Awaitable[Any]) -> Any:
-    """Await *awaitable* in a task, and convert errors that would end more than this task.
+async def contained(handler: Callable[[Any], Awaitable[Any]], message: Any) -> Any:
+    """Call a handler in a task, and convert errors that would end more than this task.
 
     `ENDS` would end the event loop. GeneratorExit and CancelledError would close or cancel what
     awaits the task.
@@ -85,7 +85,7 @@ async def contained(awaitable: Awaitable[Any]) -> Any:
         HandlerError: another error was raised that is no `Exception`.
     """
     try:
-        return await awaitable
+        return await handler(message)
     except Exception:
         raise
     except ENDS as error:

@@ -205,7 +205,7 @@ class LoopWorkers:
             return self._handler(item[0])
         # The handler has its own task, so that an expired lease cancels it and not the worker.
         loop = asyncio.get_running_loop()
-        task = loop.create_task(contained(self._handler(item[0])))
+        task = loop.create_task(contained(self._handler, item[0]))
 
         def interrupt() -> None:
             with contextlib.suppress(RuntimeError):  # as above
