@@ -47,7 +47,8 @@ MAX_AGE = 300.0
 #: Connections are replaced after this part of their age at the earliest, so that those that were
 #: made together are not replaced together.
 _YOUNGEST_PART = 0.8
-#: Seconds for each of several addresses to answer. The last one gets the rest of the deadline.
+#: Seconds for each of several addresses to answer, at most. The last one gets the rest of the
+#: deadline.
 _PER_ADDRESS = 3.0
 
 #: Neither is allowed in an interim response (RFC 9110, 8.6; RFC 9112, 6.1).
@@ -309,9 +310,9 @@ class Connection(asyncio.Protocol):
 
 
 async def dial(
-    endpoint: PushEndpoint, tls: ssl.SSLContext | None, max_age: float = MAX_AGE
+    endpoint: PushEndpoint, tls: ssl.SSLContext | None, deadline: float, max_age: float = MAX_AGE
 ) -> Connection:
-    """Return a connection to *endpoint*.
+    """Return a connection to *endpoint*; there is time for each of its addresses in *deadline* s.
 
     The name is looked up here, and the connection is made to an address that was checked. There is
     no second look-up.
@@ -334,9 +335,10 @@ async def dial(
 
     found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     addresses = _checked(endpoint.host, found)
+    patience = min(_PER_ADDRESS, deadline / len(addresses))
     for address in addresses[:-1]:
         with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(_PER_ADDRESS):
+            async with asyncio.timeout(patience):
                 return await connected(address)
     return await connected(addresses[-1])
 
@@ -436,7 +438,7 @@ class Poster:
 
     async def _dial(self) -> Connection:
         """Return a new connection."""
-        return await dial(self.endpoint, self._tls, self._max_age)
+        return await dial(self.endpoint, self._tls, self._deadline, self._max_age)
 
     def _keep(self, connection: Connection) -> None:
         connection.keep()

@@ -427,7 +427,7 @@ def test_what_has_come_is_read_where_a_write_fails():
     async def main() -> Answer:
         with socket.create_server(("127.0.0.1", 0)) as server:
             endpoint = PushEndpoint.of(f"http://127.0.0.1:{server.getsockname()[1]}/")
-            connection = await dial(endpoint, None)
+            connection = await dial(endpoint, None, 20.0)
             posting = asyncio.ensure_future(connection.post(b"{}", []))
             theirs, _ = server.accept()
             theirs.sendall(ACK + b"\r\n")
@@ -492,6 +492,26 @@ def test_the_host_of_long_and_of_foreign_names(host, lead):
         endpoint = PushEndpoint.of(f"http://{host}:8080/", allow_http=True)
         asked(endpoint, ask)
         assert f"{host.encode('idna').decode()}:8080" == receiver.requests[0].headers["Host"]
+
+
+def test_the_last_address(monkeypatch):
+    """It is tried within the deadline, although no other one answers: each has a share of it."""
+    monkeypatch.setattr("pulsar_retry.push.http._PER_ADDRESS", 60.0)
+    connect = asyncio.BaseEventLoop.create_connection
+
+    async def look_up(_loop: Any, _host: str, port: int, **_: Any) -> list[Any]:
+        return [(2, 1, 6, "", (f"10.0.0.{number}", port)) for number in (1, 2)]
+
+    async def connected(loop: Any, factory: Any, host: str, _port: int) -> Any:
+        if host == "10.0.0.1":
+            await asyncio.sleep(60)
+        return await connect(loop, factory, "127.0.0.1", receiver.port)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", look_up)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", connected)
+    with Receiver() as receiver:
+        endpoint = PushEndpoint.of("http://hooks.example.com/", allow_http=True)
+        assert asked(endpoint, lambda poster: poster.post(b"{}", []), deadline=10.0).is_ack
 
 
 def test_a_name_with_a_final_dot(authority, lead):
