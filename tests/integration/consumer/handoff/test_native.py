@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 
@@ -137,9 +138,11 @@ def test_a_forked_child(client, topic):
     consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
     futures = handed_on(consumer, COUNT // 2, delay=0)
     message = consumer.receive(SOON)
+    gc.collect()  # a child must not destroy the pulsar-client objects of other tests
     child = os.fork()
     if not child:
         code = 1
+        signal.alarm(120)  # a child that hangs is killed
         try:
             try:
                 consumer.reconsume_later_async(message)
