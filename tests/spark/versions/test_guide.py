@@ -26,6 +26,9 @@ pytestmark = [
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```", "\n".join(PAGES), re.MULTILINE | re.DOTALL)
 
+#: The rows that the page shows.
+(ORDERS,) = re.findall(r"^```json\n(.*?)^```", PAGES[0], re.MULTILINE | re.DOTALL)
+
 #: How a block begins that does not run on Spark 3.5, and one that needs Spark's package for Avro.
 MARK, AVRO = "# Spark 4\n", "# spark-avro\n"
 
@@ -83,14 +86,7 @@ def test_avro_runs(spark, broker, monkeypatch):
 def test_the_guide_runs(spark, broker, tmp_path, monkeypatch):
     """From top to bottom; addresses, the folder and the topic are the test's."""
     (tmp_path / "orders").mkdir()
-    (tmp_path / "orders" / "1.json").write_text(
-        """
-        {"id": 1, "amount": "9.90", "currency": "EUR"}
-        {"id": 2, "amount": "ten", "currency": "EUR"}
-        {"id": 3, "amount": "-1", "currency": "EUR"}
-        {"id": 4, "amount": "5", "currency": "XXX"}
-        """.replace("        ", "").strip()
-    )
+    (tmp_path / "orders" / "orders.json").write_text(ORDERS)
     monkeypatch.setattr("builtins.print", lambda *_: None)
     left_out = (AVRO,) if SPARK >= 4 else (AVRO, MARK)
     replaced = {
