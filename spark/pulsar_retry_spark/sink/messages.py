@@ -20,13 +20,13 @@ class Group:
 
     Attributes:
         topic: Where they go.
-        chunked: Whether they are too big for a message, and are sent in chunks.
+        alone: Whether no batch can have them: they are due later, or are sent in chunks.
         schema: The schema that they are published with.
         rows: Their numbers in the batch.
     """
 
     topic: str
-    chunked: bool
+    alone: bool
     schema: TopicSchema | None
     rows: Sequence[int]
 

@@ -379,20 +379,21 @@ class Router:
         schemas: Sequence[TopicSchema | None] | None,
     ) -> list[Group]:
         """Return the rows by the producers that send them."""
-        limit = self._options.max_message_bytes
+        limit, dues = self._options.max_message_bytes, made.dues
         big = max(made.sizes) > limit
         if not taken.codes and not big and schemas is None:
-            return [Group(taken.routes[0].topic, False, None, range(frame.count))]
+            return [Group(taken.routes[0].topic, dues is not None, None, range(frame.count))]
         rows: dict[tuple[str, bool, TopicSchema | None], list[int]] = defaultdict(list)
         codes = taken.codes or [0] * frame.count
         for row, code in enumerate(codes):
             chunked = big and made.sizes[row] > limit
+            late = dues is not None and dues[row] != 0
             if chunked:
                 if self._options.oversize == "fail":
                     raise _of_row(self._too_big(frame, made, row), frame, row)
                 self.oversize += 1
             schema = None if schemas is None else schemas[row]
-            rows[taken.routes[code].topic, chunked, schema].append(row)
+            rows[taken.routes[code].topic, chunked or late, schema].append(row)
         return [Group(*key, each) for key, each in rows.items()]
 
     def _too_big(self, frame: Frame, made: Messages, row: int) -> PulsarFailuresError:

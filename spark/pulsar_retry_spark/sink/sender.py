@@ -153,7 +153,7 @@ class Sender:
         most = min(_AT_ONCE, self._options.batching.pending)
         most_bytes = min(_AT_ONCE_BYTES, self._options.max_message_bytes)
         for group in messages.groups:
-            raw = self._opened(group.topic, chunked=group.chunked, schema=group.schema)
+            raw = self._opened(group.topic, alone=group.alone, schema=group.schema)
             rows = group.rows if messages.dues is None else self._proved(messages, group)
             biggest = max([messages.sizes[row] for row in group.rows])
             step = max(1, min(most, most_bytes // biggest))
@@ -247,16 +247,17 @@ class Sender:
             arguments |= {"encryption_key": key, "crypto_key_reader": self._client.keys}
         return arguments
 
-    def _opened(self, topic: str, *, chunked: bool, schema: TopicSchema | None) -> Any:
+    def _opened(self, topic: str, *, alone: bool, schema: TopicSchema | None) -> Any:
         """Return the raw producer of a topic; opens it on its first row with *schema*."""
-        key = (topic, chunked, schema)
+        key = (topic, alone, schema)
         if (raw := self._producers.get(key)) is not None:
             return raw
         self._keep(topic)
         batching = self._options.batching
-        # A producer can't do both. It sends delayed messages alone: the broker can't delay a batch.
+        # A producer can't do both. One with batches would send a delayed message before the open
+        # batch, whose numbers are lower: a broker that drops duplicates would drop the batch.
         how: dict[str, Any] = {"chunking_enabled": True}
-        if not chunked:
+        if not alone:
             how = {
                 "batching_enabled": True,
                 "batching_max_messages": batching.messages,

@@ -9,6 +9,7 @@ from collections import defaultdict
 import pyarrow as pa
 import pytest
 
+from pulsar_retry.native.loading import Native
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink import sender
@@ -178,3 +179,18 @@ def test_a_delay_above_the_namespaces_limit(broker, admin, namespace, topic, par
         send_batches(rows(90_000), wanted, Task())
     names = [f"{retry}-partition-{number}" for number in range(partitions)] or [retry]
     assert 20 == sum(admin.backlog(name, SUBSCRIPTION) for name in names)
+
+
+@pytest.mark.parametrize("way", ["C++", "Python"])
+def test_delayed_rows_among_others(admin, broker, namespace, topic, monkeypatch, way):
+    """All are stored where the broker drops duplicates: a producer's messages keep their order."""
+    if way == "Python":
+        monkeypatch.setattr(sender, "native_rows", lambda: Native(None, "a test"))
+    admin.set_namespace_policy(namespace, "deduplication", value=True)
+    payload = [b"%d" % row for row in range(100)]
+    delays = pa.array([None if row % 10 else 60_000 for row in range(100)], pa.int64())
+    batch = pa.record_batch({"payload": payload, "attempt": [0] * 100, "delay_ms": delays})
+    report = send_batches([batch], options(broker.service_url, topic), Task())
+    assert 100 == report.rows
+    got = stored(broker.service_url, f"{topic}-{SUBSCRIPTION}-RETRY")
+    assert set(payload) == set(payloads(got))

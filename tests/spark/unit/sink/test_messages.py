@@ -91,7 +91,7 @@ def router(batch: pa.RecordBatch, **options: str) -> Router:
 def test_the_messages_are_those_of_python(batch):
     """Whatever the rows have; and rows of one producer keep their order."""
     for messages in router(batch).messages(batch):
-        keys = [(group.topic, group.chunked, group.schema) for group in messages.groups]
+        keys = [(group.topic, group.alone, group.schema) for group in messages.groups]
         assert len(keys) == len(set(keys))
         for group in messages.groups:
             assert list(group.rows) == sorted(group.rows)

@@ -128,13 +128,13 @@ def test_the_decision(action, retryable, attempt, max_attempts):
 
 
 def test_rows_of_one_producer_keep_their_order():
-    """With and without a delay, those that fit in a message and those that are sent in chunks."""
+    """Those that can share a batch; and those with a delay, or in chunks, which are sent alone."""
     payloads = [b"x" * size for size in (1, 3000, 1, 3000, 3000)]
     batch = pa.record_batch({"payload": payloads, "delay_ms": [0, 0, 5, 5, 0]})
     limits = {"max_message_bytes": "3000", "oversize": "chunk"}
     (made,) = router(batch.schema.names, **limits).messages(batch)
-    groups = {(each.topic, each.chunked): list(each.rows) for each in made.groups}
-    assert {(RETRY, False): [0, 2], (RETRY, True): [1, 3, 4]} == groups
+    groups = {(each.topic, each.alone): list(each.rows) for each in made.groups}
+    assert {(RETRY, False): [0], (RETRY, True): [1, 2, 3, 4]} == groups
 
 
 def test_a_topic_of_the_rows_own_wins():
