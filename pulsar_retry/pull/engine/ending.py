@@ -115,7 +115,7 @@ def failed_with(error: BaseException) -> Exception:
     `HandlerError`.
     """
     is_own = isinstance(error, HandlerError)  # raised around the handler, not in it
-    error.__traceback__ = None if is_own else of_handler(error.__traceback__)
+    error.with_traceback(None if is_own else of_handler(error.__traceback__))  # also if frozen
     if isinstance(error, Exception):
         return undecodable(error) or error
     wrapped = HandlerError(f"the handler raised {shown(error, repr)}")

@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import _pulsar
@@ -121,6 +121,9 @@ def restored(parts: dict[str, Any], schema: Any) -> pulsar.Message:
 #: How many errors are sent at once: one, its causes and its members.
 _MOST_ERRORS = 20
 
+#: What Python sets beside the attributes of an error.
+_AROUND = ("__cause__", "__context__", "__suppress_context__")
+
 
 def dumps(value: Any) -> bytes:
     """Return *value*, in which there may be errors of any kind, in pickled form."""
@@ -146,61 +149,69 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         self._left -= 1
         description = described(value)
-        state = {"args": (description.text,), **dict(filter(_travels, _attributes_of(value)))}
+        state = {"args": _pickled((description.text,)), **dict(_pickled_attributes(value))}
         cause, context = value.__cause__, value.__context__
         if self._left <= 0:
             cause = context = None
         if value.__suppress_context__:
             context = None
         rest = cause, context, value.__suppress_context__, description
-        return *_recipe(value), (state, *rest), None, None, _restore
+        return _made, _recipe(value), (state, *rest), None, None, _restore
 
 
-def _attributes_of(error: BaseException) -> Iterable[tuple[str, Any]]:
-    return {"args": error.args, **error.__dict__}.items()
+def _pickled_attributes(error: BaseException) -> Iterator[tuple[str, bytes]]:
+    for name, value in {"args": error.args, **error.__dict__}.items():
+        if (data := _pickled(value)) is not None:
+            yield name, data
 
 
-def _recipe(error: BaseException) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return a function that makes the error, and its arguments.
-
-    If the class cannot make it from what is pickled, it is an instance of the nearest class that
-    the other process can import; `__init__` is not called.
-    """
-    arguments: tuple[Any, ...] = ()
+def _recipe(error: BaseException) -> tuple[Any, ...]:
+    """Return what `_made` needs; each part in a pickle of its own, because each may fail."""
+    kinds = tuple(filter(None, map(_pickled, type(error).__mro__[:-1])))
     if isinstance(error, BaseExceptionGroup):
-        arguments = (error.message, error.exceptions)
-    elif _travels(error):
-        made: Any = error.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-        return made[0], made[1]
-    kinds = filter(_travels, type(error).__mro__)
-    return _made, (next(kind for kind in kinds if _makes(kind, arguments)), *arguments)
+        return None, kinds, error.message, error.exceptions
+    return _pickled(error), kinds
 
 
-def _makes(kind: Any, arguments: tuple[Any, ...]) -> bool:
-    with contextlib.suppress(Exception):  # the error's own code may raise
-        _made(kind, *arguments)
-        return True
-    return False
+def _made(whole: bytes | None, kinds: tuple[bytes, ...], *arguments: Any) -> BaseException:
+    """Return an error of the other process.
+
+    If this process cannot make it from what is pickled, it is an instance of the nearest class that
+    can be imported here; `__init__` is not called.
+    """
+    error = _unpickled(whole)
+    return error if isinstance(error, BaseException) else next(_instances(kinds, arguments))
 
 
-def _made(kind: type[BaseException], *arguments: Any) -> BaseException:
-    return kind.__new__(kind, *arguments)
+def _instances(kinds: tuple[bytes, ...], arguments: tuple[Any, ...]) -> Iterator[BaseException]:
+    for kind in map(_unpickled, kinds):
+        with contextlib.suppress(Exception):  # the error's own code may raise
+            yield kind.__new__(kind, *arguments)
 
 
-def _travels(value: Any) -> bool:
-    """Tell whether *value* can be pickled and unpickled."""
-    with contextlib.suppress(Exception):  # the value's own code may raise
-        pickle.loads(pickle.dumps(value))
-        return True
-    return False
+def _pickled(value: Any) -> bytes | None:
+    """Return *value* in pickled form; None if it cannot be pickled."""
+    with contextlib.suppress(Exception):  # the value's own code may raise anything
+        return pickle.dumps(value)
+    return None
+
+
+def _unpickled(data: bytes | None) -> Any:
+    """Return the value; None if there is none, or its own code fails."""
+    with contextlib.suppress(Exception):
+        return data and pickle.loads(data)
+    return None
 
 
 def _restore(error: BaseException, state: tuple[Any, ...]) -> None:
     """Complete an error that the other process has raised."""
-    attributes, error.__cause__, error.__context__, error.__suppress_context__, description = state
-    for name, value in attributes.items():
-        with contextlib.suppress(Exception):  # a property, or a check of the class
-            setattr(error, name, value)
+    attributes, *around, description = state
+    for name, data in attributes.items():
+        with contextlib.suppress(Exception):  # a property
+            BaseException.__setattr__(error, name, pickle.loads(data))  # also if it is frozen
+    for name, value in zip(_AROUND, around, strict=True):
+        BaseException.__setattr__(error, name, value)
     if description.traceback:
-        error.add_note(description.traceback)  # for the log
+        with contextlib.suppress(Exception):  # it is frozen
+            error.add_note(description.traceback)  # for the log
     bring(error, description)

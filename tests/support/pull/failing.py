@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pulsar_retry as pr
@@ -64,6 +65,13 @@ class StatusError(Exception):
         super().__init__("it answered")
         self.status = status
         self.response = response
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    """An error whose attributes cannot be set."""
+
+    code: int
 
 
 def raise_(error: BaseException) -> None:
@@ -139,6 +147,7 @@ WAYS: dict[bytes, Callable[[], Any]] = {
     b"local": local,
     b"noted": noted,
     b"circle": circle,
+    b"frozen": lambda: raise_(FrozenError(9)),
     b"cancelled": lambda: raise_(asyncio.CancelledError("by hand")),
     b"generator exit": lambda: raise_(GeneratorExit("it ends")),
     b"unshowable": lambda: raise_(Unshowable()),

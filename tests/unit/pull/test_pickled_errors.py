@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import sys
+from types import ModuleType
 from typing import Any, Self
 
 import pytest
@@ -45,6 +47,7 @@ def test_an_error_is_described_as_at_home(way: bytes) -> None:
 
 def test_attributes_that_can_travel_do() -> None:
     """An outcome keeps its reason, and what cannot be pickled is left out."""
+    assert 9 == sent(failing.FrozenError(9)).code  # type: ignore[attr-defined]
     assert 4 == sent(failing.DeclinedError(code=4)).code  # type: ignore[attr-defined]
     assert "invalid-sum" == sent(failing.Invalid(field="sum")).reason  # type: ignore[attr-defined]
     status = sent(failing.StatusError(418, response=lambda: None))
@@ -52,6 +55,59 @@ def test_attributes_that_can_travel_do() -> None:
     assert not hasattr(status, "response")
     in_parts = sent(failing.StatusError(None, response=lambda: None))  # type: ignore[arg-type]
     assert in_parts.status is None  # type: ignore[attr-defined]
+
+
+class StatefulError(Exception):
+    """An error whose state is not in its attributes."""
+
+    __slots__ = ("code",)
+
+    def __setstate__(self, state: Any) -> None:
+        self.code = state
+
+    def __reduce__(self) -> Any:
+        return StatefulError, self.args, self.code
+
+
+class ConstantError(Exception):
+    """An error of which there is one."""
+
+    def __reduce__(self) -> str:
+        return "CONSTANT"
+
+
+CONSTANT = ConstantError("the only one")
+
+
+def test_state_of_its_own() -> None:
+    """An error keeps what it pickles itself, as `ImportError` keeps the name of the module."""
+    assert "absent" == sent(ModuleNotFoundError("no", name="absent")).name  # type: ignore[attr-defined]
+    error = StatefulError("m")
+    error.code = 7
+    assert 7 == sent(error).code  # type: ignore[attr-defined]
+    assert sent(CONSTANT) is CONSTANT
+
+
+@pytest.mark.parametrize("as_attribute", [False, True])
+def test_a_class_that_only_the_other_process_has(
+    monkeypatch: pytest.MonkeyPatch, as_attribute: bool
+) -> None:
+    """The error is of the nearest class that is known here; what else it has does not get lost."""
+    module: Any = ModuleType("only_there")
+    module.PluginError = type("PluginError", (TimeoutError,), {"__module__": "only_there"})
+    with monkeypatch.context() as there:
+        there.setitem(sys.modules, "only_there", module)
+        error: BaseException = module.PluginError("too late")
+        if as_attribute:
+            error, cause = ConnectionError("too late"), error
+            error.cause_of_it = cause  # type: ignore[attr-defined]
+        data = dumps(error)
+    copy = pickle.loads(data)
+    assert (type(copy), "too late") == (
+        ConnectionError if as_attribute else TimeoutError,
+        str(copy),
+    )
+    assert name_of(error) == name_of(copy)
 
 
 def test_what_it_was_raised_from_comes_along() -> None:
