@@ -90,12 +90,33 @@ def listening(told: Callable[[int], object]) -> Iterator[None]:
             _restore(SIGNALS)
 
 
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Block the signals on this thread, and in processes that it starts until they `ignore` them.
+
+    A supervisor or a terminal may send them to the whole group.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    from multiprocessing import resource_tracker  # few need it
+
+    resource_tracker.ensure_running()  # as it starts, it would unblock them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def ignore() -> None:
     """Have the signals do nothing from now on in this process, but not in those that it starts.
 
-    These would inherit SIG_IGN.
+    These would inherit SIG_IGN, and a mask.
     """
     _listen(lambda _: None)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _listen(told: Callable[[int], object]) -> None:

@@ -31,7 +31,7 @@ from pulsar_retry.pull.engine.ending import (
     failed_with,
     returned,
 )
-from pulsar_retry.pull.signals import ignore
+from pulsar_retry.pull.signals import held_back, ignore
 from pulsar_retry.pull.typed import of_message
 from pulsar_retry.pull.workers.pickled import Writers, carried, dumps, restored
 from pulsar_retry.runtime.fork import free_in_child
@@ -127,7 +127,8 @@ class ProcessWorker:
                 process = _CONTEXT.Process(  # no daemon, so that handlers can start processes
                     target=_serve, args=(theirs, *self._task), name="pulsar-retry"
                 )
-                process.start()
+                with held_back():
+                    process.start()
                 _children.add(process)
                 self._process = process
                 theirs.close()  # so that the child's death ends the pipe

@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.observe.counting import COUNTERS
 from pulsar_retry.pull.engine.hand import Slot
 from pulsar_retry.pull.engine.settler import Settler
+from pulsar_retry.pull.workers import processes as process_workers
 from pulsar_retry.pull.workers.processes import ProcessWorker
 from pulsar_retry.testing import MemoryBroker
 from pulsar_retry.wire.owner import Recipient
@@ -227,6 +230,25 @@ def test_a_child_that_dies_between_messages(end: Callable[[ProcessWorker], None]
         assert isinstance(worker(message), pr.Drop)
     finally:
         worker.close()
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no such masks on this system")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_for_a_child_that_starts(number: signal.Signals) -> None:
+    """It comes to the whole group of processes, and only the parent decides what it means."""
+    before = set(process_workers._children)
+    worker = ProcessWorker(workers.drop, pulsar.schema.BytesSchema(), facts)
+    with ThreadPoolExecutor(1) as pool:
+        handling = pool.submit(worker, message_of())
+        eventually(lambda: set(process_workers._children) - before)
+        (child,) = set(process_workers._children) - before
+        while not handling.done():
+            os.kill(child.pid, number)
+            time.sleep(0.01)
+        try:
+            assert isinstance(handling.result(), pr.Drop)
+        finally:
+            worker.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
