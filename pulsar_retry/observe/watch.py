@@ -206,8 +206,6 @@ class Watch(Instrument):
         """Count retry letters and dead letters."""
         retried = deferred = dead = 0
         for each in done:
-            if (end_span := each.letter.trace) is not None:
-                end_span(each)
             if each.letter.dead:
                 dead += 1
                 self._count("dead_letters", each.letter.reason or RETRIES_EXHAUSTED)
@@ -220,6 +218,9 @@ class Watch(Instrument):
         for outcome, times in ((RETRIED, retried), (DEFERRED, deferred), (DEAD_LETTERED, dead)):
             if times:
                 self._count("deliveries", outcome, times)
+        for each in done:
+            if (end_span := each.letter.trace) is not None:
+                end_span(each)
         for instrument in self._instruments:
             instrument.handed_on(done)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NamedTuple
 
 import _pulsar
+import attrs
 import pytest
 
 import pulsar_retry as pr
@@ -91,6 +93,18 @@ def test_a_hook_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     assert [] == errors
     assert 3 == len(caplog.records)
     assert all("on_retry" in each.getMessage() for each in caplog.records)
+
+
+def test_a_span_that_cannot_be_ended(told: Told) -> None:
+    """A span processor may raise; what was handed on is counted, in any case."""
+
+    def end_span(*_: Any) -> None:
+        raise RuntimeError
+
+    traced = attrs.evolve(RETRY, trace=end_span)
+    with contextlib.suppress(RuntimeError):
+        told.watch.handed_on([HandOver(raw(), RETRY), HandOver(raw(), traced)])
+    assert {"letter": 2} == told.counters.counts("retries")
 
 
 def test_properties_that_are_no_text_do_no_harm(told: Told) -> None:
