@@ -101,8 +101,8 @@ def _extent(client: CachedClient, piece: Piece) -> Extent | None:
     encrypted = last == END and unread.is_encrypted(pulsar.MessageId.latest)
     patience = _LAST_TIMEOUT_MS if encrypted else _FIRST_TIMEOUT_MS
     first = message_at(client, name, pulsar.MessageId.earliest, patience, piece.since)
-    if first is None:
-        return None  # all of it was published before
+    if first is None or (first != END and first > last):
+        return None  # all of it up to the last one was published before
     if last == first == END:
         if encrypted:
             unread.warn()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 
 import pulsar
 import pytest
@@ -11,6 +12,7 @@ from pyspark.errors import AnalysisException
 import pulsar_retry as pr
 from pulsar_retry_spark import register
 from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.source import extent
 from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.source import FailureReader
 from support.reading import SOON, SUBSCRIPTION, read_all
@@ -97,6 +99,23 @@ def test_what_is_deleted_before_it_is_read_is_an_error(letters, admin, options):
     with pytest.raises(PulsarSourceError, match="DATA_LOSS"):
         list(readers[0].read(*planned[0]))
     assert [] == list(readers[1].read(*planned[1]))
+
+
+def test_the_first_letter_since_a_time_comes_during_planning(letters, monkeypatch):
+    """It is behind the end, so the query does not read it, and misses nothing."""
+    letters.send(b"a")
+    since = round(time.time() * 1000) + 1
+    message_at = extent.message_at
+
+    def looked_up(client, name, at, *more):
+        found = message_at(client, name, at, *more)
+        if at is pulsar.MessageId.latest:
+            letters.send(b"b")
+        return found
+
+    monkeypatch.setattr(extent, "message_at", looked_up)
+    reader = FailureReader(letters.options | {"startingTime": str(since)}, schema())
+    assert [] == [batch for each in reader.partitions() for batch in reader.read(each)]
 
 
 def test_partitions_are_read_side_by_side(spark, letters, admin):
