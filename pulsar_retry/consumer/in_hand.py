@@ -362,7 +362,8 @@ class InHand:
     @property
     def unsettled(self) -> int:
         """About how many messages were received, and are neither settled nor redelivered."""
-        return max(0, self._left() - self.given_back)
+        # Some that were given back can be settled nevertheless, but none that leaves is.
+        return max(self.leaving, self._left() - self.given_back)
 
     def all_redelivered(self) -> None:
         """Record that the broker redelivers everything that is not acknowledged or handed on."""

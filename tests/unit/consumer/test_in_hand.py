@@ -171,3 +171,14 @@ def test_a_request_for_everything_waits_for_what_is_on_its_way(received: Receive
     received.seconds += 0.2
     in_hand.redeliver_everything()
     assert [received.seconds] == asked
+
+
+def test_a_message_that_leaves_is_unsettled(received: Received) -> None:
+    """Also if an earlier one is settled after the broker was asked for both again."""
+    in_hand = received.in_hand
+    in_hand.took([RAW] * 2)
+    in_hand.all_redelivered()
+    in_hand.settled += 1  # the acknowledgement of the first one
+    in_hand.took([RAW])
+    in_hand.leaves(RAW)
+    assert 1 == in_hand.unsettled
