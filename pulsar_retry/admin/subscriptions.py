@@ -53,8 +53,7 @@ class Subscriptions:
 
     def names(self, topic: str) -> list[str]:
         """Return the names of the durable and the non-durable subscriptions, sorted."""
-        names: list[str] = self._transport.json("GET", topic_path(topic, "subscriptions"))
-        return sorted(names)
+        return sorted(self._transport.names(topic_path(topic, "subscriptions")))
 
     def create(
         self,

@@ -49,10 +49,9 @@ class Namespaces:
 
     def all(self) -> list[str]:
         """Return the names of all namespaces, sorted. Only superusers may list the tenants."""
-        ask = self._transport.json
-        tenants = ask("GET", "tenants")
+        ask = self._transport.names
         return sorted(
-            each for tenant in tenants for each in ask("GET", f"namespaces/{quoted(tenant)}")
+            each for tenant in ask("tenants") for each in ask(f"namespaces/{quoted(tenant)}")
         )
 
     def topics(self, namespace: str) -> list[str]:
@@ -62,7 +61,7 @@ class Namespaces:
         """
         path = f"persistent/{_path_of(namespace)}"
         single, partitioned = (
-            self._transport.json("GET", each, includeSystemTopic=False)
+            self._transport.names(each, includeSystemTopic=False)
             for each in (path, f"{path}/partitioned")
         )
         return sorted({*map(logical, single), *partitioned})

@@ -135,6 +135,18 @@ class Transport:
             reason = f"{self._root} answered with something that is not JSON: is this Pulsar?"
             raise AdminError(_OK, path, reason) from None
 
+    def names(self, path: str, **query: object) -> list[str]:
+        """Return the list of names that a GET request gets; see `json`.
+
+        Raises:
+            AdminError: the answer is no list. Another server's could pass for an empty one.
+        """
+        found = self.json("GET", path, **query)
+        if not isinstance(found, list):
+            reason = f"{self._root} answered with something that is not a list: is this Pulsar?"
+            raise AdminError(_OK, path, reason)
+        return found
+
     def send(
         self, method: str, path: str, body: object = None, **query: object
     ) -> urllib3.BaseHTTPResponse:

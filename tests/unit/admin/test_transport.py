@@ -216,6 +216,20 @@ def test_an_answer_that_is_no_json(api) -> None:
         transport(api).json("GET", "x")
 
 
+@pytest.mark.parametrize("content", [b"{}", b""])
+def test_what_is_no_list_is_no_empty_list(api, content) -> None:
+    """It is another server's; the error names the URL."""
+    api.answers += [(200, {}, content)] * 3
+    with Cluster(admin_url=api.url).admin() as admin:
+        for ask in (
+            admin.namespaces.all,
+            lambda: admin.namespaces.topics("a/b"),
+            lambda: admin.subscriptions.names("a/b/c"),
+        ):
+            with pytest.raises(pr.AdminError, match=f"{api.url} answered with something that is"):
+                ask()
+
+
 def test_a_server_that_never_answers(monkeypatch) -> None:
     """It is asked once: that has taken long already."""
     monkeypatch.setattr("pulsar_retry.admin.transport._TIMEOUT", urllib3.Timeout(0.2))
