@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -13,7 +13,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import RedriveError
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
-from pulsar_retry.replay.reading import read_places
+from pulsar_retry.replay.reading import entry_place_of, read_after
 from pulsar_retry.replay.redriving.report import LATE, UNREADABLE
 
 #: The states of a letter. NEW: it has not come. HELD: it is being published. STAYS: it stays in its
@@ -104,11 +104,13 @@ class Source:
         """
         found = Counter[str]()
         for topic in self.ends:
-            now, unseen = self._in_state(topic, states, NEW)
-            # These are chunks of a letter, what cannot be read, or what is late.
-            unreadable: list[EntryPlace] = []
-            found[LATE] += sum(1 for _ in read_places(*self._reads, now, unseen, unreadable))
-            found[UNREADABLE] += len(unreadable)
+            now, open_ = self._open(topic, states)
+            unseen = {each for each, state in open_.items() if state == NEW}
+            missed: list[EntryPlace] = []
+            for raw in self._read(now, unseen, now.log.last, missed):
+                found[LATE] += entry_place_of(raw) in unseen
+            # Otherwise these are chunks of a letter, or what cannot be read.
+            found[UNREADABLE] += len(unseen.intersection(missed))
         return +found
 
     def acknowledge_again(self, consumer: Any, states: LetterStates) -> None:
@@ -121,21 +123,34 @@ class Source:
             pulsar.PulsarException: a letter cannot be read.
         """
         for topic in self.ends:
-            now, open_ = self._in_state(topic, states, DONE)
-            for raw in read_places(*self._reads, now, open_):
-                consumer.acknowledge_async(raw, lambda _: None)
+            now, open_ = self._open(topic, states)
+            done = {each for each, state in open_.items() if state == DONE}
+            if not done:
+                continue
+            # Only the last chunk of a letter has a state, and the others come before it.
+            places = {each for each, state in open_.items() if state in {NEW, DONE}}
+            for raw in self._read(now, places, max(done)):
+                if entry_place_of(raw) in done:
+                    consumer.acknowledge_async(raw, lambda _: None)
 
-    @property
-    def _reads(self) -> tuple[pulsar.Client, AdminClient]:
-        return self.client, self.admin
-
-    def _in_state(
-        self, topic: str, states: LetterStates, state: int
-    ) -> tuple[Surveyed, set[EntryPlace]]:
-        """Return a partition, and its entries in a *state* that are not acknowledged."""
+    def _open(self, topic: str, states: LetterStates) -> tuple[Surveyed, dict[EntryPlace, int]]:
+        """Return a partition, and its entries that are not acknowledged, with their states."""
         now = self._now(topic)
-        places = now.acks.unacknowledged(now.log)
-        return now, {each for each in places if states.of_entry(each) == state}
+        return now, {each: states.of_entry(each) for each in now.acks.unacknowledged(now.log)}
+
+    def _read(
+        self,
+        now: Surveyed,
+        places: Collection[EntryPlace],
+        last: EntryPlace,
+        missed: list[EntryPlace] | None = None,
+    ) -> Iterator[Any]:
+        """Yield the raw letters from the first of *places* to *last*; *missed* gets the others."""
+        if places:
+            begin, log = min(places).before, now.log.until(last)
+            skipped = (lambda _place: None) if missed is None else missed.append
+            reading = read_after(self.client, self.admin, now.topic, begin, log, skipped=skipped)
+            yield from (raw for raw, _ in reading)
 
     def _now(self, topic: str) -> Surveyed:
         """Return the state of a partition, up to the end of the run."""

@@ -13,7 +13,8 @@ import pulsar_retry as pr
 from pulsar_retry.replay import Filter, Redriven, Subscription
 from pulsar_retry.replay.reading import read_letters
 from pulsar_retry.replay.redriving.report import Became
-from pulsar_retry.replay.redriving.states import Source
+from pulsar_retry.replay.redriving.source import consumer_of, ends
+from pulsar_retry.replay.redriving.states import DONE, STAYS, LetterStates, Source
 from support.reading import SUBSCRIPTION
 from support.replay.redriving import Dead, received
 from support.waiting import eventually
@@ -226,6 +227,38 @@ def test_a_letter_stays_what_it_is(dead, client) -> None:
         whole.event_timestamp(),
     )
     assert none.has_null_value()
+
+
+def test_a_letter_in_chunks_stays(dead) -> None:
+    """It was read, so it does not make the redrive incomplete."""
+    dead.subscribe()
+    for number, payload in enumerate([b"first", bytes(12_000_000), b"last"]):
+        dead.send(payload, dead.properties(number))
+
+    done = dead.redrive(where=Filter(reason="even")).run()
+
+    assert (2, {"filtered": 1}, True) == (done.redriven, done.left, done.is_complete)
+
+
+def test_lost_acknowledgements_are_sent_again(dead) -> None:
+    """Also of letters in chunks and in batches; what stays is not touched."""
+    dead.send(b"stays", dead.properties(0))
+    dead.send(bytes(12_000_000), dead.properties(1))
+    dead.send(bytes(12_000_001), dead.properties(2))
+    dead.fill(3, batching_enabled=True)
+    admin, states = dead.cluster.admin(), LetterStates()
+    source = Source(admin, dead.client, "keep", ends(admin, [dead.dlq]))
+    for raw, _, place in read_letters(dead.client, admin, [dead.dlq], "keep"):
+        states[place] = STAYS if raw.data() == b"stays" or raw.length() == 12_000_000 else DONE
+    options = {"verb": "redrive", "job": "1", "by": "me"}
+
+    with consumer_of(admin, dead.client, dead.dlq, "keep", **options) as consumer:
+        source.acknowledge_again(consumer, states)
+        eventually(lambda: source.unsettled(dead.dlq, states).done == 0)
+    assert [b"stays", 12_000_000] == [
+        raw.data() if raw.length() < 10 else raw.length()
+        for raw, _, _ in read_letters(dead.client, admin, [dead.dlq], "keep")
+    ]
 
 
 def test_one_of_several_subscriptions_has_to_be_named(dead) -> None:
