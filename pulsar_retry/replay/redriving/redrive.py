@@ -346,7 +346,10 @@ class Redrive:
             partitions = admin.topics.partition_names(self._source)
             last = ends(admin, partitions)
             source = Source(admin, client, through, last)
-            hand_off = stack.enter_context(hand_off_of(client, max_pending=IN_FLIGHT))
+            is_read = holds_retries(self._source)
+            hand_off = stack.enter_context(
+                hand_off_of(client, max_pending=IN_FLIGHT, natively=not is_read)
+            )
 
             def take(topic: str, owner: Owner) -> None:
                 is_retry = self._to == RETRY
@@ -365,9 +368,7 @@ class Redrive:
                 limit=self._limit,
                 progress=lambda: tell(report()),
                 cancelled=self._cancelled,
-                letters=read_letters(client, admin, partitions, through)
-                if holds_retries(self._source)
-                else None,
+                letters=read_letters(client, admin, partitions, through) if is_read else None,
             )
             try:
                 run.run()

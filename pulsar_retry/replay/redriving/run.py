@@ -30,6 +30,7 @@ from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.replay.ack_state import EntryPlace
+from pulsar_retry.replay.publishing import AcknowledgedLater
 from pulsar_retry.replay.reading import LetterInPlace
 from pulsar_retry.replay.redriving.judge import LetterJudge, Move
 from pulsar_retry.replay.redriving.report import (
@@ -69,6 +70,7 @@ IN_FLIGHT = 1000
 #: For how many seconds a rate may be caught up.
 _BEHIND = 0.1
 _NOWHERE = EntryPlace(-1, -1)
+_LATER = AcknowledgedLater()
 #: Errors for which another try does not help.
 _NO_RETRY_ERRORS = (
     pulsar.AuthorizationError,
@@ -259,13 +261,16 @@ class Run:
     def _send(self, item: _Item) -> None:
         with self._lock:
             self._in_flight += 1
+        # What a reader gave of a batch is acknowledged at the end; see `Source`.
+        later = self._read is not None and item.place.batch >= 0
+        source = _LATER if later else self._consumer
         if item.move.letter is None:
-            self._consumer.acknowledge_async(item.raw, partial(self._acknowledged, item))
+            source.acknowledge_async(item.raw, partial(self._acknowledged, item))
             return
         flight = Flight(
             self._hand_off,
             item.raw,
-            self._consumer,
+            source,
             item.move.letter,
             item.raw.length(),
             _ItemFuture(self, item),
@@ -357,6 +362,8 @@ class Run:
         if self.tally.stopped == REFUSED:
             for item in self._waiting:
                 self._refuse(item, self.tally.waits)
+        if self._read is not None:
+            self._source.acknowledge_mixed(self._consumer, self.states)
         unconfirmed = self._confirm()
         if unconfirmed:
             self.tally.left[UNCONFIRMED] += unconfirmed
@@ -365,7 +372,7 @@ class Run:
     def _confirm(self) -> int:
         """Wait until the broker has the acknowledgements; return how many it does not have."""
         began, count = time.monotonic(), self.tally.redriven
-        again = began + _AGAIN
+        again = began + (_AGAIN if self._read is None else 0.0)
         while count:
             self._check()
             time.sleep(_ASK)

@@ -13,12 +13,14 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import RedriveError
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
-from pulsar_retry.replay.reading import entry_place_of, read_after
+from pulsar_retry.replay.reading import entry_place_of, read_after, reader_of
 from pulsar_retry.replay.redriving.report import LATE, UNREADABLE
 
 #: The states of a letter. NEW: it has not come. HELD: it is being published. STAYS: it stays in its
 #: topic. DONE: it is published or discarded.
 NEW, HELD, STAYS, DONE = range(4)
+#: Milliseconds to wait for a letter that is stored.
+_WAIT_MS = 30_000
 
 
 class LetterStates:
@@ -52,6 +54,14 @@ class LetterStates:
         if batch is None:
             return self[Position(*place)]
         return DONE if all(each == DONE for each in batch.values()) else STAYS
+
+    def mixed_batches(self) -> dict[EntryPlace, list[int]]:
+        """Return the batches of which something stays and something is DONE: with these indexes."""
+        return {
+            place: [index for index, each in batch.items() if each == DONE]
+            for place, batch in self._batches.items()
+            if len({each == DONE for each in batch.values()}) > 1
+        }
 
 
 @attrs.frozen
@@ -132,6 +142,33 @@ class Source:
             for raw in self._read(now, places, max(done)):
                 if entry_place_of(raw) in done:
                     consumer.acknowledge_async(raw, lambda _: None)
+
+    def acknowledge_mixed(self, consumer: Any, states: LetterStates) -> None:
+        """Acknowledge what the run is done with in batches of which something stays.
+
+        pulsar-client keeps what is acknowledged of a batch for each time that it is read, and a
+        reader acknowledges the first message by itself. So if that one stays, the reader begins
+        behind it.
+
+        Raises:
+            AdminError: the REST API is unreachable, or refuses a request.
+            pulsar.PulsarException: a letter cannot be read.
+        """
+        mixed = states.mixed_batches()
+        for topic in self.ends if mixed else ():
+            log = self._now(topic).log
+            for place, done in mixed.items():
+                if not log.has(place):
+                    continue
+                before = Position(*place.before) if 0 in done else Position(*place, batch=0)
+                start = pulsar.MessageId(-1, before.ledger, before.entry, before.batch)
+                with reader_of(self.client, topic, start) as reader:
+                    came = -1
+                    while came < max(done):
+                        raw = reader.read_next(_WAIT_MS)
+                        came = raw.message_id().batch_index()
+                        if came in done:
+                            consumer.acknowledge_async(raw, lambda _: None)
 
     def _open(self, topic: str, states: LetterStates) -> tuple[Surveyed, dict[EntryPlace, int]]:
         """Return a partition, and its entries that are not acknowledged, with their states."""

@@ -8,6 +8,7 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.replay import Filter, Redrive
 from pulsar_retry.replay.redriving.targets import DISCARD
+from support.reading import drain
 from support.replay.redriving import received
 
 
@@ -46,6 +47,30 @@ def test_retries_that_wait_are_made_due(dead, partitions) -> None:
     assert [2, 2] == [pr.attempt_of(each) for each in messages]
     gone = Redrive(dead.retry, DISCARD, cluster=dead.cluster).run()
     assert (2, True) == (gone.redriven, gone.is_complete)
+
+
+@pytest.mark.parametrize("to", ["retry", DISCARD])
+@pytest.mark.parametrize("taken", [{"0"}, {"1"}, {"0", "1"}], ids=["first", "last", "both"])
+def test_a_retry_is_taken_out_of_its_batch(dead, to, taken) -> None:
+    """What stays of the batch is still delivered, also the first message."""
+    dead.subscribe().close()
+    producer = dead.client.create_producer(
+        dead.retry, batching_enabled=True, batching_max_publish_delay_ms=10_000
+    )
+    for number in range(2):
+        facts = {"DELAY_TIME": "3600000", "FAILURE_ERROR": f"Error{number}"}
+        properties = dead.properties(number, **facts)
+        producer.send_async(b"%d" % number, None, properties=properties)
+    producer.flush()
+    producer.close()
+
+    where = Filter(error=[f"Error{each}" for each in taken])
+    done = Redrive(dead.retry, to, cluster=dead.cluster, where=where).run()
+
+    assert (len(taken), 2 - len(taken)) == (done.redriven, done.left.get("filtered", 0))
+    assert done.is_complete
+    stay = {b"0", b"1"} - ({each.encode() for each in taken} if to == DISCARD else set())
+    assert stay <= {each.data() for each in drain(dead.subscribe(), count=len(stay))}
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
