@@ -13,7 +13,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import RedriveError
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
-from pulsar_retry.replay.reading import entry_place_of, read_after, reader_of
+from pulsar_retry.replay.reading import read_after, reader_of
 from pulsar_retry.replay.redriving.report import LATE, UNREADABLE
 
 #: The states of a letter. NEW: it has not come. HELD: it is being published. STAYS: it stays in its
@@ -117,8 +117,8 @@ class Source:
             now, open_ = self._open(topic, states)
             unseen = {each for each, state in open_.items() if state == NEW}
             missed: list[EntryPlace] = []
-            for raw in self._read(now, unseen, now.log.last, missed):
-                found[LATE] += entry_place_of(raw) in unseen
+            for _, position in self._read(now, unseen, now.log.last, missed):
+                found[LATE] += EntryPlace.of(position) in unseen
             # Otherwise these are chunks of a letter, or what cannot be read.
             found[UNREADABLE] += len(unseen.intersection(missed))
         return +found
@@ -139,8 +139,9 @@ class Source:
                 continue
             # Only the last chunk of a letter has a state, and the others come before it.
             places = {each for each, state in open_.items() if state in {NEW, DONE}}
-            for raw in self._read(now, places, max(done)):
-                if entry_place_of(raw) in done:
+            for raw, position in self._read(now, places, max(done)):
+                # Of a batch, what has not come to the run is not acknowledged.
+                if EntryPlace.of(position) in done and states[position] == DONE:
                     consumer.acknowledge_async(raw, lambda _: None)
 
     def acknowledge_mixed(self, consumer: Any, states: LetterStates) -> None:
@@ -181,13 +182,12 @@ class Source:
         places: Collection[EntryPlace],
         last: EntryPlace,
         missed: list[EntryPlace] | None = None,
-    ) -> Iterator[Any]:
+    ) -> Iterator[tuple[Any, Position]]:
         """Yield the raw letters from the first of *places* to *last*; *missed* gets the others."""
         if places:
             begin, log = min(places).before, now.log.until(last)
             skipped = (lambda _place: None) if missed is None else missed.append
-            reading = read_after(self.client, self.admin, now.topic, begin, log, skipped=skipped)
-            yield from (raw for raw, _ in reading)
+            yield from read_after(self.client, self.admin, now.topic, begin, log, skipped=skipped)
 
     def _now(self, topic: str) -> Surveyed:
         """Return the state of a partition, up to the end of the run."""

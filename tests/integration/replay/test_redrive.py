@@ -261,6 +261,25 @@ def test_lost_acknowledgements_are_sent_again(dead) -> None:
     ]
 
 
+def test_only_letters_that_came_are_acknowledged_again(dead) -> None:
+    """A redrive that is cancelled within a batch has not seen the rest of it."""
+    dead.create("keep")
+    dead.fill(3, batching_enabled=True, batching_max_publish_delay_ms=10_000)
+    admin, states = dead.cluster.admin(), LetterStates()
+    source = Source(admin, dead.client, "keep", ends(admin, [dead.dlq]))
+    _, _, first = next(read_letters(dead.client, admin, [dead.dlq], "keep"))
+    assert 0 == first.batch
+    states[first] = DONE
+    options = {"verb": "redrive", "job": "1", "by": "me"}
+
+    with consumer_of(admin, dead.client, dead.dlq, "keep", **options) as consumer:
+        source.acknowledge_again(consumer, states)
+
+    rest = dead.client.subscribe(dead.dlq, "keep")
+    came = {rest.receive(60_000).data() for _ in range(2)}
+    assert {b"1", b"2"} & came
+
+
 def test_one_of_several_subscriptions_has_to_be_named(dead) -> None:
     """The letters of the other are not touched."""
     consumer = dead.subscribe()
