@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import Counter
@@ -101,3 +102,20 @@ def test_failures_do_not_wait_for_the_handlers_own_threads(start, publish, dead_
     (dead,) = dead_letters(1)
     assert (b"fail", False) == (dead.data(), release.is_set())
     release.set()
+
+
+def test_a_stop_while_the_broker_does_not_answer(proxy, topic, publish):
+    """It returns its report when the time of one request is over; it raises nothing."""
+    handled = threading.Event()
+    client = pr.Client(proxy.url, operation_timeout_seconds=5)
+    subscriber = client.subscriber(topic, SUBSCRIPTION, lambda _: handled.set()).start()
+    publish()
+    assert handled.wait(SOON)
+    eventually(lambda: subscriber.in_hand[0] == 0)
+    proxy.stall()
+    report = subscriber.stop(timeout=0)
+    assert (1, 0) == (report.acknowledged, report.abandoned)
+    assert "stopped" == subscriber.health.state
+    proxy.mend()
+    with contextlib.suppress(pulsar.Timeout):
+        client.close()
