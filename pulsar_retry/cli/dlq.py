@@ -165,7 +165,7 @@ def show(
         show_json(facts) if as_json else click.echo(full(facts))
         return
     seconds = patience(within, as_json=as_json)
-    topics = dead_letter_topics(cluster, [dlq])
+    topics = dead_letter_topics(cluster, [dlq], lambda text: click.echo(clean(text), err=True))
     give_up = math.inf if seconds is None else time.monotonic() + seconds
     is_one, hint = len(topics) == 1, ""
     found_facts: list[dict[str, Any]] = []

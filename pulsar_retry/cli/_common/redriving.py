@@ -63,15 +63,20 @@ def patience(within: str | None, *, as_json: bool) -> float | None:
     return max(_LEAST, _PATIENCE - spent)
 
 
-def dead_letter_topics(cluster: Cluster, names: Sequence[str]) -> list[str]:
-    """Return topics; a name ``tenant/namespace`` stands for its dead-letter topics with letters."""
+def dead_letter_topics(
+    cluster: Cluster, names: Sequence[str], forbidden: Callable[[str], None]
+) -> list[str]:
+    """Return topics; a name ``tenant/namespace`` stands for its dead-letter topics with letters.
+
+    *forbidden* is called, in words, with each that is left out, because this role may not read it.
+    """
     found: dict[str, None] = {}
     for name in names:
         if name.count("/") != 1:
             found[str(TopicName.parse(name, "DLQ"))] = None
             continue
         with cluster.admin() as admin, progress("asking for topics") as show:
-            for each in letter_topics(admin, name, progress=show):
+            for each in letter_topics(admin, name, progress=show, forbidden=forbidden):
                 if each.kind == "dead_letter" and each.backlog:
                     found[each.topic] = None
     return list(found)
@@ -100,7 +105,10 @@ def redrive_all(
         yes: Do not ask.
         as_json: Print JSON.
     """
-    topics = dead_letter_topics(cluster, dlqs)
+    left_out: list[str] = []
+    topics = dead_letter_topics(cluster, dlqs, left_out.append)
+    for text in left_out:
+        click.echo(clean(text), err=True)
     options = {**options, "cluster": cluster, "by": who.by}
     operations = [_OfTopic(each, options, several=len(topics) > 1) for each in topics]
 
@@ -111,7 +119,8 @@ def redrive_all(
 
     if not (topics or as_json):
         click.echo("no letters")
-    return carry_out(operations, who=who, question=asked, dry_run=dry_run, yes=yes, as_json=as_json)
+    code = carry_out(operations, who=who, question=asked, dry_run=dry_run, yes=yes, as_json=as_json)
+    return code or int(bool(left_out))
 
 
 @attrs.define(init=False)

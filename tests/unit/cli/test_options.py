@@ -225,6 +225,18 @@ def test_a_namespace_that_may_not_be_listed_is_named(capsys, monkeypatch) -> Non
     assert "not allowed" in line
 
 
+def test_a_redrive_that_leaves_a_topic_out_is_not_complete(capsys, monkeypatch) -> None:
+    """It is named, because this role may not read it."""
+
+    def letter_topics(*_: object, forbidden: Any, **_options: object) -> list[object]:
+        forbidden("returns-billing-DLQ is left out: not allowed")
+        return []
+
+    monkeypatch.setattr("pulsar_retry.cli._common.redriving.letter_topics", letter_topics)
+    assert 1 == cli.main(["redrive", "shop/orders", "--yes"])
+    assert "returns-billing-DLQ is left out" in capsys.readouterr().err
+
+
 def test_the_report_of_a_topic_is_not_lost_with_the_next_one(capsys, monkeypatch) -> None:
     """If that fails, JSON has the topics until then, and the error is told."""
 
