@@ -93,6 +93,16 @@ def test_slow_answers_do_not_shrink_it(latency):
     assert EXPONENTIAL_UP_TO == window.size
 
 
+def test_beyond_3000_failures_bring_it_back_to_3000():
+    """At once, where less than 99 % are acknowledged."""
+    window = Window(maximum=10_000)
+    rounds(window, 40)
+    assert window.size > 3020
+    while window.acked >= 0.99:
+        window.failed(window.round)
+    assert EXPONENTIAL_UP_TO == window.size
+
+
 @pytest.mark.parametrize("latency", [0.05, 0.9])
 @pytest.mark.parametrize(
     ("failing", "least", "most"), [(0.005, 3000, 3000), (0.02, 20, 400), (0.2, 2, 40)]
