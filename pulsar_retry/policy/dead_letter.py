@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.checks import not_blank, whole
+from pulsar_retry.policy.checks import whole
 
 #: The default number of retries (the same as in Java, Go and TDMQ).
 DEFAULT_MAX_REDELIVER_COUNT = 16
@@ -42,11 +42,15 @@ class DeadLetterPolicy:
     initial_subscription_name: str | None = KEEPING_SUBSCRIPTION
 
     def __attrs_post_init__(self) -> None:
-        """Refuse an invalid count, and names that are not text."""
+        """Refuse an invalid count, and what is no name."""
         whole("max_redeliver_count", self.max_redeliver_count, 0)
         for name in ("retry_letter_topic", "dead_letter_topic", "initial_subscription_name"):
-            if (value := getattr(self, name)) is not None:
-                not_blank(name, value, "a name as str, or None")
+            value = getattr(self, name)
+            is_name = isinstance(value, str) and value and value == value.strip()
+            if value is not None and not is_name:
+                raise ConfigError.bad(
+                    name, value, "a name as str without blanks around it, or None"
+                )
 
     @classmethod
     def pubsub(cls, max_delivery_attempts: int = _PUBSUB_LEAST) -> DeadLetterPolicy:

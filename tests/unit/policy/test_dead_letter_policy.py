@@ -71,9 +71,10 @@ def test_dead_letters_are_kept_unless_that_is_refused() -> None:
 @pytest.mark.parametrize(
     "name", ["retry_letter_topic", "dead_letter_topic", "initial_subscription_name"]
 )
-@pytest.mark.parametrize("value", [5, "", " \t"])
-def test_a_name_that_is_no_text_is_refused(name: str, value: object) -> None:
+@pytest.mark.parametrize("value", [5, "", " \t", " orders-DLQ "])
+def test_what_is_no_name_is_refused(name: str, value: object) -> None:
     """The error names the argument."""
-    expected = f"^{name}={re.escape(repr(value))}: expected a name as str, or None$"
+    accepted = "a name as str without blanks around it, or None"
+    expected = f"^{name}={re.escape(repr(value))}: expected {accepted}$"
     with pytest.raises(pr.ConfigError, match=expected):
         pr.DeadLetterPolicy(**{name: value})  # type: ignore[arg-type]
