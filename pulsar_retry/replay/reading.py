@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Container, Generator, Iterator
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -179,20 +179,34 @@ def read_places(
     seen: Surveyed,
     places: Collection[EntryPlace] | None = None,
     unreadable: list[EntryPlace] | None = None,
+    *,
+    others: Container[EntryPlace] = (),
 ) -> Iterator[Any]:
     """Yield the raw messages of a partition at *places*, acknowledged or not.
 
-    Without *places*, yield those that were unacknowledged in the survey *seen*. Those that cannot
-    be read are left out, and added to *unreadable*.
+    The place of a message in chunks is that of its last chunk. It can be read only from its first
+    chunk, which may be before all *places*. So the reading begins at the first entry that may be a
+    chunk of it: one that was unacknowledged in the survey *seen*, and is not one of *others*.
+
+    Args:
+        client: Reads the messages.
+        admin: Says how far the reader is, if nothing comes.
+        seen: The partition.
+        places: The places. None means all that were unacknowledged.
+        unreadable: Gets the *places* that cannot be read.
+        others: The places of other messages.
 
     Raises:
         pulsar.PulsarException: a message does not come, although it is stored.
     """
-    wanted = set(seen.acks.unacknowledged(seen.log) if places is None else places)
+    open_ = list(seen.acks.unacknowledged(seen.log))
+    wanted = set(open_ if places is None else places)
     if not wanted:
         return
     missed: list[EntryPlace] = []
-    begin, log = min(wanted).before, seen.log.until(max(wanted))
+    first = min(wanted)
+    begin = min(first, next((each for each in open_ if each not in others), first)).before
+    log = seen.log.until(max(wanted))
     for raw, _ in read_after(client, admin, seen.topic, begin, log, skipped=missed.append):
         if entry_place_of(raw) in wanted:
             yield raw

@@ -117,6 +117,8 @@ def _show(report: SeekReport) -> None:
     for name, words in _LETTERS.items():
         if count := getattr(report.letters, name):
             click.echo(f"letters: {count} {words}")
+    for problem in report.problems:
+        click.echo(f"incomplete: {clean(problem)}", err=True)
     if report.consumers:
         verb = "are" if report.dry_run else "were"
         click.echo(f"consumers: {report.consumers} {verb} connected, and reconnect by themselves")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -13,7 +13,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import RedriveError
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
-from pulsar_retry.replay.reading import read_after, reader_of
+from pulsar_retry.replay.reading import read_after, read_places, reader_of
 from pulsar_retry.replay.redriving.report import LATE, UNREADABLE
 
 #: The states of a letter. NEW: it has not come. HELD: it is being published. STAYS: it stays in its
@@ -117,8 +117,11 @@ class Source:
             now, open_ = self._open(topic, states)
             unseen = {each for each, state in open_.items() if state == NEW}
             missed: list[EntryPlace] = []
-            for _, position in self._read(now, unseen, now.log.last, missed):
-                found[LATE] += EntryPlace.of(position) in unseen
+            if unseen:
+                begin = min(unseen).before
+                reading = (self.client, self.admin, topic, begin, now.log)
+                for _, position in read_after(*reading, skipped=missed.append):
+                    found[LATE] += EntryPlace.of(position) in unseen
             # Otherwise these are chunks of a letter, or what cannot be read.
             found[UNREADABLE] += len(unseen.intersection(missed))
         return +found
@@ -135,13 +138,11 @@ class Source:
         for topic in self.ends:
             now, open_ = self._open(topic, states)
             done = {each for each, state in open_.items() if state == DONE}
-            if not done:
-                continue
-            # Only the last chunk of a letter has a state, and the others come before it.
-            places = {each for each, state in open_.items() if state in {NEW, DONE}}
-            for raw, position in self._read(now, places, max(done)):
+            # Only the last chunk of a letter has a state.
+            others = {each for each, state in open_.items() if state not in {NEW, DONE}}
+            for raw in read_places(self.client, self.admin, now, done, others=others):
                 # Of a batch, what has not come to the run is not acknowledged.
-                if EntryPlace.of(position) in done and states[position] == DONE:
+                if states[Position.of(raw.message_id())] == DONE:
                     consumer.acknowledge_async(raw, lambda _: None)
 
     def acknowledge_mixed(self, consumer: Any, states: LetterStates) -> None:
@@ -175,19 +176,6 @@ class Source:
         """Return a partition, and its entries that are not acknowledged, with their states."""
         now = self._now(topic)
         return now, {each: states.of_entry(each) for each in now.acks.unacknowledged(now.log)}
-
-    def _read(
-        self,
-        now: Surveyed,
-        places: Collection[EntryPlace],
-        last: EntryPlace,
-        missed: list[EntryPlace] | None = None,
-    ) -> Iterator[tuple[Any, Position]]:
-        """Yield the raw letters from the first of *places* to *last*; *missed* gets the others."""
-        if places:
-            begin, log = min(places).before, now.log.until(last)
-            skipped = (lambda _place: None) if missed is None else missed.append
-            yield from read_after(self.client, self.admin, now.topic, begin, log, skipped=skipped)
 
     def _now(self, topic: str) -> Surveyed:
         """Return the state of a partition, up to the end of the run."""

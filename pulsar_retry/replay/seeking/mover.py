@@ -47,6 +47,12 @@ _LOOK = 0.05
 #: between two looks is in doubt.
 _IN_HAND_INTERVAL = 0.01
 
+_NOT_RESCUED = (
+    "{} messages that consumers had in hand could not be read, so they have no letters: they may "
+    "not be delivered again"
+)
+_NOT_RESET = "{} letters could not be read again, so they are unchanged"
+
 
 @attrs.frozen
 class Mover:
@@ -95,12 +101,12 @@ class Mover:
         # One consumer for all partitions counts once.
         consumers = max(self._connected(mains).values(), default=0)
         known = what_to_know(self.admin, it, mains, letters, consumers=consumers, grace=self.grace)
-        goals, late = (*mains, *retries), 0
+        goals, late, problems = (*mains, *retries), 0, list[str]()
         if not dry_run:
             connected = self._connected(goals)
             self._reset(goals)
-            late = self._rescue(mains, letters) if any(connected.values()) else 0
-        counts = self._settle(mains, self._open(retries, letters), judge, dry_run=dry_run)
+            late = self._rescue(mains, letters, problems) if any(connected.values()) else 0
+        counts = self._settle(mains, self._open(retries, letters), judge, problems, dry_run=dry_run)
         if not dry_run:
             self._wait_for(goals, connected)
         return SeekReport(
@@ -112,6 +118,7 @@ class Mover:
             letters=attrs.evolve(counts, late=late),
             consumers=consumers,
             warnings=(*warnings, *known),
+            problems=tuple(problems),
         )
 
     def _reset(self, goals: Sequence[Goal]) -> None:
@@ -146,7 +153,9 @@ class Mover:
                 return
             time.sleep(_LOOK)
 
-    def _rescue(self, mains: Sequence[Goal], letters: Sequence[Surveyed]) -> int:
+    def _rescue(
+        self, mains: Sequence[Goal], letters: Sequence[Surveyed], problems: list[str]
+    ) -> int:
         """Make sure that late acknowledgements hide nothing from the replay.
 
         Messages that they hide, or may still hide after the grace time, get letters. If there is no
@@ -160,12 +169,18 @@ class Mover:
             if any(late.hidden for late in found):
                 self._reset(mains)
             return 0
-        return sum(
-            self._publish_messages(goal.seen, late.doubtful)
+        unreadable: list[EntryPlace] = []
+        count = sum(
+            self._publish_messages(goal.seen, late.doubtful, unreadable)
             for goal, late in zip(mains, found, strict=True)
         )
+        if unreadable:
+            problems.append(_NOT_RESCUED.format(len(unreadable)))
+        return count
 
-    def _publish_messages(self, seen: Surveyed, places: Collection[EntryPlace]) -> int:
+    def _publish_messages(
+        self, seen: Surveyed, places: Collection[EntryPlace], unreadable: list[EntryPlace]
+    ) -> int:
         """Publish messages of a main partition as letters without a delay, as first attempts."""
         it = self.subscription
 
@@ -175,8 +190,12 @@ class Mover:
             retry = it.retry_letter_topic
             return letter_properties(own, origin, count=0, delay=0.0, retry_topic=retry)
 
-        to = it.retry_letter_topic
-        done = publish_again(self.client, self.admin, seen, places, topic=to, properties=first)
+        done = publish_again(
+            *(self.client, self.admin, seen, places),
+            topic=it.retry_letter_topic,
+            properties=first,
+            unreadable=unreadable,
+        )
         return len(done)
 
     def _watch(self, mains: Sequence[Goal]) -> list[Late]:
@@ -209,6 +228,7 @@ class Mover:
         mains: Sequence[Goal],
         letters: Sequence[Surveyed],
         judge: SeekJudge,
+        problems: list[str],
         *,
         dry_run: bool,
     ) -> LetterCounts:
@@ -230,13 +250,18 @@ class Mover:
         judge = attrs.evolve(judge, mains=mains)
         fates = judge.fates(letter for each in found.values() for letter in each)
         by_place = {letter.place: fate for letter, fate in fates}
+        lost = 0
         for each in () if dry_run else letters:
             here = {letter.place: by_place[letter.place] for letter in found[each.topic]}
             reset = {place for place, fate in here.items() if fate is Fate.RESET}
             gone = {place for place, fate in here.items() if fate.is_acknowledged}
-            gone.update(self.publish_letters(each, reset, it.recipient))
-            self._acknowledge(each.topic, gone, chunked)
-        return LetterCounts.of(fates, len(unreadable))
+            again = set(self.publish_letters(each, reset, it.recipient))
+            lost += len(reset - again)
+            self._acknowledge(each.topic, gone | again, chunked)
+        counts = LetterCounts.of(fates, len(unreadable) + lost)
+        if lost:
+            problems.append(_NOT_RESET.format(lost))
+        return attrs.evolve(counts, reset=counts.reset - lost)
 
     def publish_letters(
         self,

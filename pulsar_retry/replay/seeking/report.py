@@ -25,7 +25,7 @@ class LetterCounts:
         copied: Copied from the retry topic of the subscription that the snapshot was made of.
         late: Made from messages in the hands of consumers, because late acknowledgements hide these
             messages from the replay, or may do so.
-        unreadable: Not changed, because they are encrypted or incomplete.
+        unreadable: Not changed, or not copied, because they cannot be read.
     """
 
     replayed: int = 0
@@ -55,6 +55,7 @@ class SeekReport:
         letters: What happened to the letters.
         consumers: How many consumers were connected, and were disconnected for a moment.
         warnings: Facts that the user should know.
+        problems: In words, what could not be done.
     """
 
     topic: str
@@ -65,6 +66,7 @@ class SeekReport:
     letters: LetterCounts
     consumers: int
     warnings: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
     @property
     def replayed(self) -> int:
@@ -87,8 +89,8 @@ class SeekReport:
 
     @property
     def is_complete(self) -> bool:
-        """True: the same."""
-        return True
+        """Whether all of it could be done."""
+        return not self.problems
 
     def facts(self) -> dict[str, Any]:
         """Return the report as JSON-compatible values; times are ISO 8601."""

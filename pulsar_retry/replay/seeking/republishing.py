@@ -62,6 +62,7 @@ def publish_again(
     *,
     topic: str,
     properties: Callable[[Any], dict[str, str]],
+    unreadable: list[EntryPlace] | None = None,
 ) -> list[EntryPlace]:
     """Publish the messages of a partition at *places* to *topic*; return when all are stored.
 
@@ -72,6 +73,7 @@ def publish_again(
         places: The places of the messages.
         topic: The topic of the letters.
         properties: Returns the properties of the letter that is made from a raw message.
+        unreadable: Gets the *places* that cannot be read.
 
     Returns:
         The places of those that were published, once for each message of a batch. The others
@@ -83,7 +85,7 @@ def publish_again(
     published: list[EntryPlace] = []
     under_way: deque[Future[None]] = deque()
     with hand_off_of(client, max_pending=_IN_FLIGHT, natively=False) as hand_off:
-        for raw in read_places(client, admin, seen, places):
+        for raw in read_places(client, admin, seen, places, unreadable):
             letter = Letter(topic, properties(raw))
             flight = Flight(hand_off, raw, _LATER, letter, raw.length(), LetterFuture())
             under_way.append(hand_off.hand_on(flight))

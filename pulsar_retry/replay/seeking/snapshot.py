@@ -70,6 +70,7 @@ _FORGOTTEN = (
     "{} messages are acknowledged behind others that are not, in more ranges than a snapshot "
     "keeps: a restore delivers them again"
 )
+_NOT_COPIED = "{} letters of the snapshot could not be read, so they are not copied"
 _UNKNOWN = (
     "this role may not read the policies of {}: if there is a TTL, a backlog quota or a "
     "subscription expiration, the snapshot may be lost earlier, or may block producers"
@@ -384,31 +385,34 @@ class Snapshot:
             for capture in [captures[each.topic]]
         ]
         unreadable: builtins.list[EntryPlace] = []
-        restored = [
-            letter
+        by_topic = {
+            each.topic: read_open_letters(mover.client, admin, each, made_of, unreadable=unreadable)
             for each in held
-            for letter in read_open_letters(
-                mover.client, admin, each, made_of, unreadable=unreadable
-            )
-        ]
+        }
+        restored = [letter for each in by_topic.values() for letter in each]
         judge = SeekJudge(target.topic, before=self.created, restored=restored)
         to = f"snapshot {self.name}"
         if (target.name, target.retry_letter_topic) == (self.subscription, self.retry_topic):
             retries = [_goal(each, captures) for each in letters]
             return mover.run(mains, retries, letters, judge, to=to, dry_run=dry_run)
+        copied = len(restored)
         if restored and not dry_run:  # another subscription gets copies in its own retry topic
             self._make_retry_topic(admin, target)
             theirs = {REAL_SUBSCRIPTION: target.name, RETRY_TOPIC: target.retry_letter_topic}
-            places = {letter.place for letter in restored}
+            copied = 0
             for each in held:
-                mover.publish_letters(each, places, made_of, theirs)
+                places = [letter.place for letter in by_topic[each.topic]]
+                done = set(mover.publish_letters(each, places, made_of, theirs))
+                copied += sum(place in done for place in places)
+        lost = len(unreadable) + len(restored) - copied
         report = mover.run(mains, (), letters, judge, to=to, dry_run=dry_run)
         counts = attrs.evolve(
             report.letters,
-            copied=len(restored),
-            unreadable=report.letters.unreadable + len(unreadable),
+            copied=copied,
+            unreadable=report.letters.unreadable + lost,
         )
-        return attrs.evolve(report, letters=counts)
+        problems = report.problems + ((_NOT_COPIED.format(lost),) if lost else ())
+        return attrs.evolve(report, letters=counts, problems=problems)
 
     def _make_retry_topic(self, admin: AdminClient, target: Subscription) -> None:
         retry = target.retry_letter_topic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import pulsar_retry as pr
 from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import Subscriptions
 from pulsar_retry.replay import seek
+from support.encrypting import key_files
 from support.reading import SOON, SUBSCRIPTION
 from support.replay.replaying import (
     consume,
@@ -225,6 +227,58 @@ def test_letters_in_chunks(admin, client, topic, subscription, consumer):
     assert 1 == report.letters.reset
     assert [(content, 1)] == delivered(consumer, content)
     drained(admin, subscription.retry_letter_topic)
+
+
+@pytest.fixture
+def big_letters(client, topic, subscription, tmp_path) -> Any:
+    """Return a function that publishes letters in chunks, of an original that is gone."""
+    keys = pulsar.CryptoKeyReader(*key_files(tmp_path))
+
+    def publish(payload: bytes, *, encrypted: bool = False, **options: Any) -> None:
+        secret = {"encryption_key": "key", "crypto_key_reader": keys} if encrypted else {}
+        producer = client.create_producer(
+            subscription.retry_letter_topic, chunking_enabled=True, **secret, **options
+        )
+        properties = {"REAL_TOPIC": topic, "REAL_SUBSCRIPTION": SUBSCRIPTION, "RECONSUMETIMES": "1"}
+        producer.send(payload, properties=properties, deliver_after=timedelta(hours=1))
+        producer.close()
+
+    return publish
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("compression", ["NONE", "ZSTD"])
+def test_a_first_letter_in_chunks(
+    admin, subscription, subscribe, big_letters, partitions, compression
+):
+    """It is read from its first chunk, also if its chunks are the first entries of all."""
+    if partitions:
+        admin.create_partitioned_topic(subscription.retry_letter_topic, partitions)
+    options = {"initial_position": pulsar.InitialPosition.Earliest, "delay_levels": "1h"}
+    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(100), **options)
+    payloads = [os.urandom(12_000_000), b"small", os.urandom(12_000_001)]
+    for payload in payloads:
+        big_letters(payload, compression_type=getattr(pulsar.CompressionType, compression))
+
+    report = seek(subscription, timedelta(days=3), partial_retention=True)
+
+    assert (3, 0, True) == (report.letters.reset, report.letters.unreadable, report.is_complete)
+    assert firsts(*payloads) == delivered(consumer, *payloads)
+
+
+def test_encrypted_letters_in_chunks(admin, subscription, consumer, big_letters):
+    """They stay; the others around them are moved."""
+    payloads = [os.urandom(12_000_000), os.urandom(12_000_001)]
+    big_letters(bytes(12_000_000), encrypted=True)
+    big_letters(payloads[0])
+    big_letters(bytes(12_000_000), encrypted=True)
+    big_letters(payloads[1])
+
+    report = seek(subscription, timedelta(days=3), partial_retention=True)
+
+    assert 2 == report.letters.reset
+    assert report.letters.unreadable >= 4
+    assert firsts(*payloads) == delivered(consumer, *payloads)
 
 
 def test_letter_of_an_older_message(admin, topic, subscription, consumer, publish):

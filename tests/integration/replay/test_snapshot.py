@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +14,9 @@ import pulsar_retry as pr
 from pulsar_retry.admin.position import Position
 from pulsar_retry.replay import Snapshot, Subscription, seek
 from pulsar_retry.replay.ack_state import EntryPlace
+from pulsar_retry.replay.seeking import republishing
 from pulsar_retry.replay.seeking.acking import acknowledge
+from support.encrypting import key_files
 from support.reading import SOON, SUBSCRIPTION
 from support.replay.replaying import (
     consume,
@@ -178,6 +182,81 @@ def test_another_subscription(broker, client, admin, topic, subscription, consum
     assert "other" == pr.RetryProperties.of(messages[b"1"]).real_subscription
     assert [] == received(theirs)
     assert 1 == admin.backlog(subscription.retry_letter_topic, SUBSCRIPTION)
+
+
+@pytest.fixture
+def held(client, topic, subscription, consumer, tmp_path) -> Any:
+    """Return a function that publishes letters of the subscription, each as an original's."""
+    keys = pulsar.CryptoKeyReader(*key_files(tmp_path))
+
+    def publish(payload: bytes, number: int, *, encrypted: bool = False) -> None:
+        secret = {"encryption_key": "key", "crypto_key_reader": keys} if encrypted else {}
+        producer = client.create_producer(
+            subscription.retry_letter_topic, chunking_enabled=True, **secret
+        )
+        properties = {
+            "REAL_TOPIC": topic,
+            "REAL_SUBSCRIPTION": SUBSCRIPTION,
+            "RECONSUMETIMES": "1",
+            "ORIGIN_MESSAGE_ID": f"1:{number}:-1",
+        }
+        producer.send(payload, properties=properties, deliver_after=timedelta(hours=1))
+        producer.close()
+
+    return publish
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_letters_in_chunks_for_another_subscription(
+    broker, client, admin, topic, subscription, request, partitions
+):
+    """They are copied, also if one is the first of its partition."""
+    if partitions:
+        admin.create_partitioned_topic(subscription.retry_letter_topic, partitions)
+    publish = request.getfixturevalue("held")
+    payloads = [os.urandom(12_000_000), b"small", os.urandom(12_000_001), b"little"]
+    for number, payload in enumerate(payloads):
+        publish(payload, number)
+    snapshot = Snapshot.create(subscription)
+    other = subscription_of(broker, topic, "other")
+
+    report = snapshot.restore(other)
+
+    assert (4, 0, True) == (report.letters.copied, report.letters.unreadable, report.is_complete)
+    theirs = client.subscribe(
+        topic, "other", consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
+    )
+    assert firsts(*payloads) == received(theirs, *payloads)
+
+
+def test_what_is_not_copied_is_told(broker, topic, subscription, run, held, monkeypatch):
+    """A letter that cannot be read, or cannot be read again, makes the restore incomplete."""
+    held(b"1", 1)
+    held(b"2", 2)
+    snapshot = Snapshot.create(subscription, name="one")
+    places = republishing.read_places
+
+    def one_less(client: Any, admin: Any, seen: Any, *wanted: Any, **options: Any) -> Any:
+        found = places(client, admin, seen, *wanted, **options)
+        return itertools.islice(found, 1) if wanted else found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(republishing, "read_places", one_less)
+        report = snapshot.restore(subscription_of(broker, topic, "lacks"))
+        assert (1, 1, False) == (
+            report.letters.copied,
+            report.letters.unreadable,
+            report.is_complete,
+        )
+        assert "1 letters of the snapshot" in report.problems[0]
+        again = snapshot.restore()
+        assert (1, 1, False) == (again.letters.reset, again.letters.unreadable, again.is_complete)
+
+    held(bytes(12_000_000), 3, encrypted=True)
+    Snapshot.create(subscription, name="two")
+    code, shown, errors = run("snapshot", "restore", topic, "fresh", "two", "--yes")
+    assert (1, True) == (code, "copied from the snapshot's subscription" in shown)
+    assert "could not be read" in errors
 
 
 def test_list_get_delete(broker, topic, subscription, consumer, publish):
