@@ -96,15 +96,17 @@ class _Look:
         name = TopicName.parse(target.topic)
         self.namespace = f"{name.tenant}/{name.namespace}"
         self.letter_topics = target.retry_letter_topic, target.dead_letter_topic
+        self._stats: dict[str, dict[str, Any] | None] = {}
 
-    @functools.cached_property
-    def stats(self) -> dict[str, dict[str, Any]]:
-        """The statistics of its topic and of its letter topics, without those that do not exist."""
-        found = {}
-        for topic in (self.target.topic, *self.letter_topics):
-            with contextlib.suppress(AdminNotFoundError):
-                found[topic] = all_stats(self.admin, topic)
-        return found
+    def stats(self, topic: str) -> dict[str, Any] | None:
+        """Return the statistics of a topic; None if it does not exist."""
+        if topic not in self._stats:
+            try:
+                found = all_stats(self.admin, topic)
+            except AdminNotFoundError:
+                found = None
+            self._stats[topic] = found
+        return self._stats[topic]
 
     @functools.cached_property
     def config(self) -> dict[str, str] | None:
@@ -115,13 +117,16 @@ class _Look:
             return None
 
     def subscriptions(self, topic: str) -> list[str]:
-        """Return the durable subscriptions of a topic that exists, sorted."""
-        found = self.stats[topic]["subscriptions"]
+        """Return the durable subscriptions of a topic, sorted; none if it does not exist."""
+        found = (self.stats(topic) or {}).get("subscriptions", {})
         return sorted(name for name, each in found.items() if is_users(name, each))
 
     def policies(self, name: str) -> dict[str, Any]:
         """Return a policy of each topic that exists."""
-        return {topic: self.admin.topics.policy(topic, name) for topic in self.stats}
+        topics = (self.target.topic, *self.letter_topics)
+        return {
+            topic: self.admin.topics.policy(topic, name) for topic in topics if self.stats(topic)
+        }
 
 
 def owner_of_letters(cluster: Cluster, letter_topic: str, naming: Naming) -> Subscription:
@@ -150,13 +155,14 @@ def owner_of_letters(cluster: Cluster, letter_topic: str, naming: Naming) -> Sub
 
 def _topic(it: _Look) -> Iterator[CheckResult]:
     topic, name = it.target.topic, it.target.name
-    if topic not in it.stats:
+    found = it.stats(topic)
+    if found is None:
         yield CheckResult("topic", "error", f"{topic} does not exist")
         return
     count = it.admin.topics.partitions(topic)
     text = f"{topic}, {f'{count} partitions' if count else 'not partitioned'}"
     yield CheckResult("topic", "ok", text)
-    stats = it.stats[topic]["subscriptions"].get(name)
+    stats = found["subscriptions"].get(name)
     if stats is None:
         yield CheckResult("subscription", "error", f"{topic} has no subscription {name}")
         return
@@ -167,7 +173,7 @@ def _topic(it: _Look) -> Iterator[CheckResult]:
 
 def _delays(it: _Look) -> Iterator[CheckResult]:
     topic = it.target.retry_letter_topic
-    if topic in it.stats:
+    if it.stats(topic) is not None:
         yield from settings.of_delays(topic, it.admin.topics.policy(topic, "delayedDelivery"))
 
 
@@ -210,7 +216,7 @@ def _publishing(it: _Look) -> Iterator[CheckResult]:
         elif str(own.get(setting, found.get(setting, "true"))).lower() == "false":
             off.append(setting)
     for topic, name in zip(it.letter_topics, (it.target.name, SUBSCRIPTION), strict=True):
-        if topic not in it.stats:
+        if it.stats(topic) is None:
             missing += [topic] if "allowAutoTopicCreation" in off else []
         elif "allowAutoSubscriptionCreation" in off and not it.subscriptions(topic):
             missing.append(f"the subscription {name} of {topic}")
@@ -220,7 +226,7 @@ def _publishing(it: _Look) -> Iterator[CheckResult]:
 def _owners(it: _Look) -> Iterator[CheckResult]:
     """Look whether the dead-letter topic has letters of other subscriptions."""
     topic = it.target.dead_letter_topic
-    if topic not in it.stats:
+    if it.stats(topic) is None:
         return
     through = usual_subscription(it.subscriptions(topic))
     reading = read_letters(it.client, it.admin, it.admin.topics.partition_names(topic), through)
@@ -243,7 +249,7 @@ def _owners(it: _Look) -> Iterator[CheckResult]:
 
 def _waiting_letters(it: _Look) -> Iterator[CheckResult]:
     topic, name = it.target.retry_letter_topic, it.target.name
-    if topic in it.stats:
+    if it.stats(topic) is not None:
         partitions = it.admin.topics.partition_names(topic)
         stats = [it.admin.topics.stats(each, precise=False) for each in partitions]
         waiting = [each["subscriptions"].get(name, {}).get("msgBacklog", 0) for each in stats]
@@ -252,7 +258,7 @@ def _waiting_letters(it: _Look) -> Iterator[CheckResult]:
 
 def _retry_topic(it: _Look) -> Iterator[CheckResult]:
     check, topic = "retry topic", it.target.retry_letter_topic
-    if topic not in it.stats:
+    if it.stats(topic) is None:
         text = (
             f"{topic} does not exist: no consumer has used enable_retry yet, or another dialect is "
             "used (--naming)"
@@ -267,7 +273,7 @@ def _retry_topic(it: _Look) -> Iterator[CheckResult]:
 
 def _dead_letter_topic(it: _Look) -> Iterator[CheckResult]:
     check, topic = "dead-letter topic", it.target.dead_letter_topic
-    if topic not in it.stats:
+    if it.stats(topic) is None:
         text = (
             f"{topic} does not exist: there was no dead letter yet, or the topic has another name "
             "(--dead-letter-topic), or it was deleted because it had no subscription; consumers "
@@ -322,7 +328,7 @@ def _dialect(it: _Look) -> Iterator[CheckResult]:
 
 def _permissions(it: _Look) -> Iterator[CheckResult]:
     for topic in it.letter_topics:
-        if topic not in it.stats:
+        if it.stats(topic) is None:
             continue
         try:
             BareClient.create_producer(it.client, topic).close()

@@ -101,6 +101,27 @@ def test_what_many_waiting_letters_mean(found, waiting, verdict):
     assert [verdict] == [each.verdict for each in settings.of_waiting(found, waiting)]
 
 
+def missing(topic, **_):
+    """Answer as for a topic that does not exist."""
+    raise pr.AdminNotFoundError(404, topic, "not found")
+
+
+def test_a_topic_that_a_role_may_not_read_hides_no_fault_of_others():
+    """Each topic is asked for by the checks that are about it."""
+
+    def stats(topic, **_):
+        if topic.endswith("-DLQ"):
+            raise pr.AdminForbiddenError(403, topic, "not allowed")
+        return {"subscriptions": {}}
+
+    admin = SimpleNamespace(topics=SimpleNamespace(stats=stats, partitions=lambda _: 0))
+    it = doctor._Look(Subscription(Cluster(), TOPIC, "billing"), admin, None)
+    for check in (doctor._topic, doctor._retry_topic):
+        assert "error" == list(check(it))[-1].verdict
+    with pytest.raises(pr.AdminForbiddenError):
+        list(doctor._dead_letter_topic(it))
+
+
 @pytest.mark.parametrize(
     ("allowed", "verdict"), [(None, "unknown"), (True, "ok"), (False, "error")]
 )
@@ -118,9 +139,9 @@ def test_what_a_role_may_not_ask_the_broker_is_not_known(allowed, verdict):
     admin = SimpleNamespace(
         broker_configuration=refuse,
         namespaces=SimpleNamespace(policy=lambda _, name: own.get(name)),
+        topics=SimpleNamespace(stats=missing, partitioned_stats=missing),
     )
     it = doctor._Look(Subscription(Cluster(), TOPIC, "billing"), admin, None)
-    it.stats = {}
 
     (found,) = doctor._publishing(it)
     assert ("creation", verdict) == (found.check, found.verdict)
