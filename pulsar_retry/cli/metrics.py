@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from itertools import chain
 
@@ -13,14 +12,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
 from pulsar_retry.cli._common.options import address, every_option, example
 from pulsar_retry.cli._common.output import show_json, until_interrupted
+from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.observe.serving import serve_registry
 from pulsar_retry.ops.exporter import LetterCollector
 from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.replay.cluster import Cluster
 
 __all__ = ["command"]
-
-_log = logging.getLogger("pulsar_retry")
 
 #: After each question, wait at least this many times as long as the answer took.
 _PAUSE_RATIO = 5
@@ -75,13 +73,14 @@ def command(
             url = f"{server.url}/metrics"
             told = json.dumps({"url": url}) if as_json else f"Metrics are at {url}; Ctrl-C ends it."
             click.echo(told)
+            warn = LogLimiter().warn
             while True:
                 began = time.monotonic()
                 for each in asked:
                     try:
-                        collector.show(each, letter_topics(admin, each))
+                        collector.show(each, letter_topics(admin, each, forbidden=warn))
                     except Exception as error:  # noqa: BLE001 - it may work the next time
-                        _log.warning("the letter topics of %s could not be read: %s", each, error)
+                        warn(f"the letter topics of {each} could not be read: {error}")
                         collector.show(each, None)
                 now = time.monotonic()
                 due = now + max(every, _PAUSE_RATIO * (now - began))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -15,8 +14,6 @@ from pulsar_retry.errors import AdminNotFoundError
 from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.ops.overview import LetterTopic, letter_topics
 from pulsar_retry.replay.cluster import Cluster
-
-_log = logging.getLogger("pulsar_retry")
 
 #: Seconds to wait at the end for what is running.
 _PATIENCE = 15.0
@@ -48,7 +45,7 @@ class Watcher:
         self._indexer = indexer
         self._listed: dict[str, tuple[LetterTopic, ...]] = {}
         self._syncing: dict[str, Future[None]] = {}
-        self._limiter = LogLimiter()
+        self._warn = LogLimiter().warn
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_READERS, "pulsar-retry-index")
         self._ended = threading.Event()
@@ -149,11 +146,6 @@ class Watcher:
         error = None if done.cancelled() else done.exception()
         if error is not None and not isinstance(error, AdminNotFoundError):  # pages say that
             self._warn(f"the letters of {topic} could not be read: {type(error).__name__}: {error}")
-
-    def _warn(self, text: str) -> None:
-        """Log a problem, once a minute."""
-        if (turn := self._limiter.turn(text)) is not None:
-            _log.warning("%s%s", text, turn)
 
 
 def _has_changed(before: LetterTopic | None, now: LetterTopic) -> bool:

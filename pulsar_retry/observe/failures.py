@@ -66,6 +66,11 @@ class LogLimiter:
                 self._kinds.popitem(last=False)
         return Turn(is_first, held_back)
 
+    def warn(self, text: str) -> None:
+        """Log a problem as a WARNING, if it is permitted; a problem is a kind of its own."""
+        if (turn := self.turn(text)) is not None:
+            _log.warning("%s%s", text, turn)
+
 
 class FailureLog:
     """Logs the failures of one subscription's messages. Thread-safe.

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
 import click
 import pytest
 from click.testing import CliRunner
 
+from pulsar_retry import cli
+from pulsar_retry.cli import metrics
 from pulsar_retry.cli._common import output
 
 
@@ -29,3 +35,24 @@ def test_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_LOG_SECONDS", 0.0)
     assert ["a topic: 1 moved", "a topic: 3 of 3 moved (the broker is away)"] == lines()
     assert [] == lines("--json")
+
+
+def test_the_exporter_tells_a_problem_once_a_minute(monkeypatch, caplog) -> None:
+    """However often it asks: a topic that it may not read, and a broker that does not answer."""
+    asked: list[str] = []
+
+    def ask(_admin: Any, namespace: str, *, forbidden: Any) -> list[Any]:
+        asked.append(namespace)
+        if len(asked) > 6:
+            raise KeyboardInterrupt
+        if namespace == "shop/gone":
+            raise ConnectionError("no answer")
+        forbidden("shop/orders-DLQ is left out")
+        return []
+
+    monkeypatch.setattr(metrics, "letter_topics", ask)
+    clock = SimpleNamespace(monotonic=itertools.count().__next__, sleep=lambda _: None)
+    monkeypatch.setattr(metrics, "time", clock)
+    assert 0 == cli.main(["metrics", "shop/orders", "shop/gone", "--listen", "127.0.0.1:0"])
+    assert 7 == len(asked)
+    assert 2 == len(caplog.messages)
