@@ -123,7 +123,7 @@ def _fill_cache(release: Release, *, as_json: bool) -> None:
 
 def _serve(broker: Standalone, *, as_json: bool, temporary: bool) -> None:
     """Run *broker* until a signal ends us or it ends by itself."""
-    with broker, until_interrupted():
+    with until_interrupted(), broker:
         facts = _facts(broker)
         if as_json:
             click.echo(json.dumps(facts))

@@ -15,6 +15,7 @@ import pytest
 from pulsar_retry import cli
 from pulsar_retry._version import __version__
 from pulsar_retry.standalone.jars.lock import jars_for
+from support.waiting import eventually
 
 RUN = (sys.executable, "-m", "pulsar_retry")
 
@@ -55,6 +56,17 @@ def test_json_line_then_a_signal(stop: signal.Signals) -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(facts["pid"], 0)
     assert not Path(facts["data_dir"]).exists()
+
+
+@pytest.mark.broker
+def test_a_signal_during_the_start(tmp_path: Path) -> None:
+    """It stops the broker as a later one does, and removes the folder."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([*RUN, "standalone", "--fast-start"], env=environment) as process:
+        eventually(lambda: any(tmp_path.rglob("*.log")))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.broker
