@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from pulsar_retry.console.letters import (
 from pulsar_retry.console.watch import Watcher
 from pulsar_retry.errors import AdminNotFoundError, ConfigError, PulsarRetryError
 from pulsar_retry.ops.browse import look_into
+from pulsar_retry.ops.formatting import json_text
 from pulsar_retry.ops.overview import LetterTopic
 from pulsar_retry.ops.showing import fits
 from pulsar_retry.replay.cluster import Cluster
@@ -182,7 +182,7 @@ class LetterLookup:
         with look_into(self._cluster, topic, None) as found:
             for each in found.letters():
                 if fits(where, each):
-                    yield json.dumps(found.facts(each), ensure_ascii=False) + "\n"
+                    yield json_text(found.facts(each)) + "\n"
 
     def _searched(self, topic: str, where: Filter, after: Position | None) -> Contents:
         """Read letters until a page is full, or for a moment."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import with_unit
@@ -20,6 +22,17 @@ def clean(text: str) -> str:
         each if each in "\n\t" or unicodedata.category(each)[0] != "C" else "\ufffd"
         for each in text
     )
+
+
+def json_text(facts: Any, indent: int | None = None) -> str:
+    """Return JSON. Half of a pair of surrogates, which JSON can hold and UTF-8 cannot, is escaped.
+
+    Args:
+        facts: JSON-compatible values.
+        indent: The number of spaces for each level; None: one line.
+    """
+    text = json.dumps(facts, ensure_ascii=False, indent=indent)
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def one_line(text: str) -> str:

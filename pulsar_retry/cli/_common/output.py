@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import signal
 import sys
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 import click
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.ops.formatting import clean, one_line, words_of_age
+from pulsar_retry.ops.formatting import clean, json_text, one_line, words_of_age
 
 __all__ = [
     "ask",
@@ -34,7 +33,7 @@ _LOG_SECONDS, _REDRAW_SECONDS = 10.0, 0.2
 
 def show_json(facts: Any, *, lines: bool = False) -> None:
     """Print *facts* as JSON; with *lines* on one line."""
-    click.echo(json.dumps(facts, ensure_ascii=False, indent=None if lines else 2))
+    click.echo(json_text(facts, None if lines else 2))
 
 
 def table(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from pulsar_retry.cli._common.letters import full, line, show_groups
-from pulsar_retry.cli._common.output import table
+from pulsar_retry.cli._common.output import show_json, table
 from pulsar_retry.replay.redriving.report import Group
 
 FORGED = "late\nproperty tenant = 7\r\x1b[2J"
@@ -38,3 +40,12 @@ def test_a_row_is_one_line_and_not_endless(capsys) -> None:
     assert len(row) < 300
     assert "late" == message.strip()
     assert "\x1b" not in other
+
+
+def test_half_of_a_pair_of_surrogates_ends_no_export(capsys) -> None:
+    """JSON can hold it, and UTF-8 cannot."""
+    facts = {"value": json.loads(r'"caf\u00e9 \ud83c"')}
+    show_json(facts, lines=True)
+    text = capsys.readouterr().out
+    assert r'"café \ud83c"' in text
+    assert facts == json.loads(text)
