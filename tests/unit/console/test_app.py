@@ -357,6 +357,20 @@ def test_a_form_needs_a_session(locked) -> None:
     assert 401 == locked.post("/look", data={"name": DLQ}, headers=program).status_code
 
 
+@pytest.mark.parametrize(("count", "follows"), [(1, True), (None, False)])
+def test_a_search_is_not_repeated(browser, monkeypatch, count, follows) -> None:
+    """It reads the topic; other pages have parts that follow it."""
+    contents = MadeUp.contents
+
+    def some(self: MadeUp, topic: str, *given: Any) -> Contents:
+        return attrs.evolve(contents(self, topic, *given), count=count, searched=9)
+
+    monkeypatch.setattr(MadeUp, "contents", some)
+    live = re.findall(r'id="(\w+)" (?:role="status" )?data-live', browser.get(PAGES[1]).text)
+    assert "problem" in live
+    assert follows == (len(live) > 1)
+
+
 def test_what_is_typed_becomes_a_url(browser) -> None:
     """It can be shared, and has the names of the command line."""
     typed = "reason=invalid since=2h 'lost card' property=tenant=7"
