@@ -30,6 +30,15 @@ SEEK_COPY_OF = "SEEK_COPY_OF"
 _COUNTS = frozenset({RECONSUMETIMES, DELAY_TIME, FAILURE_CRASHES, SEEK_COPY_OF})
 
 
+#: A batch is acknowledged and published as a whole, so the last of its letters' fates is its own.
+_BATCH = (Fate.PURGED, Fate.REPLAYED, Fate.RESET, Fate.KEPT)
+
+
+def name_of(place: EntryPlace, batch: int) -> str:
+    """Return the name of the letter at *place*, with its index in its *batch*; -1 for no batch."""
+    return str(place) if batch < 0 else f"{place}:{batch}"
+
+
 @attrs.frozen
 class OpenLetter:
     """A retry letter that is not acknowledged.
@@ -42,7 +51,8 @@ class OpenLetter:
         topic: The topic of its original, without a partition; None if the letter does not give it.
         origin: The id of its original in that topic, as text.
         origin_published: When the original was published, if the letter gives it.
-        copy_of: The place of the letter that a seek made it from.
+        copy_of: The name of the letter that a seek made it from.
+        batch: Its index in its batch; -1 if it is in none.
     """
 
     place: EntryPlace
@@ -53,10 +63,11 @@ class OpenLetter:
     origin: str | None = None
     origin_published: datetime | None = None
     copy_of: str | None = None
+    batch: int = -1
 
     @classmethod
     def read(
-        cls, place: EntryPlace, published_ms: int, properties: Mapping[str, str]
+        cls, place: EntryPlace, published_ms: int, properties: Mapping[str, str], batch: int = -1
     ) -> OpenLetter:
         """Read a letter's properties, without what is another's (`Recipient.own`)."""
         topic = properties.get(REAL_TOPIC)
@@ -69,7 +80,13 @@ class OpenLetter:
             origin=origin_message_id(properties),
             origin_published=_moment(properties.get(FAILURE_PUBLISH_TIME)),
             copy_of=properties.get(SEEK_COPY_OF),
+            batch=batch,
         )
+
+    @property
+    def name(self) -> str:
+        """What its copies call it."""
+        return name_of(self.place, self.batch)
 
     @property
     def origin_place(self) -> EntryPlace | None:
@@ -114,7 +131,7 @@ class SeekJudge:
         copied = frozenset(each.copy_of for each in known if each.copy_of)
         restored = self.restored or ()
         origins = frozenset((each.topic, each.origin) for each in restored if each.origin)
-        places = frozenset(str(each.place) for each in restored)
+        names = frozenset(each.name for each in restored)
 
         def fate(letter: OpenLetter) -> Fate:
             if letter.topic not in {None, self.topic}:
@@ -122,13 +139,20 @@ class SeekJudge:
             if self.everything:
                 return Fate.PURGED
             if self.restored is None:
-                return self._moved(letter, is_copied=str(letter.place) in copied)
-            if str(letter.place) in places:
+                return self._moved(letter, is_copied=letter.name in copied)
+            if letter.name in names:
                 return Fate.RESET
-            again = (letter.topic, letter.origin) in origins or letter.copy_of in places
+            again = (letter.topic, letter.origin) in origins or letter.copy_of in names
             return self._with_snapshot(letter, again=again)
 
-        return [(each, fate(each)) for each in known]
+        found = [(each, fate(each)) for each in known]
+        entries: dict[EntryPlace, Fate] = {}
+        for each, one in found:
+            entries[each.place] = max(one, entries.get(each.place, one), key=_BATCH.index)
+        return [
+            (each, one if (entry := entries[each.place]).is_acknowledged else entry)
+            for each, one in found
+        ]
 
     def _moved(self, letter: OpenLetter, *, is_copied: bool) -> Fate:
         """Return the fate of a letter in a move to a time or a message."""
@@ -169,17 +193,17 @@ class SeekJudge:
         return Fate.KEPT if letter.starts_anew else Fate.RESET
 
 
-def anew(properties: Mapping[str, str], place: EntryPlace, naming: Naming) -> dict[str, str]:
-    """Return the properties of the letter that replaces the one at *place* after a seek.
+def anew(properties: Mapping[str, str], name: str, naming: Naming) -> dict[str, str]:
+    """Return the properties of the letter that replaces another after a seek.
 
     Args:
         properties: What the letter says of itself (`Recipient.own`).
-        place: Its place.
+        name: The name of the earlier letter.
         naming: The dialect; TDMQ's write a level.
     """
     counts = _COUNTS | {DELAY} if naming.is_tdmq else _COUNTS
     kept = {name: text for name, text in properties.items() if name not in counts}
-    return {**kept, SEEK_COPY_OF: str(place)}
+    return {**kept, SEEK_COPY_OF: name}
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -26,7 +26,7 @@ from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import entry_place_of
 from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
 from pulsar_retry.replay.seeking.goal import Fate, Goal, Late
-from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge, anew
+from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge, anew, name_of
 from pulsar_retry.replay.seeking.report import LetterCounts, SeekReport
 from pulsar_retry.replay.seeking.republishing import publish_again, read_open_letters
 from pulsar_retry.replay.seeking.survey import consumers_of, survey_all
@@ -278,7 +278,8 @@ class Mover:
 
         def again(raw: Any) -> dict[str, str]:
             own = source.own(raw.properties(), seen.topic)
-            return {**anew(own, entry_place_of(raw), it.naming), **(properties or {})}
+            name = name_of(entry_place_of(raw), raw.message_id().batch_index())
+            return {**anew(own, name, it.naming), **(properties or {})}
 
         to = it.retry_letter_topic
         return publish_again(self.client, self.admin, seen, places, topic=to, properties=again)

@@ -48,7 +48,8 @@ def read_open_letters(
         if recipient.stray(properties, is_ours=is_published_here(raw)) is Stray.DROPPED:
             continue
         own = recipient.own(properties, seen.topic)
-        letters.append(OpenLetter.read(place, raw.publish_timestamp(), own))
+        batch = raw.message_id().batch_index()
+        letters.append(OpenLetter.read(place, raw.publish_timestamp(), own, batch))
         if chunked is not None and ";" in str(raw.message_id()):
             chunked[place] = raw.message_id()
     return letters

@@ -13,6 +13,7 @@ import pulsar_retry as pr
 from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import Subscriptions
 from pulsar_retry.replay import seek
+from pulsar_retry.wire.properties import message_id_text
 from support.encrypting import key_files
 from support.reading import SOON, SUBSCRIPTION
 from support.replay.replaying import (
@@ -525,3 +526,34 @@ def test_letters_of_another_topic(admin, namespace, topic, subscription, client,
 
     assert (1, 1) == (report.letters.purged, report.letters.kept)
     assert 1 == admin.backlog(subscription.retry_letter_topic, SUBSCRIPTION)
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_letters_in_a_batch(client, admin, topic, subscription, consumer, publish, order):
+    """A letter whose original is gone is delivered, also if its neighbour is replayed."""
+    replayed = message_id_text(publish(b"replayed"))
+    consume(consumer, 1)
+    drained(admin, topic)
+    retry = subscription.retry_letter_topic
+    producer = client.create_producer(
+        retry, batching_enabled=True, batching_max_publish_delay_ms=10_000
+    )
+    consumer.close()
+    letters = [(b"replayed", replayed), (b"alone", "0:1:-1")]
+    for payload, origin in (letters[each] for each in order):
+        properties = {
+            "REAL_TOPIC": topic,
+            "REAL_SUBSCRIPTION": SUBSCRIPTION,
+            "ORIGIN_MESSAGE_ID": origin,
+            "RECONSUMETIMES": "1",
+        }
+        producer.send_async(payload, lambda *_: None, properties=properties)
+    producer.flush()
+
+    seek(subscription, "earliest")
+
+    with client.subscribe(
+        topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
+    ) as again:
+        came = {name for name, _ in delivered(again, "replayed", "alone")}
+    assert {b"replayed", b"alone"} == came

@@ -96,6 +96,30 @@ def test_a_copy_of_a_killed_run():
     assert Fate.KEPT is fate(copy, first)
 
 
+def test_a_run_that_was_killed_within_a_batch():
+    """What was not copied of the batch is published; the entry goes with the last copy."""
+    place = EntryPlace(50, 7)
+    first, second = letter("3:1:-1", place, batch=0), letter("3:2:-1", place, batch=1)
+    copies = [letter(None, EntryPlace(50, 9 + n), copy_of=f"50:7:{n}") for n in range(2)]
+
+    assert Fate.RESET is fate(second, first, copies[0])
+    assert Fate.REPLAYED is fate(second, first, *copies)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [("10:4:-1", Fate.REPLAYED), ("3:1:-1", Fate.RESET), ("elsewhere", Fate.KEPT)],
+)
+def test_a_batch_has_one_fate(is_first, other, expected):
+    """A letter that must be delivered keeps its neighbours, which are acknowledged with it."""
+    here = letter("10:4:-1", batch=0)
+    there = letter(other, batch=1, topic=f"{TOPIC}-2" if other == "elsewhere" else TOPIC)
+    batch = [here, there] if is_first else [there, here]
+
+    assert {expected} == {fate for _, fate in SeekJudge(TOPIC, [MAIN]).fates(batch)}
+
+
 def test_restored_letters():
     """A snapshot's letters come back; later ones of the same messages go."""
     restored = letter("3:1:-1", EntryPlace(50, 7))
@@ -161,7 +185,7 @@ def test_read_and_anew():
     }
 
     one = OpenLetter.read(EntryPlace(50, 1), 1000, properties)
-    again = anew(properties, one.place, pr.Naming.TDMQ_2_9_2)
+    again = anew(properties, one.name, pr.Naming.TDMQ_2_9_2)
     copy = OpenLetter.read(EntryPlace(51, 0), 2000, again)
 
     assert (TOPIC, EntryPlace(10, 4), 7, True, T0) == (
@@ -174,7 +198,7 @@ def test_read_and_anew():
     assert copy.starts_anew
     assert ("50:1", one.origin) == (copy.copy_of, copy.origin)
     assert "red" == again["colour"]
-    assert "4" == anew(properties, one.place, pr.Naming.PULSAR)["DELAY"]
+    assert "4" == anew(properties, one.name, pr.Naming.PULSAR)["DELAY"]
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", None])
