@@ -118,7 +118,7 @@ class Standalone:
             if self._folder is None:
                 self._folder = Folder.open(self._data_dir)
             with self._folder.unused():
-                if self._settings.get(*_DIGEST) == _DIGEST[1]:  # else no tear is recognised
+                if self._folder.was_set(*_DIGEST):  # else no tear is recognised
                     bookies = self._folder.path / "data" / "bookies"
                     journal.mend(bookies, bookies, name="the broker")
             try:

@@ -24,6 +24,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import ConfigError, StandaloneError
 from pulsar_retry.replay import Cluster
 from pulsar_retry.standalone import Standalone
+from pulsar_retry.standalone.data import journal
 from pulsar_retry.standalone.jars.lock import (
     DEFAULT_VERSION,
     RELEASES,
@@ -180,6 +181,21 @@ def test_taken_port_and_used_folder_are_told_at_once(own_broker: Standalone) -> 
         own_broker.start()
     with client_of(own_broker) as client:
         assert round_trip(client, "topic") == b"hello"
+
+
+@pytest.mark.parametrize(("digest", "mended"), [("CRC32", True), ("CRC32C", False)])
+def test_a_journal_is_mended_by_the_digest_that_it_was_written_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digest: str, mended: bool
+) -> None:
+    """Another one would make a complete entry look torn, whatever the next broker has."""
+    conf = tmp_path / "conf" / "standalone.conf"
+    conf.parent.mkdir()
+    conf.write_text(f"a=b\nmanagedLedgerDigestType={digest}\n")
+    calls: list[object] = []
+    monkeypatch.setattr(journal, "mend", lambda *_, **__: calls.append(True))
+    monkeypatch.setattr(Standalone, "_start", lambda *_: None)
+    Standalone(tmp_path).start()
+    assert mended == bool(calls)
 
 
 def test_failing_start_shows_the_log() -> None:

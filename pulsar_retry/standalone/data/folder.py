@@ -126,6 +126,10 @@ class Folder:
         """The configuration file."""
         return self.path / "conf" / "standalone.conf"
 
+    def was_set(self, setting: str, value: Setting) -> bool:
+        """Tell whether the last broker of this folder had a setting."""
+        return format_conf({setting: value}).encode() in _read(self.conf).splitlines(keepends=True)
+
     def write_conf(self, settings: Mapping[str, Setting]) -> None:
         """Write the configuration, and start new logs."""
         self.conf.write_text(format_conf(settings), "utf-8")
