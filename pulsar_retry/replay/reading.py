@@ -133,6 +133,7 @@ def read_after(
     """
     if log.last.entry < 0 or mark >= log.last:
         return
+    begin = mark
     name = f"pulsar-retry-{uuid.uuid4().hex[:12]}"
     start = pulsar.MessageId(-1, mark.ledger, mark.entry, -1)
     missed: list[EntryPlace] = []
@@ -156,15 +157,25 @@ def read_after(
             place = EntryPlace.of(position)
             if place > log.last:
                 break
-            if place != mark and place != (mark.ledger, mark.entry + 1):
-                missed += takewhile(lambda each: each < place, log.places(mark))  # noqa: B023 - at once
-                first = first_of(raw, place)
-                missed = [each for each in missed if each < first]
+            if place <= begin:  # the broker sends the batch at the start again
+                continue
+            missed = _missed(missed, raw, place, mark, log)
             mark = place
             yield raw, position
     missed += takewhile(lambda each: each <= log.last, log.places(mark))
     for each in missed:
         skipped(each)
+
+
+def _missed(
+    before: list[EntryPlace], raw: Any, place: EntryPlace, mark: EntryPlace, log: Log
+) -> list[EntryPlace]:
+    """Return the entries that are left out: *before*, and from *mark* to *raw* at *place*."""
+    if place == mark or place == (mark.ledger, mark.entry + 1):
+        return before
+    first = first_of(raw, place)
+    passed = takewhile(lambda each: each < place, log.places(mark))
+    return [each for each in (*before, *passed) if each < first]
 
 
 def entry_place_of(raw: Any) -> EntryPlace:

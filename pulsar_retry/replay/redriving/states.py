@@ -13,7 +13,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import RedriveError
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
-from pulsar_retry.replay.reading import read_after, read_places, reader_of
+from pulsar_retry.replay.reading import entry_place_of, read_after, read_places, reader_of
 from pulsar_retry.replay.redriving.report import LATE, UNREADABLE
 
 #: The states of a letter. NEW: it has not come. HELD: it is being published. STAYS: it stays in its
@@ -168,6 +168,8 @@ class Source:
                     came = -1
                     while came < max(done):
                         raw = reader.read_next(_WAIT_MS)
+                        if entry_place_of(raw) != place:  # the batch before comes, too
+                            continue
                         came = raw.message_id().batch_index()
                         if came in done:
                             consumer.acknowledge_async(raw, lambda _: None)

@@ -7,6 +7,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Filter, Redrive
+from pulsar_retry.replay.reading import read_letters, read_one
 from pulsar_retry.replay.redriving.targets import DISCARD
 from support.reading import drain
 from support.replay.redriving import received
@@ -73,6 +74,27 @@ def test_a_retry_is_taken_out_of_its_batch(dead, to, taken) -> None:
     assert stay <= {each.data() for each in drain(dead.subscribe(), count=len(stay))}
 
 
+def test_retries_are_taken_out_of_several_batches(dead) -> None:
+    """Those of the second batch take none out of the first one."""
+    dead.subscribe().close()
+    producer = dead.client.create_producer(
+        dead.retry, batching_enabled=True, batching_max_publish_delay_ms=10_000
+    )
+    for batch in (["stays", "goes"], ["goes", "goes", "stays"]):
+        for error in batch:
+            properties = dead.properties(0, DELAY_TIME="3600000", FAILURE_ERROR=error)
+            producer.send_async(error.encode(), None, properties=properties)
+        producer.flush()
+    producer.close()
+
+    where = Filter(error="goes")
+    done = Redrive(dead.retry, DISCARD, cluster=dead.cluster, where=where).run()
+
+    assert (3, {"filtered": 2}, True) == (done.redriven, done.left, done.is_complete)
+    came = [each.data() for each in drain(dead.subscribe(), count=2, but_delayed=True)]
+    assert 2 == came.count(b"stays")
+
+
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_an_application_s_own_messages_are_not_taken(dead, client, run, dry_run) -> None:
     """Where nothing says that a topic holds letters, somebody has to."""
@@ -117,3 +139,14 @@ def test_letters_of_a_topic_of_any_name_are_taken(dead, client) -> None:
     assert 1 == Redrive(graveyard, cluster=dead.cluster, **owner).run().redriven
 
     received(consumer, 1)
+
+
+def test_a_letter_of_any_batch_is_read_by_its_id(dead) -> None:
+    """Not its neighbour of the batch before."""
+    dead.fill(4, batching_enabled=True, batching_max_messages=2)
+    admin = dead.cluster.admin()
+    stored = list(read_letters(dead.client, admin, [dead.dlq], "keep"))
+
+    found = [read_one(dead.client, admin, [dead.dlq], str(each.position)) for each in stored]
+
+    assert [b"0", b"1", b"2", b"3"] == [each and each.raw.data() for each in found]
