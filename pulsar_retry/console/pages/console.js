@@ -6,6 +6,9 @@ const all = (selector, within = document) => [...within.querySelectorAll(selecto
 
 // -- live parts: they are replaced in place, so scrolling, focus and selection stay ---------------
 
+// The milliseconds that an answer may take, and that a page waits at most before it asks again.
+const LONGEST = 10000;
+
 // A page asks for itself anew while its tab is visible, and more rarely if an answer takes long.
 function follow() {
   const live = one("#live");
@@ -16,7 +19,9 @@ function follow() {
     const began = performance.now();
     let works = false;
     try {
-      const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+      // Without a limit, a connection on which nothing comes would leave "live" for ever.
+      const signal = AbortSignal.timeout(LONGEST);
+      const answer = await fetch(location.href, { headers: { accept: "text/html" }, signal });
       const found = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (answer.ok && !answer.redirected) {
         replace(found);
@@ -25,7 +30,7 @@ function follow() {
     } catch { /* the next time may work */ }
     live.textContent = works ? "live" : "not up to date";
     clearTimeout(timer);
-    timer = setTimeout(update, Math.max(2000, 10 * (performance.now() - began)));
+    timer = setTimeout(update, Math.min(LONGEST, Math.max(2000, 10 * (performance.now() - began))));
   };
   document.addEventListener("visibilitychange", update);
   live.hidden = false;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 from support.replay.redriving import received
 
@@ -89,6 +90,19 @@ def test_a_page_changes_in_place_and_its_keys_work(console, dead, browser) -> No
     assert "2 letters" in browser.text("#letters")
     browser.press("?")
     assert browser.evaluate("document.querySelector('#keys').open")
+
+
+def test_a_page_says_that_the_console_does_not_answer(console, browser) -> None:
+    """Also if the connection stays open, as through a tunnel; then it goes on."""
+    browser.open(console.url)
+    says = "document.querySelector('#live').innerText === '{}'"
+    browser.wait_for(says.format("live"))
+    console.process.send_signal(signal.SIGSTOP)
+    try:
+        browser.wait_for(says.format("not up to date"))
+    finally:
+        console.process.send_signal(signal.SIGCONT)
+    browser.wait_for(says.format("live"))
 
 
 def test_a_job_is_watched_until_it_is_done(console, dead, browser) -> None:
