@@ -72,13 +72,17 @@ def run(arguments: Sequence[str] | None, began: float) -> int:
     try:
         # Without standalone_mode, click returns its exit code, or the verb's own result.
         code = _root.main(arguments, prog_name="pulsar-retry", standalone_mode=False, obj=began)
-    except BrokenPipeError:
-        # The reader of our output has ended (`… | head`). The buffered rest must not fail again
-        # when the interpreter flushes it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _FAILED
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has ended (`… | head`)
+        code = _FAILED
     except (click.Abort, click.ClickException, PulsarRetryError, PulsarException, OSError) as error:
-        return _tell(error, as_json="--json" in (arguments or sys.argv[1:]))
+        code = _tell(error, as_json="--json" in (arguments or sys.argv[1:]))
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # What is left must not fail again when the interpreter flushes it: the exit code would be
+        # 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code if isinstance(code, int) else 0
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import click
@@ -277,3 +281,15 @@ def test_each_kind_of_error_has_a_code(error, code, capsys, monkeypatch) -> None
     assert 1 == cli.main(["dlq", "ls", "public/default", "--json"])
     (line,) = capsys.readouterr().err.splitlines()
     assert code == json.loads(line)["code"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="skipped, because there is no /dev/full")
+def test_an_output_that_is_full_is_one_line_and_a_failure() -> None:
+    """Also if what was written fails only at the end, when buffers are flushed."""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "pulsar_retry", "--help"]
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, env=buffered, check=False
+        )
+    assert (1, 1) == (done.returncode, len(done.stderr.splitlines())), done.stderr
