@@ -29,11 +29,14 @@ from pulsar_retry.replay.redriving.report import (
     CANCELLED,
     FILTERED,
     LIMIT,
+    MAY_STAY,
     REFUSED,
     SAMPLE,
     UNREADABLE,
     WHY_NOT_SEEN,
     WHY_UNREADABLE,
+    WHY_WITH_BATCH,
+    WITH_BATCH,
     Groups,
     Redriven,
     Tally,
@@ -372,6 +375,7 @@ class Redrive:
             )
             try:
                 run.run()
+                _tell_of_batches(admin, tally, source.kept_by_batches(run.states))
                 if tally.stopped is None:
                     missed = source.left(run.states)
                     tally.left += missed
@@ -412,6 +416,20 @@ class Redrive:
         except (AdminError, pulsar.PulsarException) as error:
             unknown = f"what became of the letters is not known: {error}"
             return attrs.evolve(done, problems=first_of_each([*done.problems, unknown]))
+
+
+def _tell_of_batches(admin: AdminClient, tally: Tally, count: int) -> None:
+    """Record that *count* letters are done, but stay if the broker acknowledges whole batches."""
+    if not count:
+        return
+    try:
+        settings = admin.broker_configuration()
+    except AdminError:
+        tally.problems[MAY_STAY.format(count)] = None
+        return
+    if settings.get("acknowledgmentAtBatchIndexLevelEnabled") == "false":
+        tally.left[WITH_BATCH] += count
+        tally.problems[WHY_WITH_BATCH] = None
 
 
 def _why_not(client: Client, topic: str) -> str | None:

@@ -27,6 +27,9 @@ LATE = "late"
 REFUSED = "refused"
 #: The letter is redriven, but the broker may not know that it is acknowledged.
 UNCONFIRMED = "unconfirmed"
+#: The letter is redriven, but the broker acknowledges only whole batches, and something of its
+#: batch stays.
+WITH_BATCH = "with_batch"
 #: The patch does not fit the letter.
 PATCH_REFUSED = "patch_refused"
 #: The same reasons, in words.
@@ -40,10 +43,11 @@ STAYS = {
     LATE: "not delivered in time",
     REFUSED: "refused by their topic",
     UNCONFIRMED: "published or discarded, but perhaps not acknowledged",
+    WITH_BATCH: "published or discarded, but other letters of their batch stay",
     PATCH_REFUSED: "the patch does not fit them",
 }
 #: The reasons that a redrive which meant these letters is not complete.
-_INCOMPLETE = (NO_TARGET, UNREADABLE, LATE, REFUSED, UNCONFIRMED, PATCH_REFUSED)
+_INCOMPLETE = (NO_TARGET, UNREADABLE, LATE, REFUSED, UNCONFIRMED, WITH_BATCH, PATCH_REFUSED)
 #: The problem of letters that pulsar-client does not deliver.
 WHY_UNREADABLE = (
     "some letters are encrypted or incomplete; publish encrypted ones again from a consumer that "
@@ -57,6 +61,14 @@ WHY_NOT_SEEN = {
 WHY_UNCONFIRMED = (
     "the broker has not reported some acknowledgements: run it again; what is published twice has "
     "the same DEDUPE_ID"
+)
+WHY_WITH_BATCH = (
+    "this broker acknowledges only whole batches (acknowledgmentAtBatchIndexLevelEnabled): letters "
+    "of which others of their batch stay are taken again by the next redrive"
+)
+MAY_STAY = (
+    "{} letters of batches of which others stay may be taken again by the next redrive: this role "
+    "may not read whether the broker acknowledges single letters of a batch"
 )
 #: Why a redrive ends early, besides REFUSED; SAMPLE: a dry run has not read all in its time.
 LIMIT, CANCELLED, SAMPLE = "limit", "cancelled", "sample"

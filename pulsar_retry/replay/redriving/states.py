@@ -174,6 +174,19 @@ class Source:
                         if came in done:
                             consumer.acknowledge_async(raw, lambda _: None)
 
+    def kept_by_batches(self, states: LetterStates) -> int:
+        """Return how many letters are done, and stay if the broker acknowledges only whole batches.
+
+        Raises:
+            AdminError: the REST API is unreachable, or refuses a request.
+        """
+        count, mixed = 0, states.mixed_batches()
+        for topic in self.ends if mixed else ():
+            now = self._now(topic)
+            open_ = set(now.acks.unacknowledged(now.log)) & mixed.keys()
+            count += sum(len(mixed[each]) for each in open_)
+        return count
+
     def _open(self, topic: str, states: LetterStates) -> tuple[Surveyed, dict[EntryPlace, int]]:
         """Return a partition, and its entries that are not acknowledged, with their states."""
         now = self._now(topic)

@@ -73,7 +73,9 @@ def test_a_redrive_of_part_of_a_batch(broker, admin, client, topic) -> None:
     consumer = dead.subscribe()
     dead.fill(10, batching_enabled=True, batching_max_publish_delay_ms=1000)
 
-    assert 5 == dead.redrive(where=Filter(reason="odd")).run().redriven
+    half = dead.redrive(where=Filter(reason="odd")).run()
+    assert (5, {"filtered": 5}, True) == (half.redriven, half.left, half.is_complete)
+    assert not half.problems
     received(consumer, 5)
     done = dead.redrive().run()
 

@@ -261,6 +261,22 @@ def test_lost_acknowledgements_are_sent_again(dead) -> None:
     ]
 
 
+@pytest.mark.parametrize("some", [{"where": Filter(reason="odd")}, {"limit": 2}])
+def test_letters_that_stay_with_their_batch_are_named(dead, some) -> None:
+    """The broker acknowledges only whole batches, so what is redriven of one is still there."""
+    dead.subscribe().close()
+    dead.create("keep")
+    dead.fill(5, batching_enabled=True, batching_max_publish_delay_ms=10_000)
+
+    done = dead.redrive(**some).run()
+
+    assert (2, 2) == (done.redriven, done.left.get("with_batch"))
+    assert not done.is_complete
+    assert "acknowledgmentAtBatchIndexLevelEnabled" in str(done.problems)
+    rest = dead.client.subscribe(dead.dlq, "keep")
+    assert 5 == len({rest.receive(60_000).data() for _ in range(5)})
+
+
 def test_only_letters_that_came_are_acknowledged_again(dead) -> None:
     """A redrive that is cancelled within a batch has not seen the rest of it."""
     dead.create("keep")
