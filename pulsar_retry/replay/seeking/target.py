@@ -68,7 +68,8 @@ def target_of(to: SeekTo, now: datetime) -> SeekTarget:
     if isinstance(to, Position):
         return SeekTarget(position=to)
     if type(to).__name__ == "MessageId":
-        return SeekTarget(position=Position.of(to))
+        first, *_ = str(to).split(";")  # a message in chunks begins with its first one
+        return SeekTarget(position=Position.parse(first))
     raise ConfigError.bad("to", to, _ACCEPTED)
 
 

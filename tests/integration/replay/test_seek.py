@@ -106,6 +106,19 @@ def test_message_in_a_batch(client, admin, topic, subscription, consumer):
         assert firsts("2", "3") == delivered(consumer, "2", "3")
 
 
+def test_message_in_chunks(client, admin, topic, subscription, consumer):
+    """A message in chunks is the next one, too: it is delivered from its first chunk."""
+    producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+    for payload in (b"before", bytes(12_000_000), b"after"):
+        producer.send(payload)
+    messages = consume(consumer, 3)
+    drained(admin, topic)
+
+    seek(subscription, messages[1].message_id())
+
+    assert firsts(bytes(12_000_000), "after") == delivered(consumer, "after", bytes(12_000_000))
+
+
 def test_partitions(admin, topic, subscription, client, consumer_of_partitions, publish):
     """All partitions move: to a time, and to a message's id and, elsewhere, its time."""
     names = [f"{n}" for n in range(12)]
