@@ -10,6 +10,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.replay import Filter, Redriven, Subscription
 from pulsar_retry.replay.reading import read_letters
 from pulsar_retry.replay.redriving.report import Became
@@ -275,6 +276,25 @@ def test_letters_that_stay_with_their_batch_are_named(dead, some) -> None:
     assert "acknowledgmentAtBatchIndexLevelEnabled" in str(done.problems)
     rest = dead.client.subscribe(dead.dlq, "keep")
     assert 5 == len({rest.receive(60_000).data() for _ in range(5)})
+
+
+def test_a_role_without_the_broker_s_settings_is_told_that_letters_may_stay(
+    dead, monkeypatch
+) -> None:
+    """That is no failure: perhaps the broker acknowledges single letters of a batch."""
+
+    def forbidden(_: AdminClient) -> dict[str, str]:
+        raise pr.AdminForbiddenError(403, "configuration", "no right")
+
+    monkeypatch.setattr(AdminClient, "broker_configuration", forbidden)
+    dead.subscribe().close()
+    dead.create("keep")
+    dead.fill(3, batching_enabled=True, batching_max_publish_delay_ms=10_000)
+
+    done = dead.redrive(limit=1).run()
+
+    assert done.is_complete
+    assert "1 letters of batches of which others stay may be taken again" in str(done.problems)
 
 
 def test_only_letters_that_came_are_acknowledged_again(dead) -> None:
