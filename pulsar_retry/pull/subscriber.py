@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Self
 
 import attrs
+import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
@@ -282,9 +283,17 @@ class Subscriber:
         finally:
             self._hand.close()
             if opened is not None:
-                with contextlib.suppress(Exception):  # else nobody would be told of the end
-                    opened.consumer.close()
+                self._close(opened.consumer)
             self.course.report_ended()
+
+    def _close(self, consumer: Consumer) -> None:
+        """Close the consumer; an error is only logged, because the end must be reported."""
+        try:
+            with contextlib.suppress(pulsar.AlreadyClosed):
+                consumer.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            text = "the consumer of the subscription %r was not closed: %s"
+            _log.warning(text, self._options.subscription, _text_of(error), extra=self._facts())
 
     def _open(self) -> Opened | None:
         """Subscribe as soon as the broker answers; return None if `stop` was called before.

@@ -104,8 +104,8 @@ def test_failures_do_not_wait_for_the_handlers_own_threads(start, publish, dead_
     release.set()
 
 
-def test_a_stop_while_the_broker_does_not_answer(proxy, topic, publish):
-    """It returns its report when the time of one request is over; it raises nothing."""
+def test_a_stop_while_the_broker_does_not_answer(proxy, topic, publish, caplog):
+    """It returns its report when the time of one request is over; it logs the error."""
     handled = threading.Event()
     client = pr.Client(proxy.url, operation_timeout_seconds=5)
     subscriber = client.subscriber(topic, SUBSCRIPTION, lambda _: handled.set()).start()
@@ -116,6 +116,7 @@ def test_a_stop_while_the_broker_does_not_answer(proxy, topic, publish):
     report = subscriber.stop(timeout=0)
     assert (1, 0) == (report.acknowledged, report.abandoned)
     assert "stopped" == subscriber.health.state
+    assert "was not closed: Timeout" in caplog.text
     proxy.mend()
     with contextlib.suppress(pulsar.Timeout):
         client.close()

@@ -147,6 +147,28 @@ def test_one_that_stays_away(memory: MemoryBroker) -> None:
         subscriber.result(60)
 
 
+@pytest.mark.parametrize("error", [pulsar.Timeout("no answer"), RuntimeError("no thread")])
+def test_a_consumer_that_cannot_be_closed(
+    memory: MemoryBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    """The subscription ends with its report, and the log says why the consumer is open."""
+    subscriber = memory.client().subscriber("orders", "billing", Notes()).start()
+    memory.join("orders", "billing")
+    with caplog.at_level(logging.WARNING, "pulsar_retry"), monkeypatch.context() as patch:
+        patch.setattr(pr.Consumer, "close", workers.raising(error))
+        report = subscriber.stop()
+    assert report is not None
+    assert (1, "stopped") == (report.acknowledged, subscriber.health.state)
+    (line,) = caplog.records
+    said = f"the consumer of the subscription 'billing' was not closed: {type(error).__name__}"
+    assert line.getMessage().startswith(f"{said}: no ")
+    facts = "persistent://public/default/orders", "billing"
+    assert facts == (line.topic, line.subscription)  # type: ignore[attr-defined]
+
+
 # -- being told -----------------------------------------------------------------------------------
 
 
