@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import attrs
 
-from pulsar_retry.errors import ConfigError, UndecodableError
+from pulsar_retry.errors import ConfigError, UndecodableError, UnfinishedError
 from pulsar_retry.policy.backoff import checked_level
 from pulsar_retry.policy.checks import MAX_DELAY, Duration, not_blank, seconds
 
@@ -124,9 +126,23 @@ class Unavailable(Outcome):
 
 
 def outcome_of(result: Any) -> Outcome | None:
-    """Return the outcome that a handler returned, as an instance or a class; otherwise None."""
+    """Return the outcome that a handler returned, as an instance or a class; otherwise None.
+
+    Raises:
+        UnfinishedError: the result is work that is not done: an awaitable, such as a decorator that
+            is ``def`` makes of an ``async def`` handler, a future, or a generator.
+    """
     if isinstance(result, type) and issubclass(result, Outcome):
         return result()
+    is_lazy = inspect.isgenerator(result) or inspect.isasyncgen(result)
+    if is_lazy or isinstance(result, Future) or inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()  # else Python warns that it was not awaited
+        raise UnfinishedError(
+            f"the handler returned a {type(result).__name__}, whose work is not done: a handler "
+            "must do its work before it returns (an async def handler must be async def itself, "
+            "not inside of a def)"
+        )
     return result if isinstance(result, Outcome) else None
 
 

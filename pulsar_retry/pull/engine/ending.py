@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
-from pulsar_retry.errors import (
-    HandlerError,
-    LeaseExpired,
-    UnfinishedError,
-    WorkerCrashedError,
-    shown,
-)
+from pulsar_retry.errors import HandlerError, LeaseExpired, WorkerCrashedError, shown
 from pulsar_retry.letters.facts import Facts
-from pulsar_retry.policy.outcomes import Failure, Outcome, Reject, Retry, outcome_of
+from pulsar_retry.policy.outcomes import Failure, Reject, Retry
 from pulsar_retry.runtime.upstream import undecodable
 from pulsar_retry.wire.properties import FAILURE_CRASHES, count_of
 from pulsar_retry.wire.stack import of_handler
@@ -48,30 +40,6 @@ def ending(error: BaseException) -> BaseException | None:
     if isinstance(error, Ending):
         return error.error
     return error if isinstance(error, ENDS) else None
-
-
-def returned(result: Any) -> Outcome | None:
-    """Return the outcome that a handler has returned, if any.
-
-    Raises:
-        UnfinishedError: the result is work that is not done: an awaitable, such as a decorator that
-            is ``def`` makes of an ``async def`` handler, a future, or a generator.
-    """
-    if isinstance(result, Future) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-        raise _unfinished(result)
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()  # else Python warns that it was not awaited
-        raise _unfinished(result)
-    return outcome_of(result)
-
-
-def _unfinished(result: Any) -> UnfinishedError:
-    return UnfinishedError(
-        f"the handler returned a {type(result).__name__}, whose work is not done: a handler must "
-        "do its work before it returns (an async def handler must be async def itself, not inside "
-        "of a def)"
-    )
 
 
 async def contained(handler: Callable[[Any], Awaitable[Any]], message: Any) -> Any:

@@ -11,7 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from pulsar_retry.pull.engine.ending import contained, returned
+from pulsar_retry.policy.outcomes import outcome_of
+from pulsar_retry.pull.engine.ending import contained
 from pulsar_retry.pull.engine.hand import HANDLED_BY, AdmissionControl, Hand, Item, Slot
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -218,7 +219,7 @@ class LoopWorkers:
         settler = self._settler
         try:
             result = await handling
-            outcome = None if result is None else returned(result)
+            outcome = None if result is None else outcome_of(result)
         except BaseException as error:
             task = asyncio.current_task()
             if self._admission is None and task is not None and task.cancelling():

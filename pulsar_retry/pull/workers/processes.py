@@ -23,14 +23,8 @@ from pulsar.schema import AvroSchema, BytesSchema, JsonSchema, StringSchema
 from pulsar_retry.consumer.handoff.writer_schemas import letters_schema
 from pulsar_retry.errors import ConfigError, WorkerCrashedError, shown
 from pulsar_retry.letters.facts import Facts
-from pulsar_retry.pull.engine.ending import (
-    ENDS,
-    Ending,
-    check_crashes,
-    ending,
-    failed_with,
-    returned,
-)
+from pulsar_retry.policy.outcomes import outcome_of
+from pulsar_retry.pull.engine.ending import ENDS, Ending, check_crashes, ending, failed_with
 from pulsar_retry.pull.signals import held_back, ignore
 from pulsar_retry.pull.typed import of_message
 from pulsar_retry.pull.workers.pickled import Writers, carried, dumps, restored
@@ -230,7 +224,7 @@ def _answer(handle: Callable[[Any], Any], message: Any) -> bytes:
     None: it has succeeded.
     """
     try:
-        outcome = returned(handle(message))
+        outcome = outcome_of(handle(message))
     except BaseException as error:  # noqa: BLE001 - as in a thread
         return dumps((True, _raised(error)))
     return dumps(None if outcome is None else (False, outcome))

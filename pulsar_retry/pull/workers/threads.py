@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_retry.pull.engine.ending import returned
+from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.engine.hand import HANDLED_BY, Hand, Slot
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -83,7 +83,7 @@ class WorkerThread:
             try:
                 outcome = handler(message)
                 if outcome is not None:
-                    outcome = returned(outcome)
+                    outcome = outcome_of(outcome)
             except BaseException as error:  # noqa: BLE001 - each error fails the attempt
                 settler.failed(slot, item, error)
                 continue

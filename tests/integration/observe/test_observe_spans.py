@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import pulsar_retry as pr
+from support.pull import workers
 from support.push.receiving import Receiver
 from support.reading import SOON, SUBSCRIPTION
 from support.waiting import eventually
@@ -169,6 +170,17 @@ def test_an_async_handler(start, publish, recorded):
     assert ids(process)[1] == trace.format_span_id(query.parent.span_id)
     assert "drop" == attributes(process)["pulsar_retry.outcome"]
     assert StatusCode.UNSET is process.status.status_code
+
+
+@pytest.mark.parametrize("form", [workers.hiding, workers.awaiting])
+def test_work_that_is_not_done(start, publish, recorded, form):
+    """The span of its attempt is that of a failure."""
+    start(form(workers.awaiting(print)))
+    publish()
+    eventually(lambda: bool(recorded.named("process")))
+    process, *_ = recorded.named("process")
+    assert StatusCode.ERROR is process.status.status_code
+    assert "UnfinishedError" == attributes(process)["error.type"]
 
 
 def test_a_hand_off_that_fails(subscribe, publish, recorded, admin, topic):

@@ -6,8 +6,10 @@ import copy
 import math
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -78,6 +80,35 @@ def test_a_returned_outcome_is_recognised() -> None:
 def test_other_results_are_none(result: object) -> None:
     """Whatever else a handler returns means that it is done."""
     assert outcome_of(result) is None
+
+
+async def unfinished() -> None:
+    """Do nothing yet."""
+
+
+async def unfinished_steps() -> AsyncIterator[None]:
+    """Do nothing yet."""
+    yield
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (unfinished, "coroutine"),
+        (Future, "Future"),
+        (lambda: (each for each in ""), "generator"),
+        (unfinished_steps, "async_generator"),
+    ],
+)
+def test_work_that_is_not_done_is_an_error(make: Callable[[], Any], kind: str) -> None:
+    """What a handler returns must not be left undone; the error says what to do."""
+    with pytest.raises(pr.UnfinishedError) as raised:
+        outcome_of(make())
+    assert str(raised.value) == (
+        f"the handler returned a {kind}, whose work is not done: a handler must do its work before "
+        "it returns (an async def handler must be async def itself, not inside of a def)"
+    )
 
 
 @pytest.mark.parametrize(
