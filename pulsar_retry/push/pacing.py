@@ -334,8 +334,8 @@ class Pacer:
                 self._rate.begun(now)
             return self._window.round, now
 
-    def leave(self, ticket: Ticket, *, acked: bool, retry_after: float = 0.0) -> float:
-        """Record a result; return the request's latency in seconds.
+    def leave(self, ticket: Ticket, *, acked: bool, retry_after: float = 0.0) -> None:
+        """Record a result.
 
         Nothing is sent for *retry_after* seconds, nor while the backoff is longer.
         """
@@ -343,12 +343,11 @@ class Pacer:
             sent_in, began = ticket
             self._outstanding -= 1
             now = self._clock()
-            latency = now - began
             if retry_after:
                 self._asked_until = max(self._asked_until, now + retry_after)
             if acked:
                 self._failures = 0
-                self._window.succeeded(latency)
+                self._window.succeeded(now - began)
                 self._backoff.succeeded()
             else:
                 self._failing_since = self._failing_since if self._failures else now
@@ -359,7 +358,6 @@ class Pacer:
             delay = self._backoff.delay
         if delay:
             self._changed()  # without a delay, an idle worker notifies instead
-        return latency
 
     def forget(self) -> None:
         """Record that a request was given up without a result, which does not count."""
