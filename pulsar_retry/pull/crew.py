@@ -208,9 +208,7 @@ class Crew:
         options, slot = self._options, Slot()
         handler, close = self._handler, None
         if options.workers == PROCESSES:
-            from pulsar_retry.pull.workers.processes import (  # few need it
-                ProcessWorker,
-            )
+            from pulsar_retry.pull.workers.processes import ProcessWorker  # few need it
 
             process = ProcessWorker(handler, options.schema, self._settler.handle.facts)
             handler, close = process, process.close

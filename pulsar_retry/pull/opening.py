@@ -57,9 +57,7 @@ def open_subscription(client: Client, options: Options, listener: Listener | Non
         pulsar.PulsarException: the broker refused the subscription.
     """
     if options.workers == PROCESSES:
-        from pulsar_retry.pull.workers.processes import (  # few need it
-            check_may_start,
-        )
+        from pulsar_retry.pull.workers.processes import check_may_start  # few need it
 
         check_may_start()
     with about(options.topic):

@@ -118,10 +118,7 @@ def with_handler(options: Options) -> Options:
         workers = LOOP
     of_messages = of_message(handler, options.schema)
     if workers == PROCESSES:
-        from pulsar_retry.pull.workers.processes import (  # few need it
-            pickled,
-            recipe,
-        )
+        from pulsar_retry.pull.workers.processes import pickled, recipe  # few need it
 
         pickled("handler", handler)
         pickled("schema", recipe(options.schema))
