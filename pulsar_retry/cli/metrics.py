@@ -15,13 +15,10 @@ from pulsar_retry.cli._common.output import show_json, until_interrupted
 from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.observe.serving import serve_registry
 from pulsar_retry.ops.exporter import LetterCollector
-from pulsar_retry.ops.overview import letter_topics
+from pulsar_retry.ops.overview import letter_topics, pause_after
 from pulsar_retry.replay.cluster import Cluster
 
 __all__ = ["command"]
-
-#: After each question, wait at least this many times as long as the answer took.
-_PAUSE_RATIO = 5
 
 
 @click.command(
@@ -83,6 +80,6 @@ def command(
                         warn(f"the letter topics of {each} could not be read: {error}")
                         collector.show(each, None)
                 now = time.monotonic()
-                due = now + max(every, _PAUSE_RATIO * (now - began))
+                due = now + pause_after(now - began, every)
                 while time.monotonic() < due:  # a signal can come just before a sleep
                     time.sleep(1)

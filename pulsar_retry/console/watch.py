@@ -12,15 +12,13 @@ import attrs
 from pulsar_retry.console.indexing import Indexer
 from pulsar_retry.errors import AdminNotFoundError
 from pulsar_retry.observe.failures import LogLimiter
-from pulsar_retry.ops.overview import LetterTopic, letter_topics
+from pulsar_retry.ops.overview import LetterTopic, letter_topics, pause_after
 from pulsar_retry.replay.cluster import Cluster
 
 #: Seconds to wait at the end for what is running.
 _PATIENCE = 15.0
 #: How many topics are compared with the index at a time.
 _READERS = 2
-#: After each question, wait at least this many times as long as the answer took.
-_PAUSE_RATIO = 5
 
 
 class Watcher:
@@ -115,7 +113,7 @@ class Watcher:
         while not self._ended.wait(wait):
             began = time.monotonic()
             self.poll()
-            wait = max(self._interval, _PAUSE_RATIO * (time.monotonic() - began))
+            wait = pause_after(time.monotonic() - began, self._interval)
 
     def _poll(self, namespace: str) -> None:
         known = {each.topic: each for each in self._listed.get(namespace, ())}

@@ -27,6 +27,8 @@ _log = logging.getLogger("pulsar_retry")
 
 #: How many requests run at a time, and how many topics are asked for their subscriptions at most.
 _THREADS, _MOST_ASKED = 16, 1000
+#: After each look, wait at least this many times as long as it took.
+_PAUSE_RATIO = 5
 
 
 @attrs.frozen(kw_only=True)
@@ -69,6 +71,16 @@ class LetterTopic:
     def facts(self) -> dict[str, Any]:
         """Return it as JSON-compatible values."""
         return {**attrs.asdict(self), "subscriptions": list(self.subscriptions)}
+
+
+def pause_after(took: float, every: float) -> float:
+    """Return how long to wait between two looks, so that a slow broker is not kept busy.
+
+    Args:
+        took: The seconds that the last look took.
+        every: The seconds to wait if it took little.
+    """
+    return max(every, _PAUSE_RATIO * took)
 
 
 def letter_topics(
