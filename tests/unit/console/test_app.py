@@ -357,6 +357,18 @@ def test_a_form_needs_a_session(locked) -> None:
     assert 401 == locked.post("/look", data={"name": DLQ}, headers=program).status_code
 
 
+def test_a_chart_shows_even_one_letter_beside_thousands(browser, local, monkeypatch) -> None:
+    """And no bar where nothing has died."""
+    now = int(time.time())
+    contents = attrs.evolve(
+        MadeUp.contents(local.lookup, DLQ, None), deaths={now: 5000, now - 7200: 1}
+    )
+    monkeypatch.setattr(MadeUp, "contents", lambda *_: contents)
+    page = browser.get(PAGES[1]).text
+    assert ["2.0", "100.0"] == re.findall(r'<rect [^>]* height="([^"]+)"', page)
+    assert "5,001 of the letters died in the last 24h, 5,000 at most in one bar" in page
+
+
 @pytest.mark.parametrize(("count", "follows"), [(1, True), (None, False)])
 def test_a_search_is_not_repeated(browser, monkeypatch, count, follows) -> None:
     """It reads the topic; other pages have parts that follow it."""
