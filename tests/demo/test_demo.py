@@ -125,6 +125,7 @@ def test_keep_leaves_the_dead_letters(arguments: list[str], broker: RunningBroke
     [
         (["--limit", "0"], 2, "--limit"),
         (["--namespace", "a"], 2, "a/airports-"),
+        (["--namespace", "a/b/c"], 2, "expected a topic"),
         (["--service-url", "pulsar:/nowhere"], 2, "service_url='pulsar:/nowhere'"),
         (["--service-url", "pulsar://127.0.0.1:1"], 1, "pulsar://127.0.0.1:1 was not reached"),
     ],
