@@ -68,7 +68,10 @@ _serve_options = with_options(
         help="Others can see the command line: give a secret URL by the environment.",
     ),
     click.option(
-        "--ack-deadline", default="10", metavar="DURATION", help="To answer: 10s to 600s.  [10s]"
+        "--ack-deadline",
+        default="10",
+        metavar="DURATION",
+        help="How long an answer may take: 10s to 600s.  [default: 10s]",
     ),
     click.option("--unwrapped", is_flag=True, help="Post the payload instead of Pub/Sub's JSON."),
     click.option("--subscription-name", metavar="NAME", help="Its name in the request."),
