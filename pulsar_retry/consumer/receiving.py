@@ -243,8 +243,7 @@ class Receiving:
         is_waiting = stream.ran_dry or in_hand.listens
         is_quiet = is_waiting and in_hand.received == self._received
         if is_quiet and not in_hand.unsettled:
-            for source in in_hand.sources:
-                source.ask_for_all(waits=True)
+            in_hand.redeliver_everything()
             self._pause = min(2 * self._pause, LONGEST)
         else:
             self._pause = QUIET

@@ -10,6 +10,8 @@ import pulsar
 import pytest
 
 from pulsar_retry.consumer.in_hand import InHand
+from pulsar_retry.consumer.receiving import QUIET, Receiving
+from pulsar_retry.consumer.stream import DEFAULT_BATCH_LIMITS
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.backoff import Fixed, Levels
 from pulsar_retry.runtime.clock import SYSTEM
@@ -25,7 +27,7 @@ class Received:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have a consumer of a plain subscription."""
-        plan = Plan(
+        self.plan = plan = Plan(
             topic="orders",
             subscription="billing",
             shared=True,
@@ -38,11 +40,11 @@ class Received:
             letter_send_timeout=30.0,
         )
         self.seconds = 100.0
-        timer: Any = SimpleNamespace(now=lambda: self.seconds, check_later=lambda *_: None)
+        self.timer: Any = SimpleNamespace(now=lambda: self.seconds, check_later=lambda *_: None)
         watch: Any = None  # nothing is acknowledged
         clock: Any = SimpleNamespace(time=SYSTEM.time, sleep=self.sleep)
         self.waits: list[float] = []
-        self.in_hand = InHand(plan, timer, clock, watch)
+        self.in_hand = InHand(plan, self.timer, clock, watch)
         self.checked: list[Any] = []
 
         def saw(message_id: Any) -> bool:
@@ -182,3 +184,33 @@ def test_a_message_that_leaves_is_unsettled(received: Received) -> None:
     in_hand.took([RAW])
     in_hand.leaves(RAW)
     assert 1 == in_hand.unsettled
+
+
+def test_lost_chunks_are_requested_after_what_is_on_its_way(received: Received) -> None:
+    """A message that was in hand for long, and was acknowledged just now, would come again."""
+    in_hand, asked = received.in_hand, list[float]()
+    in_hand.main.raw = SimpleNamespace(
+        redeliver_unacknowledged_messages=lambda: asked.append(received.seconds)
+    )
+    outbox: Any = None  # nothing is handed on
+    receiving = Receiving(
+        in_hand,
+        outbox,
+        plan=received.plan,
+        schema=None,
+        timer=received.timer,
+        clock=SYSTEM,
+        batch_limits=DEFAULT_BATCH_LIMITS,
+        polls=True,
+    )
+    receiving.stream = SimpleNamespace()  # type: ignore[assignment]
+    in_hand.took([RAW])
+    for settled in (0, 0, 1):  # it is new, then in hand, then not any more
+        in_hand.settled, receiving.stream.ran_dry = settled, True
+        receiving.check()
+        in_hand.main.check()
+        assert [] == asked
+        received.seconds += 0 if settled else QUIET
+    received.seconds += 0.2
+    in_hand.main.check()
+    assert [received.seconds] == asked
