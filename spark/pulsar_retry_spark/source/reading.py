@@ -236,12 +236,19 @@ def _between(
         first = None
         # After a reconnection, a reader starts again at the beginning of its current batch.
         if after is None or position > after:
-            unread.look(after, position, _id_text(position, piece.partition.number, raw))
+            # Otherwise no entry lies between the two, and the id is not needed.
+            if unread.gaps or position[1] > _next_entry(after, position):
+                unread.look(after, position, _id_text(position, piece.partition.number, raw))
             after = position
             if raw.publish_timestamp() >= since:
                 yield position, raw
     unread.warn()
     _check_end(client, piece, position)
+
+
+def _next_entry(after: tuple[int, int, int] | None, position: tuple[int, int, int]) -> int:
+    """Return the entry that follows one message, in the ledger of the next one at *position*."""
+    return after[1] + 1 if after is not None and after[0] == position[0] else 0
 
 
 @attrs.define
@@ -250,6 +257,10 @@ class Unread:
 
     They are encrypted, chunks of a message that is not complete, or markers of the broker's own:
     there is no other way to tell them apart than to look at them.
+
+    Attributes:
+        gaps: The last entries that did not come: the ledger, the first entry, and the one after the
+            last. Those of one gap can be chunks of any later message.
     """
 
     _client: CachedClient
@@ -257,8 +268,7 @@ class Unread:
     _entries: int = attrs.field(default=0, init=False)
     _looks: int = attrs.field(default=0, init=False)
     _encrypted: bool = attrs.field(default=False, init=False)
-    #: The last entries that did not come: the ledger, the first entry, and the one after the last.
-    _gaps: deque[tuple[int, int, int]] = attrs.field(
+    gaps: deque[tuple[int, int, int]] = attrs.field(
         factory=lambda: deque(maxlen=_MOST_LOOKS), init=False
     )
 
@@ -282,11 +292,11 @@ class Unread:
             chunk = MessagePosition(*map(int, text.split(":", 2)[:2]))
             self._forget(chunk)
             end = chunk.entry if chunk.ledger == ledger else 0
-        begin = after[1] + 1 if after is not None and after[0] == ledger else 0
+        begin = _next_entry(after, position)
         if begin >= end:
             return
         self._entries += end - begin
-        self._gaps.append((ledger, begin, end))
+        self.gaps.append((ledger, begin, end))
         self._looks += 1
         if not self._encrypted and self._looks <= _MOST_LOOKS:
             self.is_encrypted(pulsar.MessageId(-1, ledger, end - 1, -1), _PATIENCE_MS)
@@ -296,15 +306,15 @@ class Unread:
 
         Messages of other producers may lie between them, and come before it.
         """
-        while self._gaps:
-            ledger, begin, end = self._gaps[-1]
+        while self.gaps:
+            ledger, begin, end = self.gaps[-1]
             if (ledger, end) <= (first.ledger, first.entry):
                 break
-            self._gaps.pop()
+            self.gaps.pop()
             kept = max(begin, first.entry) if ledger == first.ledger else begin
             self._entries -= end - kept
             if kept > begin:
-                self._gaps.append((ledger, begin, kept))
+                self.gaps.append((ledger, begin, kept))
 
     def is_encrypted(
         self, at: pulsar.MessageId | _pulsar.MessageId, patience: int = _LAST_PATIENCE_MS
