@@ -10,11 +10,12 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.replay import Filter
+from pulsar_retry.replay import Filter, seek
 from support.consumer.filling import send_batch
 from support.consumer.shells import SHELLS, opened
 from support.reading import SOON, read_all, receive_all
 from support.replay.redriving import Dead, received
+from support.replay.replaying import consume, delivered, drained, firsts
 
 SHARED = pulsar.ConsumerType.Shared
 
@@ -81,3 +82,15 @@ def test_a_redrive_of_part_of_a_batch(broker, admin, client, topic) -> None:
 
     assert 5 == done.redriven
     assert {b"0", b"2", b"4", b"6", b"8"} == {each.data() for each in received(consumer, 5)}
+
+
+def test_a_seek_to_a_message_in_a_batch(client, admin, topic, subscription, subscribe) -> None:
+    """It is the next one; those before it in its batch stay done."""
+    consumer = subscribe(batch_index_ack_enabled=True)
+    send_batch(client, topic, 4)
+    messages = consume(consumer, 4)
+    drained(admin, topic)
+
+    for _ in range(2):  # the broker writes positions in another way now
+        seek(subscription, messages[2].message_id())
+        assert firsts("2", "3") == delivered(consumer, "2", "3")
