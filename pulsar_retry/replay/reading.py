@@ -293,11 +293,14 @@ def read_one(
     log = Log.read(admin.topics.internal_stats(topic))
     if not log.has(place):
         return None
+    # A message in chunks is read from its first chunk, which is somewhere before the last one.
+    is_later_chunk = admin.subscriptions.entry(topic, Position(*place)).chunk > 0
+    begin = log.first.before if is_later_chunk else place.before
     is_readable = False
-    with contextlib.closing(
-        read_after(client, admin, topic, place.before, log.until(place))
-    ) as reading:
+    with contextlib.closing(read_after(client, admin, topic, begin, log.until(place))) as reading:
         for raw, found in reading:
+            if EntryPlace.of(found) != place:
+                continue
             is_readable = True
             if asked.batch in {-1, found.batch}:
                 return LetterInPlace(raw, topic, found)

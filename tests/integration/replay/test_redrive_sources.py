@@ -152,3 +152,18 @@ def test_a_letter_of_any_batch_is_read_by_its_id(dead) -> None:
     found = [read_one(dead.client, admin, [dead.dlq], str(each.position)) for each in stored]
 
     assert [b"0", b"1", b"2", b"3"] == [each and each.raw.data() for each in found]
+
+
+def test_a_letter_in_chunks_is_read_by_its_id(dead) -> None:
+    """That is the id of its last chunk, and it is read from its first one."""
+    for number, payload in enumerate([b"before", bytes(12_000_000), b"after"]):
+        dead.send(payload, dead.properties(number))
+    admin = dead.cluster.admin()
+    stored = list(read_letters(dead.client, admin, [dead.dlq], "keep"))
+
+    found = [read_one(dead.client, admin, [dead.dlq], str(each.position)) for each in stored]
+
+    assert [6, 12_000_000, 5] == [each and each.raw.length() for each in found]
+    first_chunk = f"{stored[1].position.ledger}:1"
+    with pytest.raises(pr.PulsarRetryError, match="incomplete"):
+        read_one(dead.client, admin, [dead.dlq], first_chunk)
