@@ -46,6 +46,8 @@ STAYS = {
     WITH_BATCH: "published or discarded, but other letters of their batch stay",
     PATCH_REFUSED: "the patch does not fit them",
 }
+#: The reasons of letters that count as redriven, too.
+_REDRIVEN = (UNCONFIRMED, WITH_BATCH)
 #: The reasons that a redrive which meant these letters is not complete.
 _INCOMPLETE = (NO_TARGET, UNREADABLE, LATE, REFUSED, UNCONFIRMED, WITH_BATCH, PATCH_REFUSED)
 #: The problem of letters that pulsar-client does not deliver.
@@ -235,7 +237,7 @@ class Redriven:
     @property
     def read(self) -> int:
         """How many letters were read."""
-        return self.redriven + sum(self.left.values())
+        return self.redriven + sum(n for why, n in self.left.items() if why not in _REDRIVEN)
 
     @property
     def is_complete(self) -> bool:

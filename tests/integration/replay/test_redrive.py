@@ -272,6 +272,7 @@ def test_letters_that_stay_with_their_batch_are_named(dead, some) -> None:
     done = dead.redrive(**some).run()
 
     assert (2, 2) == (done.redriven, done.left.get("with_batch"))
+    assert 2 + done.left.get("filtered", 0) == done.read
     assert not done.is_complete
     assert "acknowledgmentAtBatchIndexLevelEnabled" in str(done.problems)
     rest = dead.client.subscribe(dead.dlq, "keep")

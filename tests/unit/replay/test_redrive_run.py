@@ -199,6 +199,7 @@ def test_acknowledgements_that_the_broker_never_reports(carry_out, monkeypatch) 
     tally, _, _ = carry_out([0, 1])
 
     assert (2, {"unconfirmed": 1}) == (tally.redriven, dict(tally.left))
+    assert 2 == tally.report(source=DLQ, job="", dry_run=False).read
     assert "DEDUPE_ID" in next(iter(tally.problems))
 
 
