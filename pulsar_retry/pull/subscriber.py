@@ -136,7 +136,7 @@ class Subscriber:
                 the results of these handlers are ignored.
             timeout: Seconds or a timedelta, for the first two modes. After it, what is left is
                 abandoned. If the broker does not answer, closing takes up to the client's
-                ``operation_timeout_seconds`` more.
+                ``operation_timeout_seconds`` more, and a WARNING names the error.
 
         Returns:
             The report. None if the subscriber was not started, if its own handler or a signal
