@@ -88,7 +88,9 @@ class Pages:
             return RedirectResponse(link("topic", typed.pairs, name=topic), 303)
         contents = self.lookup.contents(topic, query.where(), params.get("after"))
         sample = None
-        if query and len(contents.groups) == 1 and contents.letters:
+        # A page that asks for itself anew takes only its live parts.
+        is_anew = "x-live" in request.headers
+        if query and len(contents.groups) == 1 and contents.letters and not is_anew:
             sample = self.lookup.letter(topic, contents.letters[0].id)
         return self.views.page(
             "topic.html",

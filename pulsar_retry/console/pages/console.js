@@ -21,7 +21,8 @@ function follow() {
     try {
       // Without a limit, a connection on which nothing comes would leave "live" for ever.
       const signal = AbortSignal.timeout(LONGEST);
-      const answer = await fetch(location.href, { headers: { accept: "text/html" }, signal });
+      const headers = { accept: "text/html", "x-live": "1" };
+      const answer = await fetch(location.href, { headers, signal });
       const found = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (answer.ok && !answer.redirected) {
         replace(found);

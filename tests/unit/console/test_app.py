@@ -369,6 +369,18 @@ def test_a_chart_shows_even_one_letter_beside_thousands(browser, local, monkeypa
     assert "5,001 of the letters died in the last 24h, 5,000 at most in one bar" in page
 
 
+def test_a_page_that_follows_reads_no_letter(browser, monkeypatch) -> None:
+    """The traceback of a group does not change; reading it would take a new client each time."""
+    read: list[str] = []
+    monkeypatch.setattr(MadeUp, "letter", lambda _, _topic, each: read.append(each) or FACTS)
+    page = f"{PAGES[1]}&reason=x"
+    assert "Traceback of the oldest" in browser.get(page).text
+    assert ["1:2:-1"] == read
+    assert 200 == browser.get(page, headers={"x-live": "1"}).status_code
+    assert ["1:2:-1"] == read
+    assert '"x-live"' in browser.get("/console.js").text
+
+
 @pytest.mark.parametrize(("count", "follows"), [(1, True), (None, False)])
 def test_a_search_is_not_repeated(browser, monkeypatch, count, follows) -> None:
     """It reads the topic; other pages have parts that follow it."""
