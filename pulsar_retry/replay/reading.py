@@ -153,7 +153,7 @@ def read_after(
                     raise
                 continue
             came, quiet = time.monotonic(), 0
-            position = Position.of(raw.message_id())
+            position = position_of(raw)
             place = EntryPlace.of(position)
             if place > log.last:
                 break
@@ -178,10 +178,15 @@ def _missed(
     return [each for each in (*before, *passed) if each < first]
 
 
+def position_of(raw: Any) -> Position:
+    """Return the position of a raw message, or of the last chunk of a chunked one."""
+    it = raw.message_id()
+    return Position(it.ledger_id(), it.entry_id(), it.partition(), it.batch_index())
+
+
 def entry_place_of(raw: Any) -> EntryPlace:
-    """Return the place of a raw message, or of the last chunk of a chunked one."""
-    message_id = raw.message_id()
-    return EntryPlace(message_id.ledger_id(), message_id.entry_id())
+    """Return the place of the entry of a raw message, or of the last chunk of a chunked one."""
+    return EntryPlace.of(position_of(raw))
 
 
 def read_places(
@@ -218,8 +223,8 @@ def read_places(
     first = min(wanted)
     begin = min(first, next((each for each in open_ if each not in others), first)).before
     log = seen.log.until(max(wanted))
-    for raw, _ in read_after(client, admin, seen.topic, begin, log, skipped=missed.append):
-        if entry_place_of(raw) in wanted:
+    for raw, position in read_after(client, admin, seen.topic, begin, log, skipped=missed.append):
+        if EntryPlace.of(position) in wanted:
             yield raw
     if unreadable is not None:
         unreadable += wanted.intersection(missed)
@@ -268,7 +273,7 @@ def tail_letters(client: pulsar.Client, partitions: list[str]) -> Iterator[Lette
             for topic, reader in zip(partitions, readers, strict=True):
                 with contextlib.suppress(_pulsar.Timeout):
                     raw = reader.read_next(wait)
-                    yield LetterInPlace(raw, topic, Position.of(raw.message_id()))
+                    yield LetterInPlace(raw, topic, position_of(raw))
 
 
 def read_one(

@@ -31,7 +31,7 @@ from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.publishing import AcknowledgedLater
-from pulsar_retry.replay.reading import LetterInPlace
+from pulsar_retry.replay.reading import LetterInPlace, position_of
 from pulsar_retry.replay.redriving.judge import LetterJudge, Move
 from pulsar_retry.replay.redriving.report import (
     CANCELLED,
@@ -220,7 +220,7 @@ class Run:
 
     def _first_seen(self, raw: Any) -> Position | None:
         """Return a letter's place; None if it came before, or is no part of the run."""
-        topic, place = raw.topic_name(), _position_of(raw)
+        topic, place = raw.topic_name(), position_of(raw)
         end = self._source.ends.get(topic)
         entry = EntryPlace.of(place)
         if end is None or entry > end:
@@ -390,8 +390,3 @@ class Run:
         """Return how many letters are redriven, and not acknowledged as the broker reports it."""
         counts = [self._source.unsettled(each, self.states).done for each in self._source.ends]
         return sum(counts) or not self._consumer.is_connected()
-
-
-def _position_of(raw: Any) -> Position:
-    where = raw.message_id()
-    return Position(where.ledger_id(), where.entry_id(), where.partition(), where.batch_index())

@@ -13,7 +13,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import RedriveError
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
-from pulsar_retry.replay.reading import entry_place_of, read_after, read_places, reader_of
+from pulsar_retry.replay.reading import position_of, read_after, read_places, reader_of
 from pulsar_retry.replay.redriving.report import LATE, UNREADABLE
 
 #: The states of a letter. NEW: it has not come. HELD: it is being published. STAYS: it stays in its
@@ -142,7 +142,7 @@ class Source:
             others = {each for each, state in open_.items() if state not in {NEW, DONE}}
             for raw in read_places(self.client, self.admin, now, done, others=others):
                 # Of a batch, what has not come to the run is not acknowledged.
-                if states[Position.of(raw.message_id())] == DONE:
+                if states[position_of(raw)] == DONE:
                     consumer.acknowledge_async(raw, lambda _: None)
 
     def acknowledge_mixed(self, consumer: Any, states: LetterStates) -> None:
@@ -168,9 +168,10 @@ class Source:
                     came = -1
                     while came < max(done):
                         raw = reader.read_next(_WAIT_MS)
-                        if entry_place_of(raw) != place:  # the batch before comes, too
+                        found = position_of(raw)
+                        if EntryPlace.of(found) != place:  # the batch before comes, too
                             continue
-                        came = raw.message_id().batch_index()
+                        came = found.batch
                         if came in done:
                             consumer.acknowledge_async(raw, lambda _: None)
 
