@@ -192,15 +192,12 @@ class Pages:
         if wanted.verb not in DONE:
             raise ConfigError.bad("verb", wanted.verb, ", ".join(DONE))
         self.lookup.refresh(wanted.source)
-        owner = self._owner(wanted.source)
-        is_retry = kind_of(wanted.source) == "retry"
         return self.views.page(
             "act.html",
             request,
             form=wanted,
             matching=self.lookup.count(wanted.source, wanted.query.where()),
-            is_retry=is_retry,
-            workers=owner.consumers if owner and is_retry else 0,
+            is_retry=kind_of(wanted.source) == "retry",
         )
 
     def look(self, request: Request, form: Form) -> Response:
