@@ -14,6 +14,7 @@ from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 from pulsar_retry.replay.reading import read_after
 from pulsar_retry.replay.redriving.report import Became
 from pulsar_retry.replay.redriving.states import HELD, LetterStates
+from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import REDRIVE_ID
 
 
@@ -26,12 +27,14 @@ class _Place:
         mark: The last entry that was read.
         begin: The last entry when the redrive began.
         dead: How many letters of the redrive have come to it.
+        waiting: How many of them wait in it.
     """
 
     subscription: str | None
     mark: EntryPlace
     begin: EntryPlace
     dead: int = 0
+    waiting: int = 0
 
 
 class Aftermath:
@@ -75,10 +78,27 @@ class Aftermath:
             raise self.trouble
         # A letter goes from its topic to the dead-letter topic, so that is read later.
         places = sorted(self._places.items(), key=lambda each: each[1].subscription is None)
-        counts = [self._look(topic, place) for topic, place in places]
+        for topic, place in places:
+            place.waiting = self._look(topic, place)
         dead = sum(place.dead for place in self._places.values())
-        waiting = min(sum(counts), published - min(dead, published))
+        there = sum(place.waiting for place in self._places.values())
+        waiting = min(there, published - min(dead, published))
         return Became(max(0, published - waiting - dead), waiting, dead)
+
+    def unread(self) -> str | None:
+        """Return, in words, that nobody reads the letters that waited at the last look, or None.
+
+        Raises:
+            AdminError: the REST API is unreachable, or refuses a request.
+        """
+        found: dict[str, None] = {}
+        for topic, place in self._places.items():
+            if place.waiting:
+                stats = self._admin.topics.stats(topic, precise=False)["subscriptions"]
+                if stats.get(place.subscription, {}).get("consumers"):
+                    return None
+                found[f"the subscription {place.subscription} of {logical(topic)}"] = None
+        return f"no consumer is connected to {', '.join(found)}" if found else None
 
     def _look(self, topic: str, place: _Place) -> int:
         """Read what is new in a partition; return how many letters of the redrive wait in it."""

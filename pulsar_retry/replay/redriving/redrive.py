@@ -154,7 +154,8 @@ class Redrive:
                 are left then, its report says so (``sample``). None: it reads all.
             wait: For how long to watch what becomes of the letters after the last one was
                 published, in seconds or as a timedelta. It ends when all of them are handled or
-                dead, or `cancel` is called. With 0, the report has one look.
+                dead, no consumer is connected to the topics in which they wait, or `cancel` is
+                called. With 0, the report has one look.
             by: Who does it; None: the user and the host. Others who want the same letters are told.
 
         Raises:
@@ -400,7 +401,7 @@ class Redrive:
     def _follow(
         self, aftermath: Aftermath, done: Redriven, tell: Callable[[Redriven], None]
     ) -> Redriven:
-        """Watch what becomes of the letters, until they are handled or dead, or for a while."""
+        """Watch what becomes of the letters, until none waits or nobody reads them, for a while."""
         if self._to not in {RETRY, ORIGIN} or not done.targets or done.doubts:
             return done
         give_up, pause = time.monotonic() + self._wait, _LOOK
@@ -408,6 +409,8 @@ class Redrive:
             while True:
                 became = aftermath.look(done.redriven)
                 done = attrs.evolve(done, became=became)
+                if became.waiting and (unread := aftermath.unread()):
+                    return attrs.evolve(done, problems=first_of_each([*done.problems, unread]))
                 tell(done)
                 left = give_up - time.monotonic()
                 if not became.waiting or left <= 0 or self._cancelled.wait(min(left, pause)):

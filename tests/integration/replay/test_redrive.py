@@ -412,6 +412,22 @@ def test_what_becomes_of_them_at_their_origin(dead, client) -> None:
     received(consumer, 2)
 
 
+@pytest.mark.parametrize("to", ["retry", "origin"])
+def test_letters_that_nobody_reads_are_not_watched(dead, to) -> None:
+    """The report says at once for whom they wait."""
+    dead.subscribe().close()
+    dead.fill(2)
+    looks = []
+
+    done = dead.redrive(to, wait=600).run(lambda so_far: looks.append(so_far.became))
+
+    place = {"retry": dead.retry, "origin": dead.topic}[to]
+    (problem,) = done.problems
+    assert f"no consumer is connected to the subscription {SUBSCRIPTION} of {place}" == problem
+    assert Became(handled=0, waiting=2, dead=0) == done.became
+    assert (True, set()) == (done.is_complete, set(looks) - {None})
+
+
 @pytest.mark.parametrize("step", ["unsettled", "left"])
 def test_an_error_after_letters_were_redriven_is_part_of_the_report(
     dead, monkeypatch, step
