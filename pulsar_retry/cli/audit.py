@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import textwrap
 
 import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
 from pulsar_retry.cli._common.options import example
-from pulsar_retry.cli._common.output import progress, show_json, table
+from pulsar_retry.cli._common.output import progress, show_json
 from pulsar_retry.ops.audit import AuditEntry, read_audit
-from pulsar_retry.ops.formatting import short
+from pulsar_retry.ops.formatting import one_line, short
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.wire.names import TopicName
 
@@ -51,23 +52,26 @@ def ls(*, cluster: Cluster, namespace: str, limit: int, as_json: bool) -> None:
     elif not found:
         click.echo(f"nothing was changed in {namespace}, as far as its audit log says")
     else:
-        names = ["began", "by", "command", "topic", "options", "result", "why", "job"]
-        table(names, [_row(each) for each in found])
+        click.echo("\n".join(map(_text, found)))
 
 
-def _row(entry: AuditEntry) -> tuple[object, ...]:
+def _text(entry: AuditEntry) -> str:
+    """Return a command on some lines: when, who and its id; what; the result; why."""
     given = {name: each for name, each in entry.given.items() if name not in _ARGUMENTS}
-    return (
-        f"{entry.at.partition('.')[0]}Z",
-        entry.by,
-        entry.verb,
-        TopicName.parse(entry.target).local,
-        short(json.dumps(given, ensure_ascii=False)) if given else "",
-        short(entry.outcome),
-        entry.why,
-        entry.job,
-    )
+    options = json.dumps(given, ensure_ascii=False) if given else ""
+    said = [
+        f"{entry.verb} {TopicName.parse(entry.target).local} {options}",
+        entry.outcome,
+        f"why: {entry.why}" if entry.why else "",
+    ]
+    lines = [one_line(f"{entry.at.partition('.')[0]}Z  {entry.by}  {entry.job}")]
+    lines += [_wrapped(one_line(short(each, _LONGEST))) for each in said if each]
+    return "\n".join(lines)
 
 
-#: What the column of the topic shows already.
+#: Breaks a text into lines of at most 100 characters.
+_wrapped = textwrap.TextWrapper(100, initial_indent="  ", subsequent_indent="    ").fill
+#: The longest such text.
+_LONGEST = 380
+#: What the name of the topic shows already.
 _ARGUMENTS = frozenset({"dlqs", "topic"})

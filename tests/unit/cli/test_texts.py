@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from pulsar_retry import cli
+from pulsar_retry.cli import audit
 from pulsar_retry.cli._common.letters import full, line, show_groups
 from pulsar_retry.cli._common.output import show_json, table
+from pulsar_retry.ops.audit import AuditEntry
 from pulsar_retry.replay.redriving.report import Group
 
 FORGED = "late\nproperty tenant = 7\r\x1b[2J"
@@ -49,3 +54,28 @@ def test_half_of_a_pair_of_surrogates_ends_no_export(capsys) -> None:
     text = capsys.readouterr().out
     assert r'"café \ud83c"' in text
     assert facts == json.loads(text)
+
+
+@pytest.mark.parametrize("why", [None, "INC-1\nforged"])
+def test_commands_of_the_audit_log_fit_a_terminal(monkeypatch, capsys, why) -> None:
+    """Each line of them, and what others have written adds none."""
+    entry = AuditEntry(
+        at="2026-03-01T12:00:00.123+00:00",
+        by="ada@desk",
+        verb="redrive",
+        target="persistent://shop/orders/orders-billing-DLQ",
+        job="b1946ac92492",
+        given={"dlqs": ["x"], "reason": ["timeout"], "search": ["word"] * 50},
+        ended="2026-03-01T12:00:01.123+00:00",
+        result={"redriven": 7, "became": {"handled": 5, "waiting": 2, "dead": 0}},
+        why=why,
+    )
+    monkeypatch.setattr(audit, "read_audit", lambda *_: [entry])
+    assert 0 == cli.main(["audit", "ls"])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(each) <= 100 for each in lines)
+    lines = [each for each in lines if not each.startswith("    ")]
+    assert "2026-03-01T12:00:00Z  ada@desk  b1946ac92492" == lines[0]
+    assert lines[1].startswith('  redrive orders-billing-DLQ {"reason": ["timeout"], "search"')
+    assert "  redriven 7, handled 5, waiting 2, dead 0" == lines[2]
+    assert ["  why: INC-1"] * (why is not None) == lines[3:]
