@@ -73,7 +73,7 @@ def ls(*, cluster: Cluster, namespace: str | None, everything: bool, as_json: bo
         for each in [namespace] if namespace is not None else _namespaces(admin):
             try:
                 found += letter_topics(
-                    admin, each, by_letters=True, progress=show, forbidden=left_out.append
+                    admin, each, by_letters=True, progress=show, left_out=left_out.append
                 )
             except (AdminForbiddenError, AdminNotFoundError) as error:
                 if namespace is not None:

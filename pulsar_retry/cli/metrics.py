@@ -75,7 +75,7 @@ def command(
                 began = time.monotonic()
                 for each in asked:
                     try:
-                        collector.show(each, letter_topics(admin, each, forbidden=warn))
+                        collector.show(each, letter_topics(admin, each, left_out=warn))
                     except Exception as error:  # noqa: BLE001 - it may work the next time
                         warn(f"the letter topics of {each} could not be read: {error}")
                         collector.show(each, None)

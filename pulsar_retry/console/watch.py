@@ -126,7 +126,7 @@ class Watcher:
 
     def _ask(self, namespace: str) -> tuple[LetterTopic, ...]:
         with self._cluster.admin() as admin:
-            found = tuple(letter_topics(admin, namespace, forbidden=self._warn))
+            found = tuple(letter_topics(admin, namespace, left_out=self._warn))
         self._listed[namespace] = found
         return found
 

@@ -13,7 +13,7 @@ import attrs
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
-from pulsar_retry.errors import AdminForbiddenError, AdminNotFoundError
+from pulsar_retry.errors import AdminError, AdminForbiddenError, AdminNotFoundError
 from pulsar_retry.replay.redriving.source import (
     AUDIT_TOPIC,
     SUBSCRIPTION,
@@ -25,8 +25,10 @@ from pulsar_retry.wire.owner import Owner, owner_by_name
 
 _log = logging.getLogger("pulsar_retry")
 
-#: How many requests run at a time, and how many topics are asked for their subscriptions at most.
+#: How many requests run at a time, and how many topics of other names are asked for at most.
 _THREADS, _MOST_ASKED = 16, 1000
+#: How many letters have to say that a topic of another name is one of letters, if it has so many.
+_FEW = 3
 #: After each look, wait at least this many times as long as it took.
 _PAUSE_RATIO = 5
 
@@ -89,7 +91,7 @@ def letter_topics(
     *,
     by_letters: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-    forbidden: Callable[[str], None] = _log.warning,
+    left_out: Callable[[str], None] = _log.warning,
 ) -> list[LetterTopic]:
     """Return the retry and dead-letter topics of a namespace, the largest backlog first.
 
@@ -99,12 +101,13 @@ def letter_topics(
     Args:
         admin: The client of the REST API.
         namespace: ``tenant/namespace``.
-        by_letters: Also return dead-letter topics with other names: topics with a subscription
-            `pulsar-retry`, whose first letter says whose they are. This takes a request for each
-            topic of the namespace; if it has more than a thousand, none is looked for.
-        progress: Called with the number of finished requests and of all requests.
-        forbidden: Called, in words, with each letter topic that is left out, because this role may
-            not read it.
+        by_letters: Also return letter topics with other names: topics with a subscription
+            `pulsar-retry`, and those whose first waiting messages all say that they are letters of
+            another topic. This takes up to four requests for each topic of the namespace; if it has
+            more than a thousand, none is looked for.
+        progress: Called with the number of topics that have been asked for, and of all.
+        left_out: Called, in words, with what is left out: a letter topic that this role may not
+            read, or those with other names.
 
     Raises:
         AdminError: the REST API is unreachable, or refuses to list the namespace.
@@ -112,11 +115,15 @@ def letter_topics(
     topics = set(admin.namespaces.topics(namespace))
     letters = {each for each in topics if kind_of(each)}
     mains = {topic for each in letters for topic, _ in splits(each)} & topics
-    others = topics - letters if by_letters and len(topics) <= _MOST_ASKED else set()
+    others = topics - letters if by_letters else set()
+    if len(others) > _MOST_ASKED:
+        many = f"{namespace} has {len(others):,} other topics"
+        left_out(f"letter topics with names of their own are left out: {many}")
+        others = set()
     stats: dict[str, _TopicStats] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
         asked = {
-            pool.submit(_stats, admin, each, is_letter=each in letters): each
+            pool.submit(_stats, admin, each, letter=each in letters, other=each in others): each
             for each in sorted(letters | mains | others)
         }
         for number, future in enumerate(as_completed(asked), 1):
@@ -126,13 +133,12 @@ def letter_topics(
                 stats |= {} if (answer := future.result()) is None else {topic: answer}
             except AdminForbiddenError as error:
                 if topic in letters:
-                    forbidden(f"{topic} is left out: {error}")
+                    left_out(f"{topic} is left out: {error}")
     found = []
     for topic, each in stats.items():
-        if topic in letters:
-            found.append(_letter_topic(topic, each, _owner_of(topic, stats)))
-        elif topic in others and SUBSCRIPTION in each.subscriptions and not _is_audit(topic):
-            found.append(_letter_topic(topic, each, _owner_by_letter(admin, each)))
+        owner = _owner_of(topic, stats) if topic in letters else each.named
+        if owner is not None:
+            found.append(_letter_topic(topic, each, owner))
     return sorted(found, key=lambda each: (-each.backlog, each.topic))
 
 
@@ -157,16 +163,26 @@ class _TopicStats:
         subscriptions: Those of each durable subscription, for every partition.
         partitioned: Whether it is partitioned.
         stored: What is stored in a letter topic without a subscription.
+        named: Whose the letters of a topic with another name are, as far as the first of them says
+            it; None if there are none, or if they were not asked for.
     """
 
     by_name: dict[str, dict[str, Any]]
     subscriptions: dict[str, list[dict[str, Any]]]
     partitioned: bool
     stored: _Waiting | None
+    named: Owner | None
 
 
-def _stats(admin: AdminClient, topic: str, *, is_letter: bool) -> _TopicStats | None:
-    """Return the statistics of a topic; None if it was deleted meanwhile."""
+def _stats(admin: AdminClient, topic: str, *, letter: bool, other: bool) -> _TopicStats | None:
+    """Return the statistics of a topic; None if it was deleted meanwhile.
+
+    Args:
+        admin: The client of the REST API.
+        topic: The full name of the topic.
+        letter: Whether it has the name of a letter topic.
+        other: Whether its letters are asked for whose they are.
+    """
     try:
         by_name, partitioned = {topic: admin.topics.stats(topic)}, False
     except AdminNotFoundError:
@@ -179,8 +195,9 @@ def _stats(admin: AdminClient, topic: str, *, is_letter: bool) -> _TopicStats | 
         for name, each in partition["subscriptions"].items():
             if is_users(name, each):
                 found.setdefault(name, []).append(each)
-    stored = _stored(admin, by_name) if is_letter and not found else None
-    return _TopicStats(by_name, found, partitioned, stored)
+    stored = _stored(admin, by_name) if letter and not found else None
+    named = _named(admin, topic, by_name, found) if other and found else None
+    return _TopicStats(by_name, found, partitioned, stored, named)
 
 
 def _owner_of(letter_topic: str, stats: Mapping[str, _TopicStats]) -> Owner:
@@ -198,14 +215,34 @@ def _owner_of(letter_topic: str, stats: Mapping[str, _TopicStats]) -> Owner:
     return there[0] if len(there) == 1 else Owner()  # its subscription may have been deleted
 
 
-def _owner_by_letter(admin: AdminClient, stats: _TopicStats) -> Owner:
-    """Return the owner that the first letter of a topic names."""
-    for name, each in stats.by_name.items():
-        if each["subscriptions"].get(SUBSCRIPTION, {}).get("msgBacklog"):
-            # Somebody has just acknowledged it, or this role may not read it.
-            with contextlib.suppress(AdminNotFoundError, AdminForbiddenError):
-                return Owner.named_by(admin.subscriptions.peek(name, SUBSCRIPTION).properties)
-    return Owner()
+def _named(
+    admin: AdminClient,
+    topic: str,
+    by_name: Mapping[str, dict[str, Any]],
+    own: dict[str, list[dict[str, Any]]],
+) -> Owner | None:
+    """Return whose the letters of a topic are, as its first ones say; None if there are none.
+
+    Applications copy properties of letters to other messages, so several have to say it.
+    """
+    if topic.endswith(f"/{AUDIT_TOPIC}"):
+        return None
+    through = _read_through(own)
+    said: list[Owner] = []
+    for name, each in by_name.items():
+        waiting = each["subscriptions"].get(through, {}).get("msgBacklog", 0)
+        for number in range(1, min(waiting, _FEW - len(said)) + 1):
+            try:
+                entry = admin.subscriptions.peek(name, through, number)
+            except AdminError as error:
+                if error.status is None:
+                    raise
+                break  # it has just been acknowledged, or this role may not read it
+            said.append(Owner.named_by(entry.properties))
+    if through == SUBSCRIPTION:
+        return said[0] if said else Owner()
+    are_letters = said and all(each.topic not in {None, topic} for each in said)
+    return said[0] if are_letters else None
 
 
 def _stored(admin: AdminClient, names: Iterable[str]) -> _Waiting:
@@ -227,10 +264,10 @@ def _stored(admin: AdminClient, names: Iterable[str]) -> _Waiting:
 
 def _letter_topic(topic: str, found: _TopicStats, owner: Owner) -> LetterTopic:
     stats, own = found.by_name.values(), found.subscriptions
-    waiting = found.stored or _fullest(own)
+    waiting = found.stored or _waiting(own[_read_through(own)])
     return LetterTopic(
         topic=topic,
-        kind=kind_of(topic) or "dead_letter",
+        kind=kind_of(topic) or ("retry" if owner.retry == topic else "dead_letter"),
         main_topic=owner.topic,
         subscription=owner.subscription,
         backlog=waiting.count,
@@ -247,12 +284,17 @@ def _letter_topic(topic: str, found: _TopicStats, owner: Owner) -> LetterTopic:
     )
 
 
-def _fullest(own: dict[str, list[dict[str, Any]]]) -> _Waiting:
-    """Return what waits for the usual subscription, or else for the one with the most."""
+def _read_through(own: dict[str, list[dict[str, Any]]]) -> str:
+    """Return the usual subscription, or else the one with the most letters."""
     waiting = {name: sum(each["msgBacklog"] for each in parts) for name, parts in own.items()}
-    name = usual_subscription(list(own)) or max(waiting, key=waiting.__getitem__)
-    times = [each.get("earliestMsgPublishTimeInBacklog", 0) / 1000 for each in own[name]]
-    return _Waiting(waiting[name], _age([each for each in times if each > 0]))
+    return usual_subscription(list(own)) or max(waiting, key=waiting.__getitem__)
+
+
+def _waiting(parts: Sequence[dict[str, Any]]) -> _Waiting:
+    """Return what waits for a subscription."""
+    times = [each.get("earliestMsgPublishTimeInBacklog", 0) / 1000 for each in parts]
+    count = sum(each["msgBacklog"] for each in parts)
+    return _Waiting(count, _age([each for each in times if each > 0]))
 
 
 def _age(published: Sequence[float]) -> float | None:

@@ -64,11 +64,11 @@ def patience(within: str | None, *, as_json: bool) -> float | None:
 
 
 def dead_letter_topics(
-    cluster: Cluster, names: Sequence[str], forbidden: Callable[[str], None]
+    cluster: Cluster, names: Sequence[str], left_out: Callable[[str], None]
 ) -> list[str]:
     """Return topics; a name ``tenant/namespace`` stands for its dead-letter topics with letters.
 
-    *forbidden* is called, in words, with each that is left out, because this role may not read it.
+    *left_out* is called, in words, with each that is left out, because this role may not read it.
     """
     found: dict[str, None] = {}
     for name in names:
@@ -76,7 +76,7 @@ def dead_letter_topics(
             found[str(TopicName.parse(name, "DLQ"))] = None
             continue
         with cluster.admin() as admin, progress("asking for topics") as show:
-            for each in letter_topics(admin, name, progress=show, forbidden=forbidden):
+            for each in letter_topics(admin, name, progress=show, left_out=left_out):
                 if each.kind == "dead_letter" and each.backlog:
                     found[each.topic] = None
     return list(found)

@@ -117,18 +117,36 @@ def test_every_letter_topic_of_a_namespace(dead, run, run_json, namespace, clien
     assert "-RETRY" not in output
 
 
-def test_a_dead_letter_topic_with_another_name(dead, run_json, namespace, client) -> None:
-    """It has a subscription pulsar-retry, and its first letter says whose it is."""
-    named = f"persistent://{namespace}/graveyard"
-    client.subscribe(named, "pulsar-retry", consumer_type=pulsar.ConsumerType.Shared).close()
-    client.create_producer(named).send(b"letter", properties=dead.properties(1))
-    client.subscribe(dead.topic, SUBSCRIPTION)
+@pytest.mark.parametrize("through", ["pulsar-retry", "ops-team"])
+def test_letter_topics_with_other_names(dead, run, run_json, namespace, client, through) -> None:
+    """Their first letters say whose they are; other topics are not taken for them."""
+    graves, later = (f"persistent://{namespace}/{each}" for each in ("graveyard", "later"))
+    copies = f"persistent://{namespace}/copies"
+    properties = dead.properties(1)
+    sent = {
+        graves: [properties, properties],
+        later: [{**properties, "RETRY_TOPIC": later}],
+        copies: [properties, {}, properties],  # by an application that handled a letter
+        dead.topic: [properties],  # redriven to its origin
+    }
+    for topic, letters in sent.items():
+        name = SUBSCRIPTION if topic in {copies, dead.topic} else through
+        client.subscribe(topic, name, consumer_type=pulsar.ConsumerType.Shared).close()
+        producer = client.create_producer(topic, batching_enabled=False)
+        for each in letters:
+            producer.send(b"letter", properties=each)
+
     found = {each["topic"]: each for each in run_json("dlq", "ls", namespace)}
-    assert dead.topic not in found
-    facts = found[named]
-    assert ("dead_letter", dead.topic, SUBSCRIPTION, 1) == (
-        *(facts["kind"], facts["main_topic"], facts["subscription"], facts["backlog"]),
-    )
+
+    assert {graves, later} == set(found)
+    names = ("kind", "main_topic", "subscription", "backlog", "subscriptions")
+    whose = (dead.topic, SUBSCRIPTION)
+    assert ("dead_letter", *whose, 2, [through]) == tuple(map(found[graves].get, names))
+    assert ("retry", *whose, 1, [through]) == tuple(map(found[later].get, names))
+    _, output, _ = run("dlq", "ls", namespace)
+    assert ["graveyard", "dead", "letter", SUBSCRIPTION, "2"] in [
+        line.split()[:5] for line in output.splitlines()
+    ]
 
 
 def test_the_letters_of_all_namespaces(dead, run, run_json, namespace) -> None:

@@ -232,8 +232,8 @@ def test_a_namespace_that_may_not_be_listed_is_named(capsys, monkeypatch) -> Non
 def test_a_redrive_that_leaves_a_topic_out_is_not_complete(capsys, monkeypatch) -> None:
     """It is named, because this role may not read it."""
 
-    def letter_topics(*_: object, forbidden: Any, **_options: object) -> list[object]:
-        forbidden("returns-billing-DLQ is left out: not allowed")
+    def letter_topics(*_: object, left_out: Any, **_options: object) -> list[object]:
+        left_out("returns-billing-DLQ is left out: not allowed")
         return []
 
     monkeypatch.setattr("pulsar_retry.cli._common.redriving.letter_topics", letter_topics)

@@ -41,13 +41,13 @@ def test_the_exporter_tells_a_problem_once_a_minute(monkeypatch, caplog) -> None
     """However often it asks: a topic that it may not read, and a broker that does not answer."""
     asked: list[str] = []
 
-    def ask(_admin: Any, namespace: str, *, forbidden: Any) -> list[Any]:
+    def ask(_admin: Any, namespace: str, *, left_out: Any) -> list[Any]:
         asked.append(namespace)
         if len(asked) > 6:
             raise KeyboardInterrupt
         if namespace == "shop/gone":
             raise ConnectionError("no answer")
-        forbidden("shop/orders-DLQ is left out")
+        left_out("shop/orders-DLQ is left out")
         return []
 
     monkeypatch.setattr(metrics, "letter_topics", ask)

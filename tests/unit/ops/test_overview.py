@@ -68,7 +68,7 @@ def test_a_topic_that_may_not_be_read_hides_no_other() -> None:
         return stats(topic)
 
     admin.topics.stats = some
-    (found,) = letter_topics(admin, "public/default", forbidden=told.append)
+    (found,) = letter_topics(admin, "public/default", left_out=told.append)
     assert (f"{ROOT}/orders-billing-DLQ", None) == (found.topic, found.main_topic)
     (line,) = told
     assert f"{ROOT}/returns-billing-DLQ is left out" in line
