@@ -30,7 +30,7 @@ from pulsar_retry.replay.redriving.source import (
     SUBSCRIPTION,
     all_stats,
     durable_subscriptions,
-    is_users,
+    users_of,
     usual_subscription,
 )
 from pulsar_retry.replay.subscription import Subscription
@@ -118,8 +118,8 @@ class _Look:
 
     def subscriptions(self, topic: str) -> list[str]:
         """Return the durable subscriptions of a topic, sorted; none if it does not exist."""
-        found = (self.stats(topic) or {}).get("subscriptions", {})
-        return sorted(name for name, each in found.items() if is_users(name, each))
+        found = self.stats(topic)
+        return [] if found is None else users_of(found)
 
     def policies(self, name: str) -> dict[str, Any]:
         """Return a policy of each topic that exists."""

@@ -75,7 +75,11 @@ def check_holds_letters(source: str, subscription: str | None) -> None:
 
 def durable_subscriptions(admin: AdminClient, topic: str) -> list[str]:
     """Return the users' durable subscriptions, sorted; those of readers are not durable."""
-    stats = all_stats(admin, topic)
+    return users_of(all_stats(admin, topic))
+
+
+def users_of(stats: Mapping[str, Any]) -> list[str]:
+    """Return the same as `durable_subscriptions`, from the statistics of a topic."""
     return sorted(name for name, each in stats["subscriptions"].items() if is_users(name, each))
 
 
