@@ -9,6 +9,8 @@ import pytest
 
 from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.runtime.clock import SYSTEM, Timer
+from pulsar_retry.runtime.upstream import id_of
+from pulsar_retry.testing import MemoryBroker
 
 
 def message_id(entry: int, *, ledger: int = 1, batch: int = -1) -> pulsar.MessageId:
@@ -54,6 +56,23 @@ def test_what_is_settled_is_left_out(letters: ReceivedLetters) -> None:
     letters.leaves(message_id(3))
     letters.leaves(message_id(3))
     assert [7, 9] == entries(letters.up_to(message_id(9)))
+
+
+@pytest.mark.parametrize("settle", ["acknowledge", "reconsume_later"])
+def test_a_consumer_leaves_out_what_it_has_settled(memory: MemoryBroker, settle: str) -> None:
+    """A letter that is handed on would be lost if it were acknowledged before its own letter."""
+    client, kind = memory.client(), pulsar.ConsumerType.Exclusive
+    consumer = client.subscribe("orders", "billing", kind, enable_retry=True)
+    producer = client.create_producer("orders")
+    for _ in range(2):
+        producer.send(b"x")
+    for message in [consumer.receive() for _ in range(2)]:
+        consumer.reconsume_later(message, delay=0)
+    first, second = (consumer.receive() for _ in range(2))
+    getattr(consumer, settle)(first)
+    letters = consumer._in_hand.retry
+    assert letters is not None
+    assert entries([id_of(second)]) == entries(letters.up_to(second))
 
 
 def test_a_redelivered_letter_moves_to_the_end(letters: ReceivedLetters) -> None:
