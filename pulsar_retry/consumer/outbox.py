@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from pulsar_retry.consumer.handoff.handoff import HandOff
-from pulsar_retry.consumer.handoff.sending import Flight
+from pulsar_retry.consumer.handoff.sending import Flight, LetterFuture
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.errors import (
     AlreadySettledError,
@@ -26,13 +26,11 @@ from pulsar_retry.letters.letter import (
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.native.loading import native
 from pulsar_retry.observe.failures import FailureLog
-from pulsar_retry.observe.tracing import traced
-from pulsar_retry.observe.watch import Watch
+from pulsar_retry.observe.watch import TRACE, Watch
 from pulsar_retry.policy.checks import Duration
 from pulsar_retry.policy.outcomes import UNREADABLE_PROPERTIES
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.upstream import publish_time, raw_of, whole_of
 from pulsar_retry.wire.envelope import read_published
 from pulsar_retry.wire.properties import Origin, message_id_text, reconsume_times
@@ -154,13 +152,14 @@ class Outbox:
     def _flight(self, message: Any, letter: Letter, *, keeps: bool) -> Flight:
         if self.closed:
             raise ConsumerClosedError("the consumer is closed")
-        source = self._in_hand.leaves(message)
-        raw = raw_of(message)
+        if (trace := getattr(message, TRACE, None)) is not None:
+            letter = trace(message, letter)
+        source, raw = self._in_hand.leaves(message), raw_of(message)
         return Flight(
             self.hand_off,
             raw,
             source,
-            traced(letter, message),
+            letter,
             raw.length(),
             LetterFuture(self._clock.condition),
             keeps=keeps,

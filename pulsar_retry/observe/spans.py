@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
+import attrs
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pulsar_retry._version import __version__
-from pulsar_retry.observe.watch import ATTEMPT, HandOver
+from pulsar_retry.letters.letter import Letter
+from pulsar_retry.observe.watch import TRACE, HandOver
 from pulsar_retry.policy.outcomes import Outcome, outcome_of, unwrapped
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import (
@@ -67,7 +71,7 @@ class Spans:
             set_status_on_exception=False,
         ) as span:
             # The message carries the context to the code that makes its letter, on any thread.
-            message.__dict__[ATTEMPT] = self, span.get_span_context()
+            message.__dict__[TRACE] = partial(self._with_trace, span.get_span_context())
             try:
                 yield span
             except BaseException as error:
@@ -151,13 +155,14 @@ class Spans:
             attributes[_SUBSCRIPTION] = subscription
         return attributes
 
-    def link_to_first(self, attempt: SpanContext, message: Any) -> dict[str, str]:
-        """Return the property that links later attempts to the first; empty if it is there."""
-        if FAILURE_TRACEPARENT in _carried(message):
-            return {}
-        carrier: dict[str, str] = {}
-        _W3C.inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(attempt)))
-        return {FAILURE_TRACEPARENT: carrier["traceparent"]} if "traceparent" in carrier else {}
+    def _with_trace(self, attempt: SpanContext, message: Any, letter: Letter) -> Letter:
+        """Return *letter* with what its span needs, and the link to the first attempt, if any."""
+        if FAILURE_TRACEPARENT not in _carried(message):
+            carrier: dict[str, str] = {}
+            _W3C.inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(attempt)))
+            if "traceparent" in carrier:
+                letter.properties.setdefault(FAILURE_TRACEPARENT, carrier["traceparent"])
+        return attrs.evolve(letter, trace=partial(self.handed_on, attempt, time.time_ns()))
 
 
 def _first_of(carried: dict[str, str]) -> SpanContext | None:

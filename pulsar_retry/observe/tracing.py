@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import time
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import pulsar
-
-from pulsar_retry.letters.letter import Letter
-from pulsar_retry.observe.watch import ATTEMPT
 
 if TYPE_CHECKING:  # the module needs the packages of an extra
     from pulsar_retry.observe.spans import Spans
@@ -90,13 +85,3 @@ def process_span(message: pulsar.Message, subscription: str | None = None) -> It
         return
     with spans.process(message) as span:
         yield span
-
-
-def traced(letter: Letter, message: Any) -> Letter:
-    """Return *letter* with what its span needs, and the link to the first attempt, if any."""
-    spans, attempt = getattr(message, ATTEMPT, (None, None))
-    if spans is None:
-        return letter
-    for name, value in spans.link_to_first(attempt, message).items():
-        letter.properties.setdefault(name, value)
-    return attrs.evolve(letter, trace=partial(spans.handed_on, attempt, time.time_ns()))

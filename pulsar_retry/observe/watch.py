@@ -24,8 +24,9 @@ DEFERRED = "deferred"
 #: How messages are retried: by a letter, by the broker, or in their lane.
 RetryKind = Literal["letter", "nack", "lane"]
 
-#: The attribute of a message with the maker and the context of the span of its present attempt.
-ATTEMPT = "_pulsar_retry_span"
+#: The attribute of a message that has a span: a function of the message and its letter, which
+#: returns the letter with what the letter's span needs.
+TRACE = "_pulsar_retry_trace"
 
 
 class HandOver(Protocol):

@@ -286,7 +286,8 @@ class RetryPolicy(_RetryPolicy):
         """Return a retry; it has the number of the delay level if the backoff uses levels."""
         backoff = self.backoff
         delay = jittered(self.jitter, backoff.delay(attempt), fraction)
-        delay = min(seconds("delay", delay), MAX_DELAY)
+        if not (isinstance(delay, float) and 0 <= delay <= MAX_DELAY):  # of a backoff of the user's
+            delay = min(seconds("delay", delay), MAX_DELAY)
         if isinstance(backoff, Levels) and delay == backoff.delay(attempt):
             return RetryLater(delay, level=backoff.clamp(attempt))
         return RetryLater(delay)

@@ -53,10 +53,6 @@ class FlowControl:
         """How many messages are fetched ahead."""
         return min(_MOST_FETCHED, self.max_messages) if self.prefetch is None else self.prefetch
 
-    def load(self, messages: int, size: int) -> float:
-        """Return how much of the limits is used: the larger of the two ratios, 1.0 at a limit."""
-        return max(messages / self.max_messages, size / self.max_bytes)
-
 
 @attrs.frozen(kw_only=True)
 class _Lease:

@@ -23,7 +23,7 @@ from pulsar_retry.pull.engine.breaker import BreakerGate
 from pulsar_retry.pull.engine.connection import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT
 from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.engine.lanes import OrderedLanes
-from pulsar_retry.pull.engine.receiver import Receiver
+from pulsar_retry.pull.engine.receiver import FlowGate, Receiver
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.opening import Opened, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective
@@ -36,7 +36,6 @@ from pulsar_retry.pull.report import (
     StopMode,
     checked_mode,
 )
-from pulsar_retry.pull.settings import FlowControl
 from pulsar_retry.pull.signals import Requests, awaiting_signals
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.exiting import closes
@@ -371,7 +370,7 @@ class Subscriber:
             self._settler, self._crew, self._receiver = settler, crew, receiver
             if self._paused is not None:
                 receiver.pause(self._paused)
-        gauges = _Gauges(self, options.flow_control, crew)
+        gauges = _Gauges(self, receiver.gate, crew)
         counters = settler.handle.watch.counters
         counters.attach(gauges)
         self.course.report_opened()
@@ -428,7 +427,7 @@ class _Gauges:
     """Gives the current state of a subscriber to the metrics. Thread-safe."""
 
     _subscriber: Subscriber
-    _limits: FlowControl
+    _gate: FlowGate
     _crew: Crew
 
     def gauges(self) -> dict[str, float]:
@@ -436,7 +435,7 @@ class _Gauges:
         count, size = self._subscriber.in_hand
         return {
             "inflight": float(count),
-            "load_ratio": self._limits.load(count, size),
+            "load_ratio": self._gate.load(count, size),
             "abandoned_handlers": float(self._crew.abandoned()),
             "degraded": float(self._subscriber.health.state == "degraded"),
         }

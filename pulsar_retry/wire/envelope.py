@@ -7,6 +7,7 @@ absent. The payload of a letter is always that of its message.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -310,18 +311,10 @@ def read_published(properties: Mapping[str, str]) -> datetime | None:
 
 
 def _first_time(properties: Mapping[str, str], names: list[str]) -> datetime | None:
+    """Return the first of the times that is ISO 8601; without a zone it is UTC."""
     for name in names:
-        if name in properties and (when := _time(properties[name])) is not None:
-            return when
+        if name in properties:
+            with contextlib.suppress(ValueError, OverflowError):
+                when = datetime.fromisoformat(properties[name])
+                return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
     return None
-
-
-def _time(text: str | None) -> datetime | None:
-    """Parse ISO 8601; UTC if there is no zone."""
-    try:
-        if text is None:
-            return None
-        when = datetime.fromisoformat(text)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None

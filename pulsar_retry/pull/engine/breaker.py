@@ -84,7 +84,7 @@ class _Recently:
 
     def add(self, key: str, *, counts: bool = False) -> None:
         """Add a key, and count it if it *counts*."""
-        self._keys[key] = self.count(key) + counts
+        self._keys[key] = self._keys.get(key, 0) + counts
         self._keys.move_to_end(key)
         if len(self._keys) > _MOST:
             self._keys.popitem(last=False)

@@ -82,9 +82,13 @@ class FlowGate:
         self._limits = limits
         self._paused = False
 
+    def load(self, messages: int, size: int) -> float:
+        """Return how much of the limits is used: the larger of the two ratios, 1.0 at a limit."""
+        return max(messages / self._limits.max_messages, size / self._limits.max_bytes)
+
     def is_open(self, messages: int, size: int) -> bool:
         """Tell whether one more message may be received while this much is in hand."""
-        load = self._limits.load(messages, size)
+        load = self.load(messages, size)
         self._paused = load >= (RESUME if self._paused else PAUSE)
         return not self._paused
 
@@ -96,6 +100,7 @@ class Receiver:
     two threads receives at a time.
 
     Attributes:
+        gate: Knows how much of the limits of flow control is used.
         paused: The reason of a pause; None: there is none.
         is_resting: Whether the consumer is closed because of a long pause.
     """
@@ -132,7 +137,7 @@ class Receiver:
         self._receive = settler.consumer.receive
         self._consumer = settler.consumer
         self._limits = flow_control
-        self._gate = FlowGate(flow_control)
+        self.gate = FlowGate(flow_control)
         self._lanes = lanes
         self._keeps = keeps
         self._breaker = breaker
@@ -261,7 +266,7 @@ class Receiver:
             if lanes.is_full or (self._renewal.is_pending and not self._renewal.is_over()):
                 return None
             count -= lanes.set_aside
-        if most <= 0 or not self._gate.is_open(count, size):
+        if most <= 0 or not self.gate.is_open(count, size):
             return None
         return min(most, self._limits.max_messages - count), self._limits.max_bytes - size
 

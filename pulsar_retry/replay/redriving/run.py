@@ -27,7 +27,7 @@ import pulsar
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.handoff.handoff import HandOff
-from pulsar_retry.consumer.handoff.sending import Flight
+from pulsar_retry.consumer.handoff.sending import Flight, LetterFuture
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.publishing import AcknowledgedLater
@@ -49,7 +49,6 @@ from pulsar_retry.replay.redriving.states import (
     LetterStates,
     Source,
 )
-from pulsar_retry.runtime.future import LetterFuture
 
 #: Seconds between two updates of progress.
 _TICK = 0.5

@@ -11,14 +11,13 @@ import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.handoff.sending import Flight
+from pulsar_retry.consumer.handoff.sending import Flight, LetterFuture
 from pulsar_retry.letters.facts import is_published_here
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
 from pulsar_retry.replay.publishing import AcknowledgedLater, hand_off_of
 from pulsar_retry.replay.reading import entry_place_of, read_places
 from pulsar_retry.replay.seeking.letters import OpenLetter
-from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.wire.owner import Recipient, Stray
 
 #: How many letters are in flight at most.

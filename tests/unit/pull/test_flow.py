@@ -13,8 +13,8 @@ from pulsar_retry.pull.settings import PAUSE, RESUME
 
 def test_the_load_is_the_larger_part() -> None:
     """Of the messages and of the bytes."""
-    limits = pr.FlowControl(max_messages=10, max_bytes=1000)
-    assert (0.5, 0.9, 1.2) == (limits.load(5, 100), limits.load(5, 900), limits.load(12, 0))
+    gate = FlowGate(pr.FlowControl(max_messages=10, max_bytes=1000))
+    assert (0.5, 0.9, 1.2) == (gate.load(5, 100), gate.load(5, 900), gate.load(12, 0))
 
 
 def test_it_pauses_at_the_limit_and_resumes_below_four_fifths() -> None:
@@ -29,10 +29,9 @@ def test_it_pauses_at_the_limit_and_resumes_below_four_fifths() -> None:
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3000))))
 def test_what_it_lets_in(steps: list[tuple[int, int]]) -> None:
     """Never at a limit, always below the lower mark; in between it stays as it was."""
-    limits = pr.FlowControl(max_messages=20, max_bytes=2000)
-    gate, was_open = FlowGate(limits), True
+    gate, was_open = FlowGate(pr.FlowControl(max_messages=20, max_bytes=2000)), True
     for count, size in steps:
-        load = limits.load(count, size)
+        load = gate.load(count, size)
         is_open = gate.is_open(count, size)
         assert is_open == (load < RESUME or (load < PAUSE and was_open))
         was_open = is_open

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from pulsar_retry.consumer.handoff import sending
 from pulsar_retry.errors import ForkedError
 from pulsar_retry.observe import serving
 from pulsar_retry.pull.signals import SIGNALS, listening
-from pulsar_retry.runtime import fork, future
+from pulsar_retry.runtime import fork
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
@@ -111,7 +112,7 @@ def test_a_handle_is_not_destroyed_in_the_child(owner: Owner) -> None:
 
 @pytest.mark.parametrize(
     "lock",
-    [future._guard, serving._registering],
+    [sending._guard, serving._registering],
     ids=["future", "serving"],
 )
 def test_a_lock_of_a_module_is_free_in_the_child(lock: Any) -> None:

@@ -14,10 +14,9 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.handoff.handoff import HandOff
-from pulsar_retry.consumer.handoff.sending import Flight
+from pulsar_retry.consumer.handoff.sending import Flight, LetterFuture
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.future import LetterFuture
 from support.waiting import eventually
 
 RETRY = "persistent://public/default/orders-billing-RETRY"

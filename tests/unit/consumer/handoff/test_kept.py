@@ -10,10 +10,9 @@ import pulsar
 import pytest
 
 from pulsar_retry.consumer.handoff.handoff import HandOff
-from pulsar_retry.consumer.handoff.sending import Flight
+from pulsar_retry.consumer.handoff.sending import Flight, LetterFuture
 from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
 from pulsar_retry.runtime.clock import Clock
-from pulsar_retry.runtime.future import LetterFuture
 
 MIB = 1 << 20
 ERROR = LetterPublishError("orders-billing-DLQ", RuntimeError("refused"))

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from pulsar_retry.runtime.future import LetterFuture
+from pulsar_retry.consumer.handoff.sending import LetterFuture
 
 
 def test_it_succeeds_unseen() -> None:
