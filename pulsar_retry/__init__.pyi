@@ -35,11 +35,11 @@ from pulsar_retry.errors import UnreachableError as UnreachableError
 from pulsar_retry.errors import WorkerCrashedError as WorkerCrashedError
 from pulsar_retry.errors import WorkersLostError as WorkersLostError
 from pulsar_retry.observe.hooks import Hooks as Hooks
+from pulsar_retry.observe.hooks import SettleEvent as SettleEvent
 from pulsar_retry.observe.serving import MetricsServer as MetricsServer
 from pulsar_retry.observe.serving import register_metrics as register_metrics
 from pulsar_retry.observe.serving import start_metrics_server as start_metrics_server
 from pulsar_retry.observe.tracing import process_span as process_span
-from pulsar_retry.observe.watch import SettleEvent as SettleEvent
 from pulsar_retry.policy.backoff import DEFAULT_DELAY_LEVELS as DEFAULT_DELAY_LEVELS
 from pulsar_retry.policy.backoff import Backoff as Backoff
 from pulsar_retry.policy.backoff import Exponential as Exponential

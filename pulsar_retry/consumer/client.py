@@ -27,7 +27,7 @@ from pulsar_retry.consumer.source import CLIENT_DELAY_MS
 from pulsar_retry.consumer.stream import batch_limits
 from pulsar_retry.errors import ForkedError, about
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
-from pulsar_retry.observe.watch import Instrument
+from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.backoff import DEFAULT_DELAY_LEVELS, Backoff, Levels
 from pulsar_retry.policy.checks import Duration
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
@@ -109,7 +109,7 @@ class Client(pulsar.Client):
         new_message: NewMessage = _pulsar.MessageBuilder,
         letter_client: pulsar.Client | None = None,
         operation_timeout: float = _OPERATION_TIMEOUT,
-        instrument: Callable[[str], Instrument] | None = None,
+        new_watch: Callable[..., Watch] = Watch,
     ) -> None:
         """Set up everything that needs the raw client, which exists already.
 
@@ -126,7 +126,7 @@ class Client(pulsar.Client):
             operation_timeout=operation_timeout,
             new_message=new_message,
             letter_client=letter_client,
-            instrument=instrument,
+            new_watch=new_watch,
         )
         self._finalizer = weakref.finalize(
             self, _shut_down, os.getpid(), raws, self.parts.timer, self._provider, self._log_use

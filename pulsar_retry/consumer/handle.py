@@ -20,14 +20,15 @@ from pulsar_retry.consumer.receiving import Receiving
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.facts import Facts, facts_of
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.observe.counting import COUNTERS
-from pulsar_retry.observe.hooks import Hooks, watch_of
-from pulsar_retry.observe.watch import Instrument
+from pulsar_retry.observe.counting import COUNTERS, Counters
+from pulsar_retry.observe.hooks import Hooks
+from pulsar_retry.observe.watch import Watch
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock, Timer
 from pulsar_retry.runtime.exiting import waited_for
 from pulsar_retry.runtime.upstream import comes_again, message_of, raw_of
 from pulsar_retry.runtime.worker import side_by_side
+from pulsar_retry.wire.owner import Recipient
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -42,8 +43,7 @@ class ClientParts:
         letter_client: Publishes the letters. It is a separate client, so that the other one keeps
             its connection when a broker refuses a letter. It connects at the first letter. None:
             the broker is in memory.
-        instrument: Returns an instrument for each consumer, by its subscription; None: there are no
-            others than usual.
+        new_watch: Makes the watch of a consumer.
     """
 
     clock: Clock
@@ -51,7 +51,7 @@ class ClientParts:
     operation_timeout: float
     new_message: NewMessage
     letter_client: pulsar.Client | None
-    instrument: Callable[[str], Instrument] | None
+    new_watch: Callable[[Counters, Recipient, Hooks | None], Watch]
 
 
 class Handle:
@@ -85,9 +85,7 @@ class Handle:
         self.plan, self.schema, self.timer = plan, letters_schema(schema), timer
         self._parts = parts
         counters = COUNTERS.of(plan.topic, plan.subscription)
-        self.watch = watch = watch_of(counters, hooks, plan.recipient)
-        if parts.instrument is not None:
-            watch.add(parts.instrument(plan.subscription))
+        self.watch = watch = parts.new_watch(counters, plan.recipient, hooks)
         self.in_hand = in_hand = InHand(plan, timer, clock, watch)
         policy = plan.policy
         hand_off = HandOff(

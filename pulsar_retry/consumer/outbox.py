@@ -52,7 +52,7 @@ class Outbox:
         self._plan = plan
         self._clock = clock
         self._in_hand = in_hand
-        self._log = FailureLog(watch.events, clock.monotonic)
+        self._log = FailureLog(watch, clock.monotonic)
         # Most callers use one of a few delays, so each is checked once.
         self._requests = lru_cache(64, typed=True)(partial(DelayRequest.of, plan))
         fork.guard(self, "hand_off")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from pulsar_retry.errors import shown
-from pulsar_retry.observe.watch import Events
+from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.outcomes import Action, DeadLetter, Failure, RetryLater
 from pulsar_retry.wire.stack import fingerprint_of, name_of, place_text, text_of
 
@@ -82,8 +82,8 @@ class FailureLog:
     ``raise Retry(60)``, is only logged at DEBUG, unless the message is dead-lettered.
     """
 
-    def __init__(self, events: Events, now: Callable[[], float] = time.monotonic) -> None:
-        self._events = events
+    def __init__(self, watch: Watch, now: Callable[[], float] = time.monotonic) -> None:
+        self._watch = watch
         self._limiter = LogLimiter(now=now)
 
     def failed(self, message: Any, action: Action, failure: Failure, attempt: int) -> None:
@@ -97,20 +97,20 @@ class FailureLog:
             level, turn = logging.DEBUG, Turn(is_first=False, held_back=0)
         if not _log.isEnabledFor(level):
             return
-        events, place = self._events, place_text(error)
+        watch, place = self._watch, place_text(error)
         has_traceback = cause is not None and place and (turn.is_first or level == logging.DEBUG)
         _log.log(
             level,
             "a message failed and %s (%s, subscription %r, attempt %d): %s%s%s",
             _what(action),
-            events.topic,
-            events.subscription,
+            watch.counters.topic,
+            watch.counters.subscription,
             attempt,
             _text(error),
             f" ({place})" if place else "",
             turn,
             exc_info=error if has_traceback and level != logging.WARNING else None,
-            extra=events.log_values(message, attempt=attempt, reason=reason),
+            extra=watch.log_values(message, attempt=attempt, reason=reason),
         )
 
     def not_settled(self, message: Any, error: BaseException, then: str) -> None:
@@ -118,7 +118,7 @@ class FailureLog:
         turn = self._limiter.turn((then, type(error)))
         level = logging.DEBUG if turn is None else logging.WARNING
         text = "a message was not settled and will be %s: %s%s"
-        values = self._events.log_values(message)
+        values = self._watch.log_values(message)
         _log.log(level, text, then, shown(error), turn or "", extra=values)
 
 

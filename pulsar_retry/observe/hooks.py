@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.observe.counting import Counters
-from pulsar_retry.observe.watch import (
-    Events,
-    HandOver,
-    Instrument,
-    RetryKind,
-    SettleEvent,
-    Watch,
-)
-from pulsar_retry.policy.outcomes import RETRIES_EXHAUSTED
-from pulsar_retry.wire.owner import Recipient
 
-_log = logging.getLogger("pulsar_retry")
+#: How messages are retried: by a letter, by the broker, or in their lane.
+RetryKind = Literal["letter", "nack", "lane"]
 
-#: The maximum number of error types that are logged for the hooks of one consumer.
-_MOST_ERRORS = 20
+
+@attrs.frozen(kw_only=True)
+class SettleEvent:
+    """What has happened to a message. It contains no payload and no properties.
+
+    Attributes:
+        topic: The full name of the topic that the message was first published to, without its
+            partition. If only an id was given to a consumer of several topics, all its topics.
+        subscription: The subscription.
+        message_id: The id of the delivered message, ``ledger:entry:partition[:batch]``.
+        attempt: The number of the attempt, counted from 1.
+        kind: How the message is retried: by a ``letter``, a ``nack``, or in its ``lane``. None: the
+            event is not a retry.
+        delay: Seconds until the retry; None if the event is not a retry.
+        reason: Why the message is dead; None for other events.
+        error: The exception of the handler, or, in `on_settle_failed`, of the settlement. None if
+            there is none, or it is not known.
+        letter_topic: The topic of its letter; None if there is no letter.
+    """
+
+    topic: str
+    subscription: str
+    message_id: str
+    attempt: int
+    kind: RetryKind | None = None
+    delay: float | None = None
+    reason: str | None = None
+    error: BaseException | None = None
+    letter_topic: str | None = None
+
 
 Hook = Callable[[SettleEvent], object]
 
@@ -68,68 +85,3 @@ def checked_hooks(hooks: Any) -> Hooks | None:
     if hooks is not None and not isinstance(hooks, Hooks):
         raise ConfigError.bad("hooks", hooks, "a pulsar_retry.Hooks or None")
     return hooks
-
-
-class HookCalls(Instrument):
-    """Calls the hooks of one consumer. Thread-safe."""
-
-    def __init__(self, hooks: Hooks, events: Events) -> None:
-        self._hooks = hooks
-        self._events = events
-        self._logged: set[tuple[str, type]] = set()
-
-    def retried(
-        self,
-        raw: Any,
-        kind: RetryKind,
-        delay: float,
-        *,
-        counted: bool = True,  # noqa: ARG002 - the hook is called for deferred messages too
-        **known: Any,
-    ) -> None:
-        """Call `on_retry`."""
-        self._call("on_retry", raw, kind=kind, delay=delay, **known)
-
-    def handed_on(self, done: Sequence[HandOver]) -> None:
-        """Call `on_retry` or `on_dead_letter` for each message."""
-        for each in done:
-            letter = each.letter
-            if letter.dead:
-                reason = letter.reason or RETRIES_EXHAUSTED
-                self._call_with_letter("on_dead_letter", each, letter.error, reason=reason)
-            else:
-                known = {"kind": "letter", "delay": letter.delay}
-                self._call_with_letter("on_retry", each, letter.error, **known)
-
-    def failed(self, hand_over: HandOver, error: BaseException) -> None:
-        """Call `on_settle_failed`."""
-        reason = hand_over.letter.reason
-        self._call_with_letter("on_settle_failed", hand_over, error, reason=reason)
-
-    def _call_with_letter(
-        self, name: str, hand_over: HandOver, error: BaseException | None, **known: Any
-    ) -> None:
-        letter = hand_over.letter
-        known |= {"attempt": letter.attempt, "error": error, "letter_topic": letter.topic}
-        self._call(name, hand_over.raw, **known)
-
-    def _call(self, name: str, raw: Any, **known: Any) -> None:
-        hook = getattr(self._hooks, name)
-        if hook is None:
-            return
-        try:
-            hook(self._events.of(raw, **known))
-        except KeyboardInterrupt:
-            raise  # the hook has not caused it
-        except BaseException as error:  # noqa: BLE001 - a hook must not disturb the consumer
-            key = (name, type(error))
-            if key not in self._logged and len(self._logged) < _MOST_ERRORS:
-                self._logged.add(key)
-                text = "the hook %s raised an exception; others of this type are not logged"
-                _log.exception(text, name, extra=self._events.log_values(raw))
-
-
-def watch_of(counters: Counters, hooks: Hooks | None, recipient: Recipient) -> Watch:
-    """Return the watch of a consumer, with its hooks."""
-    events = Events(counters.topic, counters.subscription, recipient)
-    return Watch(counters, events, () if hooks is None else (HookCalls(hooks, events),))

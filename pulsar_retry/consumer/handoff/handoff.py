@@ -371,7 +371,7 @@ class HandOff:
             _log.exception(
                 "the redelivery of a message could not be requested; it will be redelivered when "
                 "the consumer closes",
-                extra=None if self._watch is None else self._watch.events.log_values(flight.raw),
+                extra=None if self._watch is None else self._watch.log_values(flight.raw),
             )
         self._report(flight, error)
 

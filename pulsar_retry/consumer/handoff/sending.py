@@ -433,4 +433,6 @@ def guarded(call: Callable[..., None], *arguments: Any) -> None:
     try:
         call(*arguments)
     except BaseException:  # noqa: BLE001 - a caller's callback can raise anything
-        _log.exception("a callback of reconsume_later_async raised an exception")
+        is_callback = isinstance(getattr(call, "__self__", None), LetterFuture)
+        what = "a callback of the future of a letter" if is_callback else "the end of a letter"
+        _log.exception("%s raised an exception", what)

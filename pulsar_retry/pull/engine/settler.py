@@ -93,7 +93,7 @@ class Settler:
         self.policy = policy
         self.handle = consumer.handle
         self._letters = letters
-        self._log = FailureLog(self.handle.watch.events, clock.monotonic)
+        self._log = FailureLog(self.handle.watch, clock.monotonic)
         self._nacks = redelivery == NACK
         self._lanes = lanes
         self._breaker = breaker
@@ -401,8 +401,8 @@ class Settler:
             self._lanes.done(place.lane, succeeded=succeeded)
 
     def _too_late(self, item: Item) -> None:
-        text, values = "a handler returned too late for %s", self.handle.watch.events
-        _log.warning(text, item[0].message_id(), extra=values.log_values(item[0]))
+        text, values = "a handler returned too late for %s", self.handle.watch.log_values(item[0])
+        _log.warning(text, item[0].message_id(), extra=values)
 
     def _count(self, name: str) -> None:
         with self._lock:

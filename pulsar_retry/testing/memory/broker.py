@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -27,7 +28,7 @@ from pulsar_retry.testing.faults import Faults
 from pulsar_retry.testing.memory.message import Builder, Content, Delivered, RawMessage
 from pulsar_retry.testing.memory.raw_client import RawClient
 from pulsar_retry.testing.memory.topic import MemorySubscription
-from pulsar_retry.testing.memory.world import RetryRecorder, World, origin_of
+from pulsar_retry.testing.memory.world import RecordingWatch, World, origin_of
 from pulsar_retry.testing.payloads import payload_of
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.properties import RetryProperties
@@ -303,7 +304,7 @@ class MemoryClient(Client):
         self._begin(
             world.clock,
             new_message=Builder,
-            instrument=lambda name: RetryRecorder(name, world.clock, world.retries),
+            new_watch=partial(RecordingWatch, world),
         )
 
     def create_producer(self, *args: Any, **kwargs: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import _pulsar
 import attrs
 
-from pulsar_retry.observe.watch import Instrument, RetryKind
-from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.observe.hooks import RetryKind
+from pulsar_retry.observe.watch import Watch
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.faults import Faults
 from pulsar_retry.testing.memory.callbacks import QuietLock
@@ -43,21 +43,19 @@ class RecordedRetry:
     delay: float
 
 
-class RetryRecorder(Instrument):
-    """Records the retries of one consumer that the broker cannot tell from others.
+class RecordingWatch(Watch):
+    """Also records the retries by nacks and in lanes, which the broker cannot tell from others."""
 
-    These are retries by nacks and in lanes.
-    """
+    def __init__(self, world: World, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._world = world
 
-    def __init__(self, subscription: str, clock: Clock, retries: list[RecordedRetry]) -> None:
-        self._subscription = subscription
-        self._now = clock.time
-        self._retries = retries
-
-    def retried(self, raw: Any, kind: RetryKind, delay: float, **_: Any) -> None:  # noqa: ARG002
-        """Record a retry."""
+    def retried(self, raw: Any, kind: RetryKind, delay: float, **known: Any) -> None:
+        """Count and record a retry."""
+        super().retried(raw, kind, delay, **known)
         origin = origin_of(raw) if isinstance(raw, _pulsar.Message) else message_id_text(raw)
-        self._retries.append(RecordedRetry(self._now(), self._subscription, origin, delay))
+        retry = RecordedRetry(self._world.clock.time(), self.counters.subscription, origin, delay)
+        self._world.retries.append(retry)
 
 
 def origin_of(message: Any) -> str:

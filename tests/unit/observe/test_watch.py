@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, NamedTuple
 
 import _pulsar
@@ -12,7 +11,7 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.observe.counting import Counters
-from pulsar_retry.observe.hooks import watch_of
+from pulsar_retry.observe.watch import Watch
 from pulsar_retry.wire.owner import Recipient
 
 ORDERS = "persistent://public/default/orders"
@@ -47,7 +46,7 @@ class Told:
             on_settle_failed=lambda event: self.events.append(("failed", event)),
         )
         self.counters = Counters(ORDERS, "billing")
-        self.watch = watch_of(self.counters, self.hooks, RECIPIENT)
+        self.watch = Watch(self.counters, RECIPIENT, self.hooks)
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def test_a_hook_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     def hook(_event: pr.SettleEvent) -> None:
         raise errors.pop(0)
 
-    watch = watch_of(Counters(ORDERS, "billing"), pr.Hooks(on_retry=hook), RECIPIENT)
+    watch = Watch(Counters(ORDERS, "billing"), RECIPIENT, pr.Hooks(on_retry=hook))
     for _ in range(4):
         watch.handed_on([HandOver(raw(), RETRY)])
     assert [] == errors
@@ -95,16 +94,18 @@ def test_a_hook_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     assert all("on_retry" in each.getMessage() for each in caplog.records)
 
 
-def test_a_span_that_cannot_be_ended(told: Told) -> None:
-    """A span processor may raise; what was handed on is counted, in any case."""
+def test_a_span_that_cannot_be_ended(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    """A span processor may raise: this is logged once, and hooks are called nevertheless."""
 
     def end_span(*_: Any) -> None:
         raise RuntimeError
 
-    traced = attrs.evolve(RETRY, trace=end_span)
-    with contextlib.suppress(RuntimeError):
-        told.watch.handed_on([HandOver(raw(), RETRY), HandOver(raw(), traced)])
+    traced = HandOver(raw(), attrs.evolve(RETRY, trace=end_span))
+    told.watch.handed_on([traced, HandOver(raw(), RETRY)])
+    told.watch.failed(traced, pr.AcknowledgeError("no"))
+    assert ["retry", "retry", "failed"] == [hook for hook, _ in told.events]
     assert {"letter": 2} == told.counters.counts("retries")
+    assert ["the end of a span"] == [each.args[0] for each in caplog.records]
 
 
 def test_properties_that_are_no_text_do_no_harm(told: Told) -> None:
