@@ -23,6 +23,7 @@ import atexit
 import contextlib
 import functools
 import inspect
+import logging
 import os
 import threading
 import time
@@ -33,10 +34,13 @@ from typing import Any, ParamSpec, TypeVar
 
 import pulsar
 
+from pulsar_retry.errors import noted
 from pulsar_retry.runtime.fork import keep_for_ever
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_log = logging.getLogger("pulsar_retry")
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -138,11 +142,16 @@ def _begin(close: Callable[[], object]) -> None:
     def run() -> None:
         if before is not None:
             before.join()
-        with contextlib.suppress(pulsar.PulsarException):  # nobody is there to be told
+        try:
             close()
+        except pulsar.AlreadyClosed:
+            pass
+        except pulsar.PulsarException as error:  # nobody else is there to be told
+            _log.warning("closing has failed: %s", noted(error))
 
-    _last = threading.Thread(target=run, name="pulsar-retry-closing")
-    _last.start()
+    thread = threading.Thread(target=run, name="pulsar-retry-closing")
+    thread.start()  # if it cannot start, the next one must not wait for it
+    _last = thread
 
 
 def _has_interrupted() -> bool:

@@ -23,27 +23,13 @@ _guarded: weakref.WeakKeyDictionary[Any, tuple[str, ...]] = weakref.WeakKeyDicti
 class _Lost:
     """Replaces a reference to pulsar-client after a fork."""
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise _forked()
-
-    def __iter__(self) -> NoReturn:
-        raise _forked()
-
-    def __enter__(self) -> NoReturn:
-        raise _forked()
-
-    def __exit__(self, *_: object) -> NoReturn:
-        raise _forked()
-
     def __call__(self, *_: object) -> NoReturn:
-        raise _forked()
+        raise ForkedError(
+            "this Pulsar client was made before a fork and cannot be used in the child process; "
+            "make a client in the child instead"
+        )
 
-
-def _forked() -> ForkedError:
-    return ForkedError(
-        "this Pulsar client was made before a fork and cannot be used in the child process; "
-        "make a client in the child instead"
-    )
+    __getattr__ = __iter__ = __enter__ = __exit__ = __call__
 
 
 def guard(owner: Any, *attributes: str) -> None:

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pulsar
 import pytest
 
 from pulsar_retry.errors import shown
+from pulsar_retry.runtime import exiting
 from pulsar_retry.runtime.exiting import closes
 
 
@@ -61,3 +63,26 @@ def test_otherwise_the_handler_waits(on_signal: Callable[[Any], object]) -> None
     interrupt()
     shown(None, lambda _value: str(results.append(close())))
     assert [True, True, True] == results
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (pulsar.Timeout("no answer"), ["closing has failed: no answer"]),
+        (pulsar.AlreadyClosed("it is"), []),
+    ],
+)
+def test_a_failure_on_the_other_thread_is_logged(
+    error: Exception, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No caller gets it; what is closed already is no failure."""
+
+    @closes
+    def close() -> None:
+        raise error
+
+    with exiting.ending():
+        assert close() is None
+    assert exiting._last is not None
+    exiting._last.join(120)
+    assert said == [each.getMessage() for each in caplog.records]
