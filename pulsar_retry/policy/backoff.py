@@ -47,20 +47,18 @@ class Immediate:
         return 0.0
 
 
-@attrs.frozen
-class _Fixed:
-    wait: float
-
-
-class Fixed(_Fixed):
+@attrs.frozen(init=False)
+class Fixed:
     """The same delay each time.
 
     Attributes:
         wait: Seconds.
     """
 
+    wait: float
+
     def __init__(self, wait: Duration) -> None:
-        super().__init__(seconds("wait", wait))
+        self.__attrs_init__(seconds("wait", wait))
 
     def __str__(self) -> str:
         return f"fixed {text_of(self.wait)}"
@@ -73,14 +71,8 @@ class Fixed(_Fixed):
 _DOUBLE = 2.0
 
 
-@attrs.frozen
-class _Exponential:
-    minimum: float
-    maximum: float
-    multiplier: float
-
-
-class Exponential(_Exponential):
+@attrs.frozen(init=False)
+class Exponential:
     """A delay that starts at *minimum* and grows by *multiplier* after each failure, to *maximum*.
 
     The delays equal those of the Java client's ``MultiplierRedeliveryBackoff``, whose redelivery
@@ -93,11 +85,15 @@ class Exponential(_Exponential):
         multiplier: The factor of growth, above 1.
     """
 
+    minimum: float
+    maximum: float
+    multiplier: float
+
     def __init__(
         self, minimum: Duration = 10.0, maximum: Duration = 600.0, *, multiplier: float = _DOUBLE
     ) -> None:
         # A float: powers of an int would use gigabytes instead of overflowing.
-        super().__init__(
+        self.__attrs_init__(
             seconds("minimum", minimum), seconds("maximum", maximum), number(multiplier)
         )
         if not 1 < self.multiplier < math.inf:
@@ -159,12 +155,8 @@ def _parsed(table: str) -> tuple[float, ...]:
     return tuple(delays)
 
 
-@attrs.frozen
-class _Levels:
-    delays: tuple[float, ...]
-
-
-class Levels(_Levels):
+@attrs.frozen(init=False)
+class Levels:
     """A table of delay levels, which TDMQ calls ``MESSAGE_DELAYLEVEL``.
 
     Levels are numbered from 1; level 0 means no delay. As a backoff it is one level after the
@@ -177,8 +169,10 @@ class Levels(_Levels):
             delay is 864 000 s.
     """
 
+    delays: tuple[float, ...]
+
     def __init__(self, delays: str | Iterable[Duration] = DEFAULT_DELAY_LEVELS) -> None:
-        super().__init__(_delays(delays))
+        self.__attrs_init__(_delays(delays))
 
     def __str__(self) -> str:
         return f"levels {' '.join(map(text_of, self.delays))}"

@@ -89,20 +89,8 @@ def _listed(value: Kinds) -> tuple[type[Exception], ...]:
     return (value,) if is_one else tuple(value)  # type: ignore[arg-type,return-value]
 
 
-@attrs.frozen(kw_only=True)
-class _RetryPolicy:
-    max_attempts: float | None
-    max_age: float
-    backoff: Backoff
-    jitter: Jitter
-    delay_levels: Levels
-    retry_on: tuple[type[Exception], ...] | None
-    dead_letter_on: tuple[type[Exception], ...]
-    drop_on: tuple[type[Exception], ...]
-    stop_on: tuple[type[Exception], ...]
-
-
-class RetryPolicy(_RetryPolicy):
+@attrs.frozen(init=False, slots=False)
+class RetryPolicy:
     """Which failures are retried, how often and when. Every part is optional.
 
     To judge an error, the policy looks for the nearest of its classes in the four lists, so a
@@ -135,6 +123,16 @@ class RetryPolicy(_RetryPolicy):
         ConfigError: a value is invalid, or two values contradict each other.
     """
 
+    max_attempts: float | None
+    max_age: float
+    backoff: Backoff
+    jitter: Jitter
+    delay_levels: Levels
+    retry_on: tuple[type[Exception], ...] | None
+    dead_letter_on: tuple[type[Exception], ...]
+    drop_on: tuple[type[Exception], ...]
+    stop_on: tuple[type[Exception], ...]
+
     def __init__(
         self,
         *,
@@ -156,7 +154,7 @@ class RetryPolicy(_RetryPolicy):
             jitter = "upward" if backoff is _DEFAULT_BACKOFF else "none"
         if delay_levels is None:
             delay_levels = backoff if isinstance(backoff, Levels) else Levels()
-        super().__init__(
+        self.__attrs_init__(
             max_attempts=max_attempts,
             max_age=math.inf if max_age == math.inf else seconds("max_age", max_age),
             backoff=backoff,
