@@ -83,22 +83,16 @@ _INCOMPATIBLE = (
 
 @contextlib.contextmanager
 def about(topic: object) -> Iterator[None]:
-    """Note *topic* in errors: those of pulsar-client do not name it."""
+    """Note *topic* in errors, which pulsar-client does not name, and what to do if that helps."""
     try:
         yield
     except Exception as error:
-        noting(error, topic)
+        error.add_note(f"The topic is {topic}")
+        if isinstance(error, TopicTerminated):
+            error.add_note(_TERMINATED)
+        if isinstance(error, IncompatibleSchema):
+            error.add_note(_INCOMPATIBLE)
         raise
-
-
-def noting(error: Exception, topic: object) -> Exception:
-    """Note *topic* in *error*, and what to do if that helps; return the error."""
-    error.add_note(f"The topic is {topic}")
-    if isinstance(error, TopicTerminated):
-        error.add_note(_TERMINATED)
-    if isinstance(error, IncompatibleSchema):
-        error.add_note(_INCOMPATIBLE)
-    return error
 
 
 class PulsarRetryError(Exception):
@@ -306,21 +300,12 @@ class BatchSettleError(PulsarRetryError, ExceptionGroup[Exception]):
     failed: tuple[int, ...]
 
     def __new__(
-        cls, message: str, exceptions: Sequence[Exception], failed: Sequence[int] = ()
+        cls, message: str, exceptions: Sequence[Exception], failed: Sequence[int] = (), /
     ) -> Self:
         """Make the group. *failed* are the positions in the list."""
         self = super().__new__(cls, message, exceptions)
         self.failed = tuple(failed)
         return self
-
-    def __init__(
-        self,
-        message: str,
-        exceptions: Sequence[Exception],
-        failed: Sequence[int] = (),  # noqa: ARG002 - __new__ has taken them
-    ) -> None:
-        # ExceptionGroup's accepts no keyword arguments. Copies are made from these two values.
-        super().__init__(message, exceptions)
 
     def derive(self, excs: Sequence[Exception]) -> BatchSettleError:  # type: ignore[override]
         """Return a group of the same type with some of the errors (see `ExceptionGroup`)."""

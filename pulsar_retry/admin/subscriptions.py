@@ -32,13 +32,11 @@ class StoredEntry:
 
     Attributes:
         published: When it was published; None if the broker does not say.
-        due: The earliest time of delivery to Shared subscriptions; None if it has no delay.
         properties: The properties of the message; empty for a batch, or if the broker says none.
         chunk: The number of this chunk of a message; 0 for the first one, and without chunks.
     """
 
     published: datetime | None
-    due: datetime | None
     properties: Mapping[str, str] = attrs.field(factory=dict)
     chunk: int = 0
 
@@ -157,7 +155,6 @@ def _start(at: Start) -> dict[str, Any]:
 def _entry(reply: urllib3.BaseHTTPResponse) -> StoredEntry:
     return StoredEntry(
         published=_time(reply.headers.get("x-pulsar-publish-time")),
-        due=_time(reply.headers.get("x-pulsar-deliver-at-time")),
         properties=_properties(reply.headers.get("x-pulsar-property")),
         chunk=int(reply.headers.get("x-pulsar-chunk-id", 0)),
     )

@@ -97,12 +97,6 @@ def test_errors_cross_process_boundaries(
     )
 
 
-def test_positions_can_be_named() -> None:
-    """As the signature says; every argument can be."""
-    error = pr.BatchSettleError(message="1 of 2", exceptions=[ValueError("x")], failed=[1])
-    assert ((1,), "1 of 2 (1 sub-exception)") == (error.failed, str(error))
-
-
 @pytest.fixture
 def batch_error() -> pr.BatchSettleError:
     """Return the error of a list whose messages 1, 4 and 5 failed."""

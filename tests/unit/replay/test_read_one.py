@@ -29,7 +29,7 @@ class Admin:
 
     def entry(self, _topic: str, _place: Position) -> StoredEntry:
         """Return that entry."""
-        return StoredEntry(None, None)
+        return StoredEntry(None)
 
 
 @pytest.mark.parametrize(("found", "is_there"), [([0, 1], True), ([0], False), ([-1], False)])
