@@ -13,7 +13,6 @@ from pulsar_retry.cli._common.output import progress, show_json
 from pulsar_retry.ops.audit import AuditEntry, read_audit
 from pulsar_retry.ops.formatting import one_line, short
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.wire.names import TopicName
 
 __all__ = ["command"]
 
@@ -57,10 +56,9 @@ def ls(*, cluster: Cluster, namespace: str, limit: int, as_json: bool) -> None:
 
 def _text(entry: AuditEntry) -> str:
     """Return a command on some lines: when, who and its id; what; the result; why."""
-    given = {name: each for name, each in entry.given.items() if name not in _ARGUMENTS}
-    options = json.dumps(given, ensure_ascii=False) if given else ""
+    options = json.dumps(entry.options, ensure_ascii=False) if entry.options else ""
     said = [
-        f"{entry.verb} {TopicName.parse(entry.target).local} {options}",
+        f"{entry.verb} {entry.place} {options}",
         entry.outcome,
         f"why: {entry.why}" if entry.why else "",
     ]
@@ -73,5 +71,3 @@ def _text(entry: AuditEntry) -> str:
 _wrapped = textwrap.TextWrapper(100, initial_indent="  ", subsequent_indent="    ").fill
 #: The longest such text.
 _LONGEST = 380
-#: What the name of the topic shows already.
-_ARGUMENTS = frozenset({"dlqs", "topic"})

@@ -232,6 +232,18 @@ class AuditEntry:
     error: str | None = None
 
     @property
+    def place(self) -> str:
+        """What was changed, without its namespace, which is that of the log."""
+        return self.target.split("/", 4)[-1]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments without those that `target` shows."""
+        is_move = self.verb in {"redrive", "discard"}
+        shown = {"dlqs"} if is_move else {"topic", "subscription"}
+        return {name: each for name, each in self.given.items() if name not in shown}
+
+    @property
     def outcome(self) -> str:
         """The result in words, such as ``redriven 7, handled 5, waiting 2, dead 0``."""
         if self.error or self.ended is None:

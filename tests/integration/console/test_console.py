@@ -162,7 +162,7 @@ def test_discarding_is_in_the_audit_log(console, dead) -> None:
     discarded = console.done(name=dead.dlq, verb="discard", everything="yes")
     assert "<strong>3</strong> discarded" in discarded
     eventually(lambda: 0 == dead.backlog("pulsar-retry"))
-    assert "<td>discard" in console.get("/audit")
+    assert ">discard " in console.get("/audit")
 
 
 def test_waiting_letters_are_made_due_and_cancelled(console, dead, topic, client) -> None:
@@ -237,7 +237,7 @@ def test_the_audit_log_names_the_user_of_a_proxy(broker, namespace, dead) -> Non
         served.client.headers["x-forwarded-user"] = "ada"
         assert "<strong>1</strong> redriven" in served.done(name=dead.dlq, reason="odd")
         received(consumer, 1)
-        assert re.search("<td>ada\n<td>redrive\n", served.get("/audit"))
+        assert re.search('<td>ada\n<td class="text">redrive ', served.get("/audit"))
     finally:
         assert 0 == served.stop()
 

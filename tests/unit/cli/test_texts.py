@@ -56,14 +56,17 @@ def test_half_of_a_pair_of_surrogates_ends_no_export(capsys) -> None:
     assert facts == json.loads(text)
 
 
-@pytest.mark.parametrize("why", [None, "INC-1\nforged"])
-def test_commands_of_the_audit_log_fit_a_terminal(monkeypatch, capsys, why) -> None:
+@pytest.mark.parametrize(
+    ("why", "target"),
+    [(None, "orders"), ("INC-1\nforged", "persistent://shop/orders/orders")],
+)
+def test_commands_of_the_audit_log_fit_a_terminal(monkeypatch, capsys, why, target) -> None:
     """Each line of them, and what others have written adds none."""
     entry = AuditEntry(
         at="2026-03-01T12:00:00.123+00:00",
         by="ada@desk",
         verb="redrive",
-        target="persistent://shop/orders/orders-billing-DLQ",
+        target=target,
         job="b1946ac92492",
         given={"dlqs": ["x"], "reason": ["timeout"], "search": ["word"] * 50},
         ended="2026-03-01T12:00:01.123+00:00",
@@ -76,6 +79,6 @@ def test_commands_of_the_audit_log_fit_a_terminal(monkeypatch, capsys, why) -> N
     assert all(len(each) <= 100 for each in lines)
     lines = [each for each in lines if not each.startswith("    ")]
     assert "2026-03-01T12:00:00Z  ada@desk  b1946ac92492" == lines[0]
-    assert lines[1].startswith('  redrive orders-billing-DLQ {"reason": ["timeout"], "search"')
+    assert lines[1].startswith('  redrive orders {"reason": ["timeout"], "search"')
     assert "  redriven 7, handled 5, waiting 2, dead 0" == lines[2]
     assert ["  why: INC-1"] * (why is not None) == lines[3:]
