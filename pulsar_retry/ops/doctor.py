@@ -116,6 +116,14 @@ class _Look:
         except AdminForbiddenError:
             return None
 
+    @functools.cached_property
+    def must_encrypt(self) -> bool:
+        """Whether producers have to encrypt, as far as this role may know it."""
+        required = False
+        with contextlib.suppress(AdminForbiddenError):
+            required = bool(self.admin.namespaces.policy(self.namespace, "encryptionRequired"))
+        return required or (self.config or {}).get("encryptionRequireOnProducer") == "true"
+
     def subscriptions(self, topic: str) -> list[str]:
         """Return the durable subscriptions of a topic, sorted; none if it does not exist."""
         found = self.stats(topic)
@@ -202,8 +210,7 @@ def _publishing(it: _Look) -> Iterator[CheckResult]:
     policy, found = it.admin.namespaces.policy, it.config or {}
     yield from settings.of_publishing(
         it.namespace,
-        must_encrypt=bool(policy(it.namespace, "encryptionRequired"))
-        or found.get("encryptionRequireOnProducer") == "true",
+        must_encrypt=it.must_encrypt,
         must_have_schema=bool(policy(it.namespace, "schemaValidationEnforced"))
         or found.get("isSchemaValidationEnforced") == "true",
     )
@@ -327,17 +334,21 @@ def _dialect(it: _Look) -> Iterator[CheckResult]:
 
 
 def _permissions(it: _Look) -> Iterator[CheckResult]:
+    """Open producers, which the broker refuses in silence if they have to encrypt."""
+    check, allowed = "permissions", []
     for topic in it.letter_topics:
-        if it.stats(topic) is None:
+        if it.stats(topic) is None or it.must_encrypt:
             continue
         try:
             BareClient.create_producer(it.client, topic).close()
         except pulsar.AuthorizationError:
-            yield CheckResult("permissions", "error", f"this role may not publish to {topic}")
+            yield CheckResult(check, "error", f"this role may not publish to {topic}")
         except pulsar.PulsarException as error:
-            yield CheckResult("permissions", "warning", f"{topic}: {type(error).__name__}: {error}")
+            yield CheckResult(check, "warning", f"{topic}: {type(error).__name__}: {error}")
         else:
-            yield CheckResult("permissions", "ok", f"this role may publish to {topic}")
+            allowed.append(topic)
+    if allowed:
+        yield CheckResult(check, "ok", f"this role may publish to {' and '.join(allowed)}")
 
 
 _CHECKS: tuple[Callable[[_Look], Iterator[CheckResult]], ...] = (

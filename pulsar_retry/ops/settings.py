@@ -70,25 +70,22 @@ def of_delays(topic: str, policy: Mapping[str, Any] | None) -> Iterator[CheckRes
 
 
 def of_quota(topics: Mapping[str, Mapping[str, Any] | None]) -> Iterator[CheckResult]:
-    """Check the backlog quotas of topics."""
-    if not topics:
-        return
-    fine = True
+    """Check the backlog quotas of topics. Those with equal quotas are one result."""
+    found: dict[tuple[Verdict, str], list[str]] = {}
     for topic, quotas in topics.items():
         for quota in (quotas or {}).values():
             size, seconds = quota.get("limitSize", -1), quota.get("limitTime", -1)
-            if size <= 0 and seconds <= 0:
-                continue
-            fine = False
             limits = [f"{size:,} bytes"] * (size > 0) + [f"{seconds} s"] * (seconds > 0)
-            where = f"a backlog of {' or '.join(limits)} on {topic}"
+            beyond = f"beyond a backlog of {' or '.join(limits)}"
+            verdict: Verdict = "warning"
+            text = f"{beyond} nothing can be published ({quota.get('policy')})"
             if quota.get("policy") == "consumer_backlog_eviction":
-                text = f"beyond {where} the broker deletes unacknowledged messages (backlog quota)"
-                yield CheckResult("backlog quota", "error", text)
-            else:
-                text = f"beyond {where} nothing can be published to it: {quota.get('policy')}"
-                yield CheckResult("backlog quota", "warning", text)
-    if fine:
+                verdict, text = "error", f"{beyond} the broker deletes unacknowledged messages"
+            if limits:
+                found.setdefault((verdict, text), []).append(topic)
+    for (verdict, text), where in found.items():
+        yield CheckResult("backlog quota", verdict, f"{text}: {', '.join(where)}")
+    if topics and not found:
         yield CheckResult("backlog quota", "ok", "none")
 
 

@@ -443,6 +443,7 @@ def test_doctor_sees_what_policies_delete_and_refuse(dead, run, namespace) -> No
     rest.json("POST", f"namespaces/{namespace}/backlogQuota", quota)
     rest.json("POST", f"namespaces/{namespace}/subscriptionExpirationTime", 60)
     rest.json("POST", f"namespaces/{namespace}/messageTTL", 3600)
+    rest.json("POST", f"namespaces/{namespace}/encryptionRequired", True)
     delays = {"active": True, "tickTime": 5000, "maxDeliveryDelayInMillis": 60_000}
     rest.json("POST", f"namespaces/{namespace}/delayedDelivery", delays)
 
@@ -453,10 +454,12 @@ def test_doctor_sees_what_policies_delete_and_refuse(dead, run, namespace) -> No
     # Brokers see a namespace's new policies a moment later.
     eventually(lambda: "the broker refuses delays above 1m" in told())
     output = told()
-    assert "the broker deletes unacknowledged messages (backlog quota)" in output
+    assert f"the broker deletes unacknowledged messages: {dead.topic}, {dead.retry}" in output
     assert f"messages in {dead.retry} expire after 3600 s" in output
     assert "that nobody uses for 60 min are deleted" in output
     assert "up to a tick of 5s early or late" in output
+    assert f"producers in {namespace} must encrypt" in output
+    assert "permissions" not in output  # an attempt would only last long
 
 
 def test_doctor_knows_an_exclusive_subscription(dead, run_json, client) -> None:
