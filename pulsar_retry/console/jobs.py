@@ -246,7 +246,8 @@ class Jobs:
     def _update(self, job_id: str, **facts: Any) -> None:
         """Change what is known of a job."""
         if (done := facts.get("done")) is not None:
-            facts["done"] = attrs.evolve(done, groups=done.groups[:_MOST_GROUPS])
+            groups, others = done.groups[:_MOST_GROUPS], done.others[:_MOST_GROUPS]
+            facts["done"] = attrs.evolve(done, groups=groups, others=others)
         with self._lock:
             if job_id in self._jobs:
                 self._jobs[job_id] = attrs.evolve(self._jobs[job_id], **facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from pulsar_retry.replay.cluster import Cluster
 
 #: Seconds to wait at the end for what is running.
 _PATIENCE = 15.0
+#: Seconds between two looks at all topics of a namespace, for letters in those with other names.
+_SELDOM = 300.0
 #: How many topics are compared with the index at a time.
 _READERS = 2
 
@@ -42,6 +45,7 @@ class Watcher:
         self._cluster, self._namespaces, self._interval = cluster, namespaces, interval
         self._indexer = indexer
         self._listed: dict[str, tuple[LetterTopic, ...]] = {}
+        self._due: dict[str, float] = {}
         self._syncing: dict[str, Future[None]] = {}
         self._warn = LogLimiter().warn
         self._lock = threading.Lock()
@@ -125,9 +129,15 @@ class Watcher:
             self._sync(topic)  # it was deleted, and leaves the index
 
     def _ask(self, namespace: str) -> tuple[LetterTopic, ...]:
+        is_due = time.monotonic() >= self._due.get(namespace, -math.inf)
+        known = {each.topic for each in self._listed.get(namespace, ())}
         with self._cluster.admin() as admin:
-            found = tuple(letter_topics(admin, namespace, left_out=self._warn))
+            found = tuple(
+                letter_topics(admin, namespace, by_letters=is_due, also=known, left_out=self._warn)
+            )
         self._listed[namespace] = found
+        if is_due:
+            self._due[namespace] = time.monotonic() + _SELDOM
         return found
 
     def _sync(self, topic: str) -> Future[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
@@ -90,6 +90,7 @@ def letter_topics(
     namespace: str,
     *,
     by_letters: bool = False,
+    also: Collection[str] = (),
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     left_out: Callable[[str], None] = _log.warning,
 ) -> list[LetterTopic]:
@@ -105,6 +106,7 @@ def letter_topics(
             `pulsar-retry`, and those whose first waiting messages all say that they are letters of
             another topic. This takes up to four requests for each topic of the namespace; if it has
             more than a thousand, none is looked for.
+        also: Topics that are asked for in this way in any case.
         progress: Called with the number of topics that have been asked for, and of all.
         left_out: Called, in words, with what is left out: a letter topic that this role may not
             read, or those with other names.
@@ -115,11 +117,11 @@ def letter_topics(
     topics = set(admin.namespaces.topics(namespace))
     letters = {each for each in topics if kind_of(each)}
     mains = {topic for each in letters for topic, _ in splits(each)} & topics
-    others = topics - letters if by_letters else set()
+    others = topics - letters if by_letters else topics.intersection(also) - letters
     if len(others) > _MOST_ASKED:
         many = f"{namespace} has {len(others):,} other topics"
         left_out(f"letter topics with names of their own are left out: {many}")
-        others = set()
+        others &= set(also)
     stats: dict[str, _TopicStats] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
         asked = {

@@ -96,6 +96,27 @@ def test_paging_search_and_export_of_many(console, dead) -> None:
     assert "“Košice” 99" == json.loads(lines[-1])["payload"]
 
 
+def test_a_dead_letter_topic_with_another_name(broker, dead, client, namespace) -> None:
+    """It is listed as its letters say; a redrive of it needs a tick."""
+    consumer = dead.subscribe()
+    graves = f"persistent://{namespace}/graveyard"
+    client.subscribe(graves, "ops-team").close()
+    producer = client.create_producer(graves, batching_enabled=False)
+    producer.send(b"1", properties=dead.properties(1))
+    served = Served(broker, namespace)
+    try:
+        page = served.shows(">graveyard<", "/", namespace=namespace)
+        assert f"{SUBSCRIPTION} <span" in page
+        served.shows("1 letter,", "/topic", name=graves)
+        form = {"name": graves, "topic": dead.topic, "subscription": SUBSCRIPTION}
+        _, refused = served.look(**form)
+        assert "does not have the name of a dead-letter or retry topic" in refused
+        assert "<strong>1</strong> redriven" in served.done(**form, any_topic="yes")
+    finally:
+        assert 0 == served.stop()
+    received(consumer, 1)
+
+
 def test_a_topic_without_a_subscription(console, dead, namespace) -> None:
     """It is listed with what it holds; a dry run finds that, and says what a redrive lacks."""
     dead.create()
@@ -114,6 +135,10 @@ def test_a_redrive_with_a_dry_run_and_a_confirmation(console, dead) -> None:
     dead.fill(6)
     form = console.get("/act", name=dead.dlq, verb="redrive", reason="odd")
     assert 'value="reason=odd"' in form
+
+    _, mistyped = console.look(name=dead.dlq, filter="reason=ood", why="INC-7")
+    assert re.search("No letter matches. There are:[^§]*<td>even[^§]*<td>odd", mistyped)
+    assert re.search('href="act[^"]*reason=ood[^"]*">Change', mistyped)
 
     plan_id, plan = console.look(name=dead.dlq, filter="reason=odd", why="INC-7")
     assert "Redrive 3 letters now" in plan
