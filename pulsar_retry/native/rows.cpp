@@ -72,21 +72,23 @@ PyType_Spec receipts_spec = {"pulsar_retry.native._rows.Receipts", sizeof(Receip
 
 PyMethodDef reading_methods[] = {
     {"read", reading_read, METH_VARARGS,
-     "read(reader, timeout_ms): receive messages; return why it has ended."},
-    {"add", reading_add, METH_O, "Take a message that was received; return a status."},
+     "read(reader, timeout_ms, after): receive messages that follow *after* until another one is "
+     "held, the block is full, or none comes. Return the result, and the last message taken."},
+    {"hold", reading_hold, METH_O, "Hold a message that was received elsewhere."},
+    {"held", reading_held, METH_NOARGS,
+     "Return position, publish time and id of the message that is held; None without one."},
+    {"settle", reading_settle, METH_O, "settle(is_row): take the message that is held, or drop it."},
     {"take", reading_take, METH_NOARGS, "Return the buffers of what was read, and start anew."},
-    {"gaps", reading_gaps, METH_NOARGS,
-     "Return the messages that do not follow the one before, or that came in chunks."},
-    {"rows", reading_rows, METH_NOARGS, "Return how many rows `take` would return."},
-    {"position", reading_position, METH_NOARGS, "Return the position of the last message."},
+    {"rows", reading_rows, METH_NOARGS,
+     "Return how many rows `take` would return, and whether the block is full."},
     {}};
 PyType_Slot reading_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(reading_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(deallocated<Reading>)},
     {Py_tp_methods, reading_methods},
     {Py_tp_doc,
-     const_cast<char*>("Reading(number, after, first, end, since, until, wanted, rows, bytes): a part of a "
-                       "partition, in blocks of at most so many rows and bytes of payload.")},
+     const_cast<char*>("Reading(number, end, since, until, wanted, rows, bytes): messages of a partition, "
+                       "in blocks of at most so many rows and bytes of payload.")},
     {}};
 PyType_Spec reading_spec = {"pulsar_retry.native._rows.Reading", sizeof(Reading), 0,
                             Py_TPFLAGS_DEFAULT, reading_slots};

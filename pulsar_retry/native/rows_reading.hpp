@@ -102,71 +102,59 @@ struct Block {
 
 using Position = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
 
-// Why reading has ended.
-enum Status { FULL, WAITING, AT_END, BEHIND_END, TOO_LATE, FIRST_IS_MISSING };
-
 // The most bytes of properties in one block: 32-bit offsets have to suffice.
 constexpr std::size_t MOST_PROPERTY_BYTES = 256 << 20;
 
-// A message that does not follow the last one, or that came in chunks.
-struct Gap {
-    bool has_after;
-    Position after, position;
-    std::string id;
-};
-
-struct Piece {
+// A block of messages, and one that is held until Python has decided what it is.
+struct Filling {
     std::string number;  // of the partition
-    bool has_after = false, has_first = false, has_position = false, is_busy = false;
-    Position after, first, end, position;
+    bool has_after = false, is_held = false, is_busy = false;
+    Position after, end, position;  // the last of them is that of the latest message
     std::int64_t since = -1, until = -1;
-    std::vector<Gap> gaps;
     std::int64_t most_rows = 0, most_bytes = 0;  // of a block
     std::vector<std::string> wanted;             // sorted
-    std::vector<std::size_t> order;   // of the wanted properties, as they were given
+    std::vector<std::size_t> order;              // of the wanted properties, as they were given
     std::unique_ptr<Block> block;
+    Message held;
+    std::string id;  // of the latest message
 
     void clear() {
         block = std::make_unique<Block>();
         block->wanted.resize(wanted.size());
     }
 
-    // Takes a message, and tells whether reading goes on (`WAITING`).
-    Status take(const Message& message) {
-        const MessageId& id = library.id(&message);
-        position = {library.ledger(&id), library.entry(&id), library.batch(&id)};
-        has_position = true;
-        if (until >= 0 && library.publish_time(&message) > std::uint64_t(until)) return TOO_LATE;
-        if (position > end) return BEHIND_END;
-        if (has_first && position > first) return FIRST_IS_MISSING;
-        has_first = false;
-        // After a reconnection, a reader starts again at the beginning of its current batch.
-        if (!has_after || position > after) {
-            const std::string text = text_of(id);
-            note_gap(text);
+    // Adds a message that plainly follows the last one. Any other is held: whether it is a row, and
+    // whether reading goes on, is decided in Python, which would decide the same for the plain ones.
+    void take(const Message& message) {
+        identify(message);
+        const auto published = std::int64_t(library.publish_time(&message));
+        const bool in_time = published >= since && (until < 0 || published <= until);
+        if (in_time && position < end && follows()) {
+            add(message);
             after = position;
-            has_after = true;
-            if (std::int64_t(library.publish_time(&message)) >= since) add(message, text);
+        } else {
+            held = message;
+            is_held = true;
         }
-        return position == end ? AT_END : is_full() ? FULL : WAITING;
     }
 
-    std::string text_of(const MessageId& id) const {
+    void identify(const Message& message) {
+        const MessageId& raw = library.id(&message);
+        position = {library.ledger(&raw), library.entry(&raw), library.batch(&raw)};
         auto [ledger, entry, batch] = position;
-        if (batch < 0) return id_text(library.print_id, id);  // the message may be chunked
-        return std::to_string(ledger) + ':' + std::to_string(entry) + ':' + number + ':' +
-               std::to_string(batch);
+        id = batch < 0  // then the message may be chunked
+                 ? id_text(library.print_id, raw)
+                 : std::to_string(ledger) + ':' + std::to_string(entry) + ':' + number + ':' +
+                       std::to_string(batch);
     }
 
-    // Notes a message between which and the last one there may be entries: Python judges that.
-    void note_gap(const std::string& id) {
-        auto [ledger, entry, batch] = position;
-        std::int64_t before = has_after && std::get<0>(after) == ledger ? std::get<1>(after) : -1;
-        if (entry - 1 > before || id.find(';') != std::string::npos)
-            gaps.push_back({has_after, after, position, id});
+    // Whether no other entry can lie between the last message and this one.
+    bool follows() const {
+        return has_after && position > after && std::get<0>(position) == std::get<0>(after) &&
+               std::get<1>(position) <= std::get<1>(after) + 1 && id.find(';') == std::string::npos;
     }
 
-    void add(const Message& message, const std::string& id) {
+    void add(const Message& message) {
         Block& to = *block;
         const std::size_t size = library.length(&message);
         if (library.has_null_value(&message))
@@ -220,7 +208,7 @@ struct Piece {
 
 struct Reading {
     PyObject_HEAD
-    Piece* inner;
+    Filling* inner;
 };
 
 bool read_position(PyObject* object, bool& given, Position& position) {
@@ -236,77 +224,109 @@ bool read_position(PyObject* object, bool& given, Position& position) {
     return true;
 }
 
-// Reading(number, after, first, end, since, until, wanted, rows, bytes); the last two limit a block
+PyObject* tuple_of(const Position& position) {
+    auto [ledger, entry, batch] = position;
+    return Py_BuildValue("(LLL)", static_cast<long long>(ledger), static_cast<long long>(entry),
+                         static_cast<long long>(batch));
+}
+
+// Reading(number, end, since, until, wanted, rows, bytes); the last two limit a block
 PyObject* reading_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     long long number, since, until, rows, bytes;
-    PyObject *after, *first, *end, *wanted;
-    if (!PyArg_ParseTuple(arguments, "LOOOLLO!LL", &number, &after, &first, &end, &since, &until,
-                          &PyTuple_Type, &wanted, &rows, &bytes))
+    PyObject *end, *wanted;
+    if (!PyArg_ParseTuple(arguments, "LOLLO!LL", &number, &end, &since, &until, &PyTuple_Type,
+                          &wanted, &rows, &bytes))
         return nullptr;
     return guarded([=]() -> PyObject* {
-        auto piece = std::make_unique<Piece>();
-        piece->number = std::to_string(number);
-        piece->since = since;
-        piece->until = until;
-        piece->most_rows = rows;
-        piece->most_bytes = bytes;
+        auto filling = std::make_unique<Filling>();
+        filling->number = std::to_string(number);
+        filling->since = since;
+        filling->until = until;
+        filling->most_rows = rows;
+        filling->most_bytes = bytes;
         bool has_end;
-        if (!read_position(after, piece->has_after, piece->after) ||
-            !read_position(first, piece->has_first, piece->first) ||
-            !read_position(end, has_end, piece->end))
-            return nullptr;
+        if (!read_position(end, has_end, filling->end)) return nullptr;
         std::vector<std::string> names(PyTuple_Size(wanted));
         for (std::size_t each = 0; each < names.size(); ++each)
             if (!read_text(PyTuple_GetItem(wanted, Py_ssize_t(each)), names[each])) return nullptr;
-        piece->wanted = names;
-        std::sort(piece->wanted.begin(), piece->wanted.end());
+        filling->wanted = names;
+        std::sort(filling->wanted.begin(), filling->wanted.end());
         for (auto& name : names)
-            piece->order.push_back(
-                std::find(piece->wanted.begin(), piece->wanted.end(), name) - piece->wanted.begin());
-        piece->clear();
+            filling->order.push_back(
+                std::find(filling->wanted.begin(), filling->wanted.end(), name) -
+                filling->wanted.begin());
+        filling->clear();
         auto* self = allocated<Reading>(type);
-        if (self != nullptr) self->inner = piece.release();
+        if (self != nullptr) self->inner = filling.release();
         return reinterpret_cast<PyObject*>(self);
     });
 }
 
-// read(reader, timeout_ms) -> (status, result). The result is not Ok if the status is
-// `WAITING` because no message has come for that time.
+// read(reader, timeout_ms, after) -> (result, after): receives messages until one is held, the block
+// is full, or none has come for that time. *after* is the last message before, or None.
 PyObject* reading_read(PyObject* object, PyObject* arguments) {
-    PyObject* source;
+    PyObject *source, *last;
     int timeout;
-    if (!PyArg_ParseTuple(arguments, "Oi", &source, &timeout)) return nullptr;
-    auto* piece = reinterpret_cast<Reading*>(object)->inner;
+    if (!PyArg_ParseTuple(arguments, "OiO", &source, &timeout, &last)) return nullptr;
+    auto* filling = reinterpret_cast<Reading*>(object)->inner;
     auto* reader = static_cast<Reader*>(pointer_of(source, reader_type, READER));
     if (reader == nullptr) return nullptr;
-    Busy busy(piece->is_busy);
-    if (!busy.mine) return nullptr;
+    Busy busy(filling->is_busy);
+    if (!busy.mine || !read_position(last, filling->has_after, filling->after)) return nullptr;
     return guarded([=]() -> PyObject* {
-        Status status = WAITING;
         Result result = ResultOk;
         bool done = without_python([&] {
             const auto until = Clock::now() + std::chrono::milliseconds(timeout);
             Message message;
             // At the time-out, Python looks at signals, even if messages come slowly.
-            while (status == WAITING && Clock::now() < until) {
+            while (!filling->is_held && !filling->is_full() && Clock::now() < until) {
                 result = library.read_next(reader, message, timeout);
                 if (result != ResultOk) return;
-                status = piece->take(message);
+                filling->take(message);
             }
         });
         if (!done) return nullptr;
-        return Py_BuildValue("(ii)", int(status), int(result));
+        PyObject* after = filling->has_after ? tuple_of(filling->after) : Py_BuildValue("");
+        return Py_BuildValue("(iN)", int(result), after);
     });
 }
 
-// add(message) -> status
-PyObject* reading_add(PyObject* object, PyObject* source) {
-    auto* piece = reinterpret_cast<Reading*>(object)->inner;
+// hold(message): hold a message that Python has received
+PyObject* reading_hold(PyObject* object, PyObject* source) {
+    auto* filling = reinterpret_cast<Reading*>(object)->inner;
     auto* message = static_cast<Message*>(pointer_of(source, message_type, MESSAGE));
     if (message == nullptr) return nullptr;
-    Busy busy(piece->is_busy);
+    Busy busy(filling->is_busy);
     if (!busy.mine) return nullptr;
-    return guarded([=]() -> PyObject* { return PyLong_FromLong(piece->take(*message)); });
+    return guarded([=]() -> PyObject* {
+        filling->identify(*message);
+        filling->held = *message;
+        filling->is_held = true;
+        Py_RETURN_NONE;
+    });
+}
+
+// held() -> (position, publish time, id) of the message that is held, or None
+PyObject* reading_held(PyObject* object, PyObject*) {
+    auto* filling = reinterpret_cast<Reading*>(object)->inner;
+    Busy busy(filling->is_busy);
+    if (!busy.mine) return nullptr;
+    if (!filling->is_held) Py_RETURN_NONE;
+    auto published = static_cast<long long>(library.publish_time(&filling->held));
+    return Py_BuildValue("(NLs)", tuple_of(filling->position), published, filling->id.c_str());
+}
+
+// settle(is_row): add the message that is held to the block, or drop it
+PyObject* reading_settle(PyObject* object, PyObject* is_row) {
+    auto* filling = reinterpret_cast<Reading*>(object)->inner;
+    Busy busy(filling->is_busy);
+    if (!busy.mine) return nullptr;
+    return guarded([=]() -> PyObject* {
+        if (filling->is_held && is_row == Py_True) filling->add(filling->held);
+        filling->is_held = false;
+        filling->held = Message();
+        Py_RETURN_NONE;
+    });
 }
 
 template <class Item>
@@ -323,16 +343,16 @@ PyObject* parts(const Texts& texts) {
 // take() -> (rows, payload, key, ordering key, id, publish times, event times, schema versions,
 // wanted, names, values, places, readable): the buffers of what was read since the last call
 PyObject* reading_take(PyObject* object, PyObject*) {
-    auto* piece = reinterpret_cast<Reading*>(object)->inner;
-    Busy busy(piece->is_busy);
+    auto* filling = reinterpret_cast<Reading*>(object)->inner;
+    Busy busy(filling->is_busy);
     if (!busy.mine) return nullptr;
     return guarded([=]() -> PyObject* {
-        Block& block = *piece->block;
+        Block& block = *filling->block;
         block.places.push_back(std::int32_t(block.names.offsets.size() - 1));
-        PyObject* wanted = PyTuple_New(Py_ssize_t(piece->order.size()));
+        PyObject* wanted = PyTuple_New(Py_ssize_t(filling->order.size()));
         if (wanted == nullptr) return nullptr;
-        for (std::size_t each = 0; each < piece->order.size(); ++each) {
-            PyObject* item = parts(block.wanted[piece->order[each]]);
+        for (std::size_t each = 0; each < filling->order.size(); ++each) {
+            PyObject* item = parts(block.wanted[filling->order[each]]);
             if (item == nullptr || PyTuple_SetItem(wanted, Py_ssize_t(each), item) != 0) {
                 Py_DECREF(wanted);
                 return nullptr;
@@ -343,49 +363,16 @@ PyObject* reading_take(PyObject* object, PyObject*) {
             parts(block.ordering_key), parts(block.id), bytes_of(block.publish_time.values),
             bytes_of(block.event_time.values), bytes_of(block.schema_version.values), wanted, parts(block.names), parts(block.values),
             bytes_of(block.places), bytes_of(block.readable));
-        piece->clear();
+        filling->clear();
         return result;
     });
 }
 
-PyObject* tuple_of(const Position& position) {
-    auto [ledger, entry, batch] = position;
-    return Py_BuildValue("(LLL)", static_cast<long long>(ledger), static_cast<long long>(entry),
-                         static_cast<long long>(batch));
-}
-
-// gaps() -> [(the position before or None, position, id)]: messages since the last call that do not
-// follow the one before, or that came in chunks
-PyObject* reading_gaps(PyObject* object, PyObject*) {
-    auto* piece = reinterpret_cast<Reading*>(object)->inner;
-    Busy busy(piece->is_busy);
-    if (!busy.mine) return nullptr;
-    PyObject* list = PyList_New(0);
-    if (list == nullptr) return nullptr;
-    for (auto& gap : piece->gaps) {
-        PyObject* after = gap.has_after ? tuple_of(gap.after) : Py_BuildValue("");
-        PyObject* item = Py_BuildValue("(NNs)", after, tuple_of(gap.position), gap.id.c_str());
-        if (item == nullptr || PyList_Append(list, item) != 0) {
-            Py_XDECREF(item);
-            Py_DECREF(list);
-            return nullptr;
-        }
-        Py_DECREF(item);
-    }
-    piece->gaps.clear();
-    return list;
-}
-
-// rows() -> how many rows `take` would return
+// rows() -> (how many rows `take` would return, whether the block is full)
 PyObject* reading_rows(PyObject* object, PyObject*) {
-    return PyLong_FromLongLong(reinterpret_cast<Reading*>(object)->inner->block->rows);
-}
-
-// position() -> that of the last message that came, or None
-PyObject* reading_position(PyObject* object, PyObject*) {
-    auto* piece = reinterpret_cast<Reading*>(object)->inner;
-    if (!piece->has_position) Py_RETURN_NONE;
-    return tuple_of(piece->position);
+    auto* filling = reinterpret_cast<Reading*>(object)->inner;
+    return Py_BuildValue("(LN)", static_cast<long long>(filling->block->rows),
+                         PyBool_FromLong(filling->is_full()));
 }
 
 }  // namespace

@@ -37,8 +37,7 @@ _BATCH_BYTES = 8 << 20
 #: The greatest number in the extension module.
 _LAST_NUMBER = 2**63 - 1
 
-#: The statuses of the extension module's `Reading`, and results of pulsar-client.
-_WAITING, _FULL, _TOO_LATE, _FIRST_IS_MISSING = 1, 0, 4, 5
+#: Results of pulsar-client.
 _OK, _TIMEOUT = int(_pulsar.Result.Ok), int(_pulsar.Result.Timeout)
 
 #: Entries before the start that are read again: the chunks of one message may lie on both sides of
@@ -57,13 +56,24 @@ _UNCERTAIN_LOOKS = 10
 #: nothing comes if it is a chunk.
 _PATIENCE_MS, _LAST_PATIENCE_MS = 30_000, 5_000
 
+#: Milliseconds by which a message may be stored later than others that were published after it. The
+#: broker looks for a publish time as if all were in order, and would pass over some others.
+_LATE_MS = 600_000
+
 #: How often entries that do not come are looked at: brokers' own entries in a topic are such, too.
+#: More entries than this together are always looked at.
 _MOST_LOOKS = 100
+
+#: How often a reader is opened at one place because the last one has passed over messages there.
+_MOST_TRIES = 10
 
 _ENCRYPTED = (
     "{} has encrypted letters: set crypto.private_key_file to the key that decrypts them, or "
     "fail_on_data_loss=false to leave them out"
 )
+
+#: Ledger, entry, and number in the batch: a `MessagePosition`, as a plain tuple.
+Position = tuple[int, int, int]
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -140,43 +150,37 @@ def _one_by_one(
 
 
 def _many(module: Any, client: CachedClient, piece: Piece, queue: int) -> Iterator[Any]:
-    """Read *piece* with the extension module, as `_between` does; yield what `Block` needs."""
-    first, unread = piece.first if piece.whole else None, Unread(client, piece)
-    after, number = piece.after and tuple(piece.after), piece.partition.number
+    """Read *piece* with the extension module; yield what `Block` needs.
+
+    It takes messages by itself while they plainly follow one another within the piece.
+    """
     times = [-1 if each is None else each for each in (piece.since, piece.until)]
     end = tuple(min(each, _LAST_NUMBER) for each in piece.end)  # `END` is greater
     limits = (_BATCH_ROWS, _BATCH_BYTES)
-    reading = module.Reading(number, after, first, end, *times, PROPERTIES, *limits)
-    reader = patiently(lambda: _open(client, piece, queue))
-    raw = reader._reader  # noqa: SLF001 - as in `messages`
-    try:
-        status = _WAITING
-        while status == _WAITING:
-            status, result = reading.read(raw, _READ_TIMEOUT_MS)
-            if result == _TIMEOUT:
-                message = _awaited(client, raw, piece, unread)
-                if message is None:
-                    break
-                status = reading.add(message)
-            elif result != _OK:
-                raise getattr(_pulsar, _pulsar.Result(result).name, pulsar.PulsarException)
-            for gap in reading.gaps():
-                unread.look(*gap)
-            if status == _FULL:
-                yield reading.take()
-                status = _WAITING
-    finally:
-        reader.close()
-    if status == _FIRST_IS_MISSING and first is not None:
-        raise _deleted(piece, first)
-    if status != _TOO_LATE:
-        _check_end(client, piece, reading.position())
-    if reading.rows():
+    reading = module.Reading(piece.partition.number, end, *times, PROPERTIES, *limits)
+    bounds = Bounds(client, piece)
+    while not bounds.done:
+        with closing(bounds.opened(queue)) as reader:
+            raw = reader._reader  # noqa: SLF001 - as in `messages`
+            while bounds.goes_on:
+                result, bounds.after = reading.read(raw, _READ_TIMEOUT_MS, bounds.after)
+                if result == _TIMEOUT:
+                    if (message := bounds.awaited(raw)) is not None:
+                        reading.hold(message)
+                elif result != _OK:
+                    raise getattr(_pulsar, _pulsar.Result(result).name, pulsar.PulsarException)
+                if (held := reading.held()) is not None:
+                    reading.settle(bounds.is_row(*held))
+                _, is_full = reading.rows()
+                if is_full:
+                    yield reading.take()
+    bounds.finish()
+    rows, _ = reading.rows()
+    if rows:
         yield reading.take()
-    unread.warn()
 
 
-def _id_text(position: tuple[int, int, int], number: int, raw: Any) -> str:
+def _id_text(position: Position, number: int, raw: Any) -> str:
     """Return a message's id as Java prints it; messages in batches take a quicker way."""
     ledger, entry, batch = position
     if batch < 0:  # the message may be chunked
@@ -186,69 +190,175 @@ def _id_text(position: tuple[int, int, int], number: int, raw: Any) -> str:
 
 def messages(
     client: CachedClient, piece: Piece, queue: int
-) -> Generator[tuple[tuple[int, int, int], Any], None, None]:
+) -> Generator[tuple[Position, Any], None, None]:
     """Yield the raw messages of *piece* with their positions, which are plain tuples.
 
     Raises:
         PulsarSourceError: messages are missing, or do not come.
         pulsar.PulsarException: the broker was not reached, or refuses.
     """
-    reader = patiently(lambda: _open(client, piece, queue))
-    try:
-        yield from _between(client, reader._reader, piece)  # noqa: SLF001 - the wrapper costs time per row
-    finally:
-        reader.close()
+    bounds, number = Bounds(client, piece), piece.partition.number
+    while not bounds.done:
+        with closing(bounds.opened(queue)) as reader:
+            read = reader._reader.read_next  # noqa: SLF001 - the wrapper costs time per row
+            while bounds.goes_on:
+                try:
+                    raw = read(_READ_TIMEOUT_MS)
+                except pulsar.Timeout:
+                    raw = bounds.awaited(reader._reader)  # noqa: SLF001
+                    if raw is None:
+                        break
+                message_id = raw.message_id()
+                at = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+                if bounds.is_row(at, raw.publish_timestamp(), _id_text(at, number, raw)):
+                    yield at, raw
+    bounds.finish()
 
 
-def _open(client: CachedClient, piece: Piece, queue: int) -> pulsar.Reader:
-    start: pulsar.MessageId | _pulsar.MessageId = pulsar.MessageId.earliest
-    if piece.after is not None:
-        back = piece.after.back(LOOK_BACK)
-        start = pulsar.MessageId(-1, back.ledger, back.entry, -1)
-    reader = client.reader(piece.partition.name, start, queue)
-    if piece.after is None and piece.since is not None:
-        reader.seek(piece.since)
-    return reader
+class Bounds:
+    """Decides which messages of a piece are rows, and where it ends. Nothing else decides that.
 
+    Attributes:
+        after: The last message that came, in the order of the partition.
+        done: Whether the piece has been read.
+        goes_on: Whether the present reader can go on: false too if it has passed over messages, as
+            it does where the broker has expired them while it read. (Those that are kept are still
+            there.) Then another reader is opened after the last message.
+    """
 
-def _between(
-    client: CachedClient, reader: Any, piece: Piece
-) -> Iterator[tuple[tuple[int, int, int], Any]]:
-    after: tuple[int, int, int] | None = piece.after
-    first, end, until = piece.first if piece.whole else None, piece.end, piece.until
-    read, unread, since = reader.read_next, Unread(client, piece), piece.since or 0
-    position = None
-    while position != end:
-        try:
-            raw = read(_READ_TIMEOUT_MS)
-        except pulsar.Timeout:
-            raw = _awaited(client, reader, piece, unread)
-        if raw is None:
-            break
-        message_id = raw.message_id()
-        position = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
-        if until is not None and raw.publish_timestamp() > until:
-            return
-        if position > end:
-            break
-        if first is not None and position > first:
-            raise _deleted(piece, first)
-        first = None
+    def __init__(self, client: CachedClient, piece: Piece) -> None:
+        self._client = client
+        self._piece = piece
+        self._unread = Unread(client, piece)
+        self._first = piece.first if piece.whole else None
+        self._opened_at: Position | None = None
+        self._tries = 0
+        self.after: Position | None = piece.after
+        self.done = False
+        self.goes_on = True
+
+    def opened(self, queue: int) -> pulsar.Reader:
+        """Open a reader that gives what follows the last message.
+
+        Raises:
+            PulsarSourceError: many readers have passed over the same messages.
+        """
+        self._tries = self._tries + 1 if self._opened_at == self.after else 1
+        self._opened_at = self.after
+        if self._tries > _MOST_TRIES:
+            name = self._piece.partition.name
+            text = f"{name}: the broker passes over messages after {self.after} that it has"
+            raise PulsarSourceError("DATA_LOSS", text)
+        self.goes_on = True
+        return patiently(lambda: self._open(queue))
+
+    def _open(self, queue: int) -> pulsar.Reader:
+        start: pulsar.MessageId | _pulsar.MessageId = pulsar.MessageId.earliest
+        if self.after is not None:
+            back = MessagePosition(*self.after).back(LOOK_BACK)
+            start = pulsar.MessageId(-1, back.ledger, back.entry, -1)
+        reader = self._client.reader(self._piece.partition.name, start, queue)
+        if self.after is None and self._piece.since is not None:
+            _seek(reader, self._piece.since)
+        return reader
+
+    def is_row(self, position: Position, published: int, text: str) -> bool:
+        """Return whether the next message is a row.
+
+        Args:
+            position: Its position.
+            published: Its publish time in milliseconds.
+            text: Its id, which has that of its first chunk.
+
+        Raises:
+            PulsarSourceError: messages before it are lost or encrypted, and this is an error.
+        """
+        piece, first = self._piece, self._first
         # After a reconnection, a reader starts again at the beginning of its current batch.
-        if after is None or position > after:
-            # Otherwise no entry lies between the two, and the id is not needed.
-            if unread.gaps or position[1] > _next_entry(after, position):
-                unread.look(after, position, _id_text(position, piece.partition.number, raw))
-            after = position
-            if raw.publish_timestamp() >= since:
-                yield position, raw
-    unread.warn()
-    _check_end(client, piece, position)
+        if self.after is not None and position <= self.after:
+            return False
+        gap = self._unread.gap(self.after, position, text)
+        is_behind_first = first is not None and position > first
+        if (gap is not None or is_behind_first) and self._has_passed_over(position):
+            return False
+        if position > piece.end or (piece.until is not None and published > piece.until):
+            self._end()
+            return False
+        if first is not None and is_behind_first:
+            raise _deleted(piece, first)
+        if gap is not None:
+            self._unread.count(gap)
+        self._first = None
+        self.after = position
+        if position == piece.end:
+            self._end()
+        return published >= (piece.since or 0)
 
+    def awaited(self, reader: Any) -> Any:
+        """Wait for the next raw message while one exists, and return it; None if there is none.
 
-def _next_entry(after: tuple[int, int, int] | None, position: tuple[int, int, int]) -> int:
-    """Return the entry that follows one message, in the ledger of the next one at *position*."""
-    return after[1] + 1 if after is not None and after[0] == position[0] else 0
+        Raises:
+            PulsarSourceError: there is one, but none comes; or encrypted ones are an error.
+        """
+        piece = self._piece
+        give_up_at = time.monotonic() + PATIENCE
+        looks = 0
+        while (more := _has_more(reader)) is not False:
+            # While the broker is away, nothing is known about its messages, however long it takes.
+            is_known = more is not None and (piece.certain or _answers(self._client, piece))
+            looks = looks + 1 if is_known else 0
+            try:
+                return reader.read_next(_READ_TIMEOUT_MS)
+            except pulsar.Timeout:
+                if looks >= _UNCERTAIN_LOOKS:
+                    looks = 0
+                    if self._has_passed_over(END):
+                        return None
+                    if self._unread.is_encrypted(pulsar.MessageId.latest) or not piece.certain:
+                        break
+                if time.monotonic() > give_up_at:
+                    name = piece.partition.name
+                    raise PulsarSourceError(
+                        "TIMEOUT",
+                        f"{name} has messages, but none has arrived for {PATIENCE:g} s",
+                    ) from None
+        self._end()
+        return None
+
+    def finish(self) -> None:
+        """Log what was left out, and check that the end of the piece was read, if it has to be.
+
+        Raises:
+            PulsarSourceError: the end is lost, and this is an error.
+        """
+        piece = self._piece
+        self._unread.warn()
+        if not piece.whole or self.after == piece.end:
+            return
+        if piece.after is None and piece.since is not None and piece.first is None:
+            # A stream has begun behind the end: all before was published earlier, or is gone.
+            name = piece.partition.name
+            oldest = message_at(self._client, name, pulsar.MessageId.earliest, _PATIENCE_MS)
+            if oldest is not None and (oldest <= piece.end or oldest == END):
+                return
+        raise _deleted(piece, piece.end)
+
+    def _end(self) -> None:
+        self.done, self.goes_on = True, False
+
+    def _has_passed_over(self, position: Position) -> bool:
+        """Return whether another reader gets a message before *position* after the last one."""
+        if not self._unread.may_look(self.after, position):
+            return False
+        name, since = self._piece.partition.name, None
+        start: pulsar.MessageId | _pulsar.MessageId = pulsar.MessageId.earliest
+        if self.after is None:
+            since = self._piece.since
+        else:
+            start = pulsar.MessageId(-1, self.after[0], self.after[1] + 1, -1)
+        found = patiently(lambda: message_at(self._client, name, start, _LAST_PATIENCE_MS, since))
+        self.goes_on = found is None or found >= position
+        return not self.goes_on
 
 
 @attrs.define
@@ -258,9 +368,6 @@ class Unread:
     They are encrypted, chunks of a message that is not complete, or markers of the broker's own:
     there is no other way to tell them apart than to look at them.
 
-    Attributes:
-        gaps: The last entries that did not come: the ledger, the first entry, and the one after the
-            last. Those of one gap can be chunks of any later message.
     """
 
     _client: CachedClient
@@ -268,36 +375,53 @@ class Unread:
     _entries: int = attrs.field(default=0, init=False)
     _looks: int = attrs.field(default=0, init=False)
     _encrypted: bool = attrs.field(default=False, init=False)
-    gaps: deque[tuple[int, int, int]] = attrs.field(
+    # The last entries that did not come. Those of one gap can be chunks of any later message.
+    _gaps: deque[tuple[int, int, int]] = attrs.field(
         factory=lambda: deque(maxlen=_MOST_LOOKS), init=False
     )
 
-    def look(
-        self, after: tuple[int, int, int] | None, position: tuple[int, int, int], text: str
-    ) -> None:
-        """Look for entries between two messages that come one after the other.
+    def gap(
+        self, after: Position | None, position: Position, text: str
+    ) -> tuple[int, int, int] | None:
+        """Return which entries lie between two messages that come one after the other.
 
         Args:
             after: The position of the first one; None if there is none.
             position: That of the second one.
             text: The id of the second one, which has that of its first chunk.
 
-        Raises:
-            PulsarSourceError: they are encrypted, and this is an error.
+        Returns:
+            The ledger, the first entry, and the one after the last; None if there can be none. In
+            another ledger than that of the first one, there may be none.
         """
         if after is None and not self._piece.from_start:
-            return
+            return None
         ledger, end, _ = position
+        begin = after[1] + 1 if after is not None and after[0] == ledger else 0
+        is_other = after is not None and after[0] != ledger
         if ";" in text:
             chunk = MessagePosition(*map(int, text.split(":", 2)[:2]))
             self._forget(chunk)
-            end = chunk.entry if chunk.ledger == ledger else 0
-        begin = _next_entry(after, position)
+            end, is_other = (chunk.entry if chunk.ledger == ledger else 0), False
+        return (ledger, begin, end) if begin < end or is_other else None
+
+    def may_look(self, after: Position | None, position: Position) -> bool:
+        """Return whether to look at what lies between two messages: not at every few entries."""
+        self._looks += 1
+        many = after is None or after[0] != position[0] or position[1] - after[1] > _MOST_LOOKS
+        return many or self._looks <= _MOST_LOOKS
+
+    def count(self, gap: tuple[int, int, int]) -> None:
+        """Count entries that the broker has and that do not come.
+
+        Raises:
+            PulsarSourceError: they are encrypted, and this is an error.
+        """
+        ledger, begin, end = gap
         if begin >= end:
             return
         self._entries += end - begin
-        self.gaps.append((ledger, begin, end))
-        self._looks += 1
+        self._gaps.append(gap)
         if not self._encrypted and self._looks <= _MOST_LOOKS:
             self.is_encrypted(pulsar.MessageId(-1, ledger, end - 1, -1), _PATIENCE_MS)
 
@@ -306,15 +430,15 @@ class Unread:
 
         Messages of other producers may lie between them, and come before it.
         """
-        while self.gaps:
-            ledger, begin, end = self.gaps[-1]
+        while self._gaps:
+            ledger, begin, end = self._gaps[-1]
             if (ledger, end) <= (first.ledger, first.entry):
                 break
-            self.gaps.pop()
+            self._gaps.pop()
             kept = max(begin, first.entry) if ledger == first.ledger else begin
             self._entries -= end - kept
             if kept > begin:
-                self.gaps.append((ledger, begin, kept))
+                self._gaps.append((ledger, begin, kept))
 
     def is_encrypted(
         self, at: pulsar.MessageId | _pulsar.MessageId, patience: int = _LAST_PATIENCE_MS
@@ -359,33 +483,21 @@ def _is_encrypted(
         return context is not None and bool(context.is_decryption_failed())
 
 
-def _check_end(client: CachedClient, piece: Piece, position: tuple[int, int, int] | None) -> None:
-    """Check that reading ended at the end of *piece*, if it has to; *position* is the last one."""
-    if not piece.whole or position == piece.end:
-        return
-    if piece.after is None and piece.since is not None and piece.first is None:
-        # A stream has begun behind the end: all before was published earlier, or is gone.
-        oldest = message_at(client, piece.partition.name, pulsar.MessageId.earliest, _PATIENCE_MS)
-        if oldest is not None and (oldest <= piece.end or oldest == END):
-            return
-    raise _deleted(piece, piece.end)
-
-
 def message_at(
     client: CachedClient,
     name: str,
-    at: _pulsar.MessageId,
+    at: pulsar.MessageId | _pulsar.MessageId,
     patience: int,
     since: int | None = None,
 ) -> MessagePosition | None:
-    """Return the message at one of the ends of a partition, or the first since a publish time.
+    """Return the message at one of the ends of a partition, or where reading since a time begins.
 
     None if there is none; `END` if it does not come for *patience* milliseconds: the entry is a
     chunk, or encrypted.
     """
     with closing(client.reader(name, at)) as reader:
         if since is not None:
-            reader.seek(since)
+            _seek(reader, since)
         # This call also moves a reader to the last message.
         if not has_message(reader):
             return None
@@ -395,36 +507,16 @@ def message_at(
             return END
 
 
+def _seek(reader: pulsar.Reader, since: int) -> None:
+    """Move a reader to the first message since a publish time, or to some messages before it."""
+    reader.seek(max(1, since - _LATE_MS))
+
+
 def _deleted(piece: Piece, position: MessagePosition) -> PulsarSourceError:
     return PulsarSourceError(
         "DATA_LOSS",
         f"{piece.partition.name} has no message {position} any more: the broker has deleted it "
         "before it was read. Set fail_on_data_loss=false to continue with the remaining messages",
-    )
-
-
-def _awaited(client: CachedClient, reader: Any, piece: Piece, unread: Unread) -> Any:
-    """Wait for the next raw message while one exists, and return it; None if there is none."""
-    give_up_at = time.monotonic() + PATIENCE
-    looks = 0
-    while (more := _has_more(reader)) is not False:
-        # While the broker is away, nothing is known about its messages, however long it takes.
-        is_known = more is not None and (piece.certain or _answers(client, piece))
-        looks = looks + 1 if is_known else 0
-        try:
-            return reader.read_next(_READ_TIMEOUT_MS)
-        except pulsar.Timeout:
-            if looks >= _UNCERTAIN_LOOKS:
-                looks = 0
-                if unread.is_encrypted(pulsar.MessageId.latest) or not piece.certain:
-                    return None
-            if time.monotonic() > give_up_at:
-                break
-    else:
-        return None
-    raise PulsarSourceError(
-        "TIMEOUT",
-        f"{piece.partition.name} has messages, but none has arrived for {PATIENCE:g} s",
     )
 
 

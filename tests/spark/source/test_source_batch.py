@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import time
+from urllib.error import HTTPError
 
 import pulsar
 import pytest
 from pyspark.errors import AnalysisException
 
 import pulsar_retry as pr
+from pulsar_retry.native.loading import Native
 from pulsar_retry_spark import register
 from pulsar_retry_spark.errors import PulsarSourceError
-from pulsar_retry_spark.source import extent
+from pulsar_retry_spark.source import extent, reading
 from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.source import FailureReader
 from support.reading import SOON, SUBSCRIPTION, read_all
-from support.spark.sourcing import forget, frame, payloads
+from support.spark.sourcing import forget, frame, numbers, payloads
 from support.waiting import eventually
 
 
@@ -188,6 +191,42 @@ def test_what_is_deleted_after_planning_is_an_error(letters, admin, all_of_it):
         list(readers[0].read(tasks[0]))
     left = [row["payload"] for batch in readers[1].read(tasks[1]) for row in batch.to_pylist()]
     assert ([] if all_of_it else [b"c"]) == left
+
+
+@pytest.mark.parametrize("is_native", [True, False], ids=["native", "python"])
+@pytest.mark.parametrize("ledgers", [1, 2])
+def test_messages_that_expire_while_they_are_read(
+    letters, admin, namespace, monkeypatch, is_native, ledgers
+):
+    """The broker moves every reader past them; while they are kept, they are rows."""
+    if not is_native:
+        monkeypatch.setattr(reading, "native_rows", lambda: Native(None, "a test"))
+    monkeypatch.setattr(reading, "_BATCH_ROWS", 5)
+    kept = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    admin.set_namespace_policy(namespace, "retention", kept)
+    for part in range(ledgers):
+        letters.send(*numbers(part * 100, part * 100 + 100))
+        if part + 1 < ledgers:
+            admin.unload(letters.dead)
+    count = 100 * ledgers
+    reader = FailureReader(letters.options | {"receive.queue": "10"}, schema())
+    (task,) = reader.partitions()
+    batches = reader.read(task)
+    rows = next(batches).column("payload").to_pylist()
+
+    path = letters.dead.replace("://", "/")
+
+    def passed_over():
+        with contextlib.suppress(HTTPError):  # none is as old as that yet
+            admin.call("POST", f"{path}/all_subscription/expireMessages/1")
+        cursors = admin.get(f"{path}/internalStats")["cursors"].values()
+        return all(int(each["readPosition"].split(":")[1]) >= 99 for each in cursors)
+
+    eventually(passed_over)
+    letters.send(b"later")
+    rows += [each for batch in batches for each in batch.column("payload").to_pylist()]
+
+    assert numbers(count) == rows
 
 
 def test_a_broker_that_gives_nothing_is_an_error(letters, monkeypatch):

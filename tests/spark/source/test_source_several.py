@@ -7,7 +7,9 @@ import time
 import pytest
 
 from pulsar_retry import ConfigError
+from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.options import SourceOptions
+from pulsar_retry_spark.source.source import FailureReader
 from support.spark.sourcing import Micro, frame, payloads
 
 pytestmark = pytest.mark.usefixtures("closed_clients")
@@ -76,6 +78,26 @@ def test_letters_since_a_time(spark, several, namespace, letters, read):
         assert [b"4"] == micro.run()
     finally:
         micro.kill()
+
+
+@pytest.mark.parametrize("late", range(1, 8))
+def test_letters_that_were_stored_late_are_not_passed_over(letters, client, late):
+    """Published before the time, but stored after it, as after an outage of their producer."""
+    producer = client.create_producer(
+        letters.dead, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    producer.send_async(b"early", None)
+    letters.send(b"old")
+    time.sleep(0.02)
+    since = round(time.time() * 1000)
+    time.sleep(0.02)
+    letters.send(*[b"%d" % n for n in range(late)])
+    producer.flush()
+    letters.send(*[b"%d" % n for n in range(late, 8)])
+    reader = FailureReader(letters.options | {"startingTime": str(since)}, schema())
+    (task,) = reader.partitions()
+    rows = [row for batch in reader.read(task) for row in batch.to_pylist()]
+    assert [b"%d" % n for n in range(8)] == [row["payload"] for row in rows]
 
 
 @pytest.mark.parametrize(

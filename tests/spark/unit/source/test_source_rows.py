@@ -58,13 +58,16 @@ def row(raw):
     batch = buffer.take()
     assert 0 == len(buffer._rows) == len(buffer._names)
     if MODULE is not None:
-        reading = MODULE.Reading(-1, None, None, END, -1, -1, PROPERTIES, *MANY)
-        assert (1, 1) == (reading.add(raw), reading.rows())
+        reading = MODULE.Reading(-1, END, -1, -1, PROPERTIES, *MANY)
+        reading.hold(raw)
+        assert ((-1, -1, -1), 0, "-1:-1:-1") == reading.held()
+        reading.settle(True)
+        assert (None, (1, False)) == (reading.held(), reading.rows())
         module = Block(reading.take(), CONSTANTS).take()
         module.validate(full=True)
         assert batch.to_pylist() == module.to_pylist()
         assert batch.schema.equals(module.schema)
-        assert (0, (-1, -1, -1)) == (reading.rows(), reading.position())
+        assert (0, False) == reading.rows()
     (read,) = batch.to_pylist()
     return read | {"headers": None if read["headers"] is None else dict(read["headers"])}
 
@@ -192,25 +195,14 @@ def test_times_are_read(moment):
 
 
 @of_module
-def test_where_reading_ends():
-    """At the end, behind it, too late, before the first message, or not yet."""
-    raw = message({})
-    at, before = (-1, -1, -1), (-2, 0, 0)
-    for first, end, until, status in [
-        (None, at, -1, 2),
-        (None, before, -1, 3),
-        (before, END, -1, 5),
-        (at, END, 0, 1),
-    ]:
-        assert status == MODULE.Reading(0, None, first, end, -1, until, (), *MANY).add(raw)
-    again = MODULE.Reading(0, at, None, END, -1, -1, (), *MANY)
-    assert (1, 0) == (again.add(raw), again.rows())  # it was read before
-
-
-@of_module
 @pytest.mark.parametrize("limits", [(1, 1 << 30), (1_000, 6)])
 def test_a_block_is_limited_however_its_messages_come(limits):
     """Rows and bytes of a message that was waited for count as those of the others."""
-    reading = MODULE.Reading(0, None, None, END, -1, -1, (), *limits)
-    assert 0 == reading.add(message({}, b"x" * 6))
+    reading = MODULE.Reading(0, END, -1, -1, (), *limits)
+    reading.hold(message({}, b"x" * 6))
+    reading.settle(False)  # it is no row
+    assert (0, False) == reading.rows()
+    reading.hold(message({}, b"x" * 6))
+    reading.settle(True)
+    assert (1, True) == reading.rows()
     assert 1 == reading.take()[0]

@@ -71,8 +71,8 @@ class Reader:
             raise pulsar.Timeout
         return self
 
-    def reader(self, *_, crypto_failure_action=None):
-        return self if crypto_failure_action is None else Reader([])
+    def reader(self, _topic, _start, queue=None, **_):
+        return Reader([]) if queue is None else self  # the first only looks at what does not come
 
     def read_next(self, _):
         if not self.script or isinstance(self.script[0], pulsar.NotConnected):
@@ -195,9 +195,46 @@ def test_an_end_that_is_not_known():
 
 def test_chunks_that_came_before_other_messages_are_not_left_out(caplog):
     """They count until their message comes; what came before its first chunk goes on to count."""
-    unread = reading.Unread(Reader([]), Piece(PARTITION, None, END))
-    unread.look(None, (7, 3, -1), "7:3:-1")
-    unread.look((7, 3, -1), (7, 5, -1), "7:5:-1")
-    unread.look((7, 5, -1), (7, 6, -1), "7:1:-1;7:6:-1")
-    unread.warn()
+    bounds = reading.Bounds(Reader([]), Piece(PARTITION, None, END, strict=False))
+    for entry, text in [(3, "7:3:-1"), (5, "7:5:-1"), (6, "7:1:-1;7:6:-1")]:
+        assert bounds.is_row((7, entry, -1), 1, text)
+    bounds.finish()
     assert "t: 1 entries were left out" in caplog.text
+
+
+@attrs.define
+class Forgetful(Reader):
+    """Passes over some messages, as a reader does where the broker expires them meanwhile."""
+
+    opened: int = 0
+    kept: list[int] = attrs.Factory(list)
+
+    def reader(self, _topic, start, queue=None, **_):
+        after = -1 if start is pulsar.MessageId.earliest else start._msg_id.entry_id()
+        left = [each for each in self.kept if each >= after]
+        if queue is None:
+            return Reader(left)
+        self.opened += 1
+        return Reader(self.script if self.opened == 1 else left)
+
+
+SILENCE = [pulsar.Timeout() for _ in range(reading._UNCERTAIN_LOOKS + 1)]
+
+
+@pytest.mark.parametrize("passed", [[3, 4], [0, 4], [5], [0, *SILENCE], SILENCE])
+def test_messages_that_a_reader_passes_over_are_read_by_another(passed, monkeypatch):
+    """At the start, in between, and at the end: they are still there."""
+    monkeypatch.setattr(reading, "LOOK_BACK", 1)
+    end, first = MessagePosition(7, 4), MessagePosition(7, 0)
+    reader = Forgetful([*passed], kept=[0, 1, 2, 3, 4, 5])
+    wanted = Piece(PARTITION, None, end, first=first)
+    assert [0, 1, 2, 3, 4] == [position[1] for position, _ in messages(reader, wanted, 1)]
+
+
+def test_messages_that_every_reader_passes_over_are_lost(monkeypatch):
+    """This is an error, and no loop."""
+    looks = {2: [0, 1], 3: [1]}  # with and without a queue
+    monkeypatch.setattr(Reader, "reader", lambda _, *given, **__: Reader([*looks[len(given)]]))
+    wanted = Piece(PARTITION, None, MessagePosition(7, 1))
+    with pytest.raises(PulsarSourceError, match=r"DATA_LOSS\] t: the broker passes over"):
+        list(messages(Reader([]), wanted, 1))
