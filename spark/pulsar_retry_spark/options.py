@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import attrs
 import pulsar
@@ -24,11 +24,19 @@ from pulsar_retry_spark.schemas import TopicSchema
 #: The largest message by default: a broker's usual 5 MiB, less what broker and client add.
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 16 * 1024
 
+#: What becomes of a row, and the kinds of the topics where it then is.
+RETRY, DEAD_LETTER = "retry", "dead_letter"
+
+#: The option that names the topic of each kind.
+LETTER_OPTION = {RETRY: "retry.topic", DEAD_LETTER: "dead_letter.topic"}
+
+_DELAY_LEVELS = "delay.levels"
+
 #: The option for each argument that the errors of `pulsar_retry` name.
 _OPTION_OF = {
-    "dead_letter_topic": "dead_letter.topic",
-    "delay_levels": "delay.levels",
-    "retry_letter_topic": "retry.topic",
+    "dead_letter_topic": LETTER_OPTION[DEAD_LETTER],
+    "delay_levels": _DELAY_LEVELS,
+    "retry_letter_topic": LETTER_OPTION[RETRY],
 }
 
 _COMPRESSION = {
@@ -38,6 +46,78 @@ _COMPRESSION = {
     "zstd": pulsar.CompressionType.ZSTD,
     "snappy": pulsar.CompressionType.SNAPPY,
 }
+
+
+def stored_topic(text: str, key: str) -> str:
+    """Return the full name of the topic *text* of the option *key*.
+
+    Raises:
+        ConfigError: it is no name of a topic that stores messages.
+    """
+    name = TopicName.parse(text, key)
+    if name.domain != "persistent":
+        accepted = "a persistent topic, because other topics store no messages"
+        raise ConfigError.bad(key, text, accepted)
+    return str(name)
+
+
+@attrs.frozen
+class TopicOptions:
+    """The options of the sink and of the source that name topics.
+
+    Attributes:
+        topic: The full name of the topic that rows come from.
+        subscription: The subscription that handles the topic.
+        naming: The dialect in which both name the letter topics.
+        letters: The full names of the letter topics that have an option of their own, by kind.
+    """
+
+    topic: str | None
+    subscription: str | None
+    naming: Naming
+    letters: Mapping[str, str | None]
+
+    @classmethod
+    def parse(cls, reader: OptionReader, several: str) -> TopicOptions:
+        """Read the options; *several* says how to name several topics.
+
+        Raises:
+            ConfigError: an option is invalid.
+        """
+
+        def name(key: str) -> str | None:
+            text = reader.text(key)
+            if text is not None and "," in text:
+                raise ConfigError.bad(key, text, f"one topic: {several}")
+            return None if text is None else stored_topic(text, key)
+
+        return cls(
+            topic=name("topic"),
+            subscription=reader.text("subscription"),
+            naming=Naming.of(reader.text("naming") or Naming.PULSAR),
+            letters={kind: name(option) for kind, option in LETTER_OPTION.items()},
+        )
+
+    def owner(self, kinds: Collection[str]) -> tuple[str, str] | None:
+        """Return topic and subscription; None if there is none, or *kinds* have other names.
+
+        Raises:
+            ConfigError: there is only one of the two, and a letter topic has no name.
+        """
+        if self.topic is not None and self.subscription is not None:
+            return self.topic, self.subscription
+        has_none = self.topic is None and self.subscription is None
+        if has_none or all(self.letters[each] for each in kinds):
+            return None
+        if self.subscription is None:
+            raise ConfigError.bad(
+                "subscription",
+                None,
+                f"the subscription that handles {self.topic}, because its name is part of the "
+                "names of the retry and dead-letter topics",
+            )
+        accepted = f"the topic that {self.subscription!r} is a subscription of"
+        raise ConfigError.bad("topic", None, accepted)
 
 
 @attrs.frozen
@@ -146,7 +226,7 @@ class SinkOptions:
     @classmethod
     def _parse(cls, reader: OptionReader) -> SinkOptions:
         connection = ClusterConnection.parse(reader)
-        levels = Levels(reader.text("delay.levels") or DEFAULT_DELAY_LEVELS)
+        levels = Levels(reader.text(_DELAY_LEVELS) or DEFAULT_DELAY_LEVELS)
         max_attempts = reader.integer("max_attempts", minimum=1) or DEFAULT_MAX_REDELIVER_COUNT + 1
         max_message_bytes = (
             reader.integer("max_message_bytes", minimum=1024) or DEFAULT_MAX_MESSAGE_BYTES
@@ -196,46 +276,23 @@ def _encryption_key(reader: OptionReader, connection: ClusterConnection) -> str 
     return name
 
 
-def _topic(reader: OptionReader, key: str) -> str | None:
-    name = reader.text(key)
-    if name is not None and "," in name:
-        raise ConfigError.bad(key, name, "one topic: column target_topic names others")
-    return None if name is None else str(TopicName.parse(name, key))
-
-
 def _targets(reader: OptionReader, max_attempts: int, levels: Levels) -> SinkTargets:
-    topic, subscription = _topic(reader, "topic"), reader.text("subscription")
-    naming = Naming.of(reader.text("naming") or Naming.PULSAR)
-    retry, dead_letter = _topic(reader, "retry.topic"), _topic(reader, "dead_letter.topic")
-    if topic is not None and subscription is not None:
-        policy = DeadLetterPolicy(max_attempts - 1, retry, dead_letter)
-        plan = SubscribeArguments(  # of a consumer: rows go where it reads
-            topic=topic,
-            subscription_name=subscription,
-            consumer_type=pulsar.ConsumerType.Shared,
-            enable_retry=True,
-            dead_letter_policy=policy,
-            naming=naming,
-            delay_levels=levels,
-        ).plan()
-        assert plan.topics is not None  # it has retries
-        return SinkTargets(topic, subscription, plan.topics.retry, plan.topics.dead_letter, plan)
-    refuse_half(topic, subscription, retry is not None and dead_letter is not None)
-    return SinkTargets(topic, subscription, retry, dead_letter, None)
-
-
-def refuse_half(topic: str | None, subscription: str | None, all_named: bool) -> None:
-    """Refuse a topic without a subscription, or the reverse, which names no letter topics."""
-    if all_named or topic is subscription is None:
-        return
-    if subscription is None:
-        raise ConfigError.bad(
-            "subscription",
-            None,
-            f"the subscription that handles {topic}, because its name is part of the names of the "
-            "retry and dead-letter topics",
-        )
-    raise ConfigError.bad("topic", None, f"the topic that {subscription!r} is a subscription of")
+    named = TopicOptions.parse(reader, "column target_topic names others")
+    retry, dead_letter = named.letters[RETRY], named.letters[DEAD_LETTER]
+    if (owner := named.owner(LETTER_OPTION)) is None:
+        return SinkTargets(named.topic, named.subscription, retry, dead_letter, None)
+    topic, subscription = owner
+    plan = SubscribeArguments(  # of a consumer: rows go where it reads
+        topic=topic,
+        subscription_name=subscription,
+        consumer_type=pulsar.ConsumerType.Shared,
+        enable_retry=True,
+        dead_letter_policy=DeadLetterPolicy(max_attempts - 1, retry, dead_letter),
+        naming=named.naming,
+        delay_levels=levels,
+    ).plan()
+    assert plan.topics is not None  # it has retries
+    return SinkTargets(topic, subscription, plan.topics.retry, plan.topics.dead_letter, plan)
 
 
 def _batching(reader: OptionReader, max_message_bytes: int) -> Batching:

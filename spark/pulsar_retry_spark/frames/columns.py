@@ -16,7 +16,7 @@ from typing import Any, Final
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.options import DEAD_LETTER, LETTER_OPTION, RETRY, SinkOptions
 from pulsar_retry_spark.parsing import unknown_name
 
 _log = logging.getLogger("pulsar_retry.spark")
@@ -207,19 +207,18 @@ def _check_targets(columns: Columns, options: SinkOptions) -> None:
     retry, dead_letter = options.targets.retry, options.targets.dead_letter
     if retry is None and dead_letter is None:
         raise ConfigError(
-            "topic=None: expected topic with subscription, retry.topic with dead_letter.topic, "
-            "or a column 'target_topic'"
+            "topic=None: expected topic with subscription, "
+            f"{' with '.join(LETTER_OPTION.values())}, or a column 'target_topic'"
         )
     if columns.known.keys() & {"action", "retryable", "attempt", "headers"}:
         return
     if retry is None and options.max_attempts > 1:
         raise ConfigError.bad(
-            "retry.topic",
+            LETTER_OPTION[RETRY],
             None,
             "a topic, because no column tells which rows to retry; or max_attempts=1, which makes "
             "all of them dead letters",
         )
     if dead_letter is None and options.max_attempts == 1:
-        raise ConfigError.bad(
-            "dead_letter.topic", None, "a topic, because max_attempts=1 makes all rows dead letters"
-        )
+        accepted = "a topic, because max_attempts=1 makes all rows dead letters"
+        raise ConfigError.bad(LETTER_OPTION[DEAD_LETTER], None, accepted)

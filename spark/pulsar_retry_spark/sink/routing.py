@@ -22,7 +22,7 @@ from pulsar_retry.policy.outcomes import exhausted
 from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.dead_letter import dedupe_id as redriven_id
 from pulsar_retry.wire.dead_letter import next_redrive
-from pulsar_retry.wire.names import TopicName, logical
+from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.owner import Recipient
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.batch import (
@@ -35,13 +35,17 @@ from pulsar_retry_spark.frames.batch import (
     read_odd,
 )
 from pulsar_retry_spark.frames.columns import Columns
-from pulsar_retry_spark.options import SinkOptions, SinkTargets
+from pulsar_retry_spark.options import (
+    DEAD_LETTER,
+    LETTER_OPTION,
+    RETRY,
+    SinkOptions,
+    SinkTargets,
+    stored_topic,
+)
 from pulsar_retry_spark.schemas import TopicSchema
 from pulsar_retry_spark.sink.messages import Group, Messages
 from pulsar_retry_spark.sink.values import RowSchemas, Versions
-
-RETRY = "retry"
-DEAD_LETTER = "dead_letter"
 
 #: How many reasons are counted separately; the others are counted together.
 _MAX_REASONS = 1000
@@ -464,15 +468,16 @@ class Router:
     def _target(self, action: str, topic: str | None, attempt: int) -> str:
         if topic:
             try:
-                return str(TopicName.parse(topic))
+                return stored_topic(topic, "target_topic")
             except ConfigError:
-                raise _bad_row("target_topic", topic, "a topic's name, or null") from None
+                accepted = "a persistent topic's name, or null"
+                raise _bad_row("target_topic", topic, accepted) from None
         target = self.targets.retry if action == RETRY else self.targets.dead_letter
         if target is None:
-            option = "retry.topic" if action == RETRY else "dead_letter.topic"
             raise PulsarFailuresError(
                 "NO_TARGET",
-                f"the action for a row (attempt {attempt}) is {action}, but there is no {option}: "
+                f"the action for a row (attempt {attempt}) is {action}, but there is no "
+                f"{LETTER_OPTION[action]}: "
                 "set it, or topic and subscription, or the row's action, retryable or attempt",
             )
         return target
@@ -532,8 +537,8 @@ class Router:
             raise PulsarFailuresError(
                 "TOO_MANY_REDRIVES",
                 f"a row was already redriven {wire.redrive_count(headers)} times, and "
-                f"max_redrives={self._options.max_redrives}, but there is no dead_letter.topic "
-                "for it",
+                f"max_redrives={self._options.max_redrives}, but there is no "
+                f"{LETTER_OPTION[DEAD_LETTER]} for it",
             )
         dead: Decision = (DEAD_LETTER, retryable, attempt, None)
         return self.routes.get(dead) or self._decide(dead), headers, 0

@@ -14,11 +14,10 @@ from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
 from pulsar_retry_spark.frames.columns import Columns, check_schema, warn_of
 from pulsar_retry_spark.frames.plans import cached, check_frame, freeing_kept_rows, is_frame
-from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.options import DEAD_LETTER, RETRY, SinkOptions
 from pulsar_retry_spark.parsing import Option, option_texts
 from pulsar_retry_spark.reaching import reach
 from pulsar_retry_spark.sink.report import Report
-from pulsar_retry_spark.sink.routing import DEAD_LETTER, RETRY
 from pulsar_retry_spark.sink.sink import REPORT_SCHEMA, arrow_sender, conclude
 from pulsar_retry_spark.sink.values import with_topic_schema
 

@@ -13,12 +13,14 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, kind_of, logical
 from pulsar_retry_spark.connection import ClusterConnection
-from pulsar_retry_spark.options import refuse_half
+from pulsar_retry_spark.options import (
+    DEAD_LETTER,
+    LETTER_OPTION,
+    RETRY,
+    TopicOptions,
+    stored_topic,
+)
 from pulsar_retry_spark.parsing import OptionReader
-
-#: The two kinds of topics: the values of the column `kind`.
-RETRY = "retry"
-DEAD_LETTER = "dead_letter"
 
 #: The durable subscription of a stream whose options name none.
 DEFAULT_SUBSCRIPTION = "pulsar-failures"
@@ -34,9 +36,6 @@ _OF_STREAMS = (
 
 #: The name of a namespace, with its tenant.
 _NAMESPACE = re.compile(r"[-=:.\w]+/[-=:.\w]+", re.ASCII)
-
-#: The option that names the topic of each kind.
-_OPTION = {RETRY: "retry.topic", DEAD_LETTER: "dead_letter.topic"}
 
 
 @attrs.frozen
@@ -101,8 +100,8 @@ class SourceOptions:
         """
         reader = OptionReader(options)
         connection = ClusterConnection.parse(reader)
-        kind = reader.choice("kind", "both", ("both", *_OPTION))
-        kinds = tuple(each for each in _OPTION if kind in ("both", each))
+        kind = reader.choice("kind", "both", ("both", *LETTER_OPTION))
+        kinds = tuple(each for each in LETTER_OPTION if kind in ("both", each))
         pattern = _pattern(reader, connection)
         if not streaming:
             _refuse_those_of_streams(reader)
@@ -164,7 +163,7 @@ def _pattern(reader: OptionReader, connection: ClusterConnection) -> str | None:
     text = reader.text("topicsPattern")
     if text is None:
         return None
-    for name in ("topics", "topic", "subscription", *_OPTION.values()):
+    for name in ("topics", "topic", "subscription", *LETTER_OPTION.values()):
         if reader.text(name) is not None:
             raise ConfigError.bad("topicsPattern", text, f"no {name} beside it")
     if not connection.admin_url:
@@ -185,35 +184,32 @@ def _pattern(reader: OptionReader, connection: ClusterConnection) -> str | None:
 
 def _topics(reader: OptionReader, wanted: Collection[str]) -> tuple[SourceTopic, ...]:
     listed = reader.text("topics")
-    topic, subscription = _name(reader, "topic"), reader.text("subscription")
-    naming = Naming.of(reader.text("naming") or Naming.PULSAR)
-    given = {kind: _name(reader, option) for kind, option in _OPTION.items()}
+    named = TopicOptions.parse(reader, "topics takes several")
+    given = named.letters
     if listed is not None:
-        if topic or subscription or any(given.values()):
+        if named.topic or named.subscription or any(given.values()):
             raise ConfigError.bad(
                 "topics", listed, "no topic, subscription or letter topic beside it"
             )
         return _listed(listed, wanted)
-    if topic is None or subscription is None:
-        refuse_half(topic, subscription, all(given[each] for each in wanted))
-        named = [SourceTopic(each, name) for each in wanted if (name := given[each])]
+    if (owner := named.owner(wanted)) is None:
+        found = [SourceTopic(each, name) for each in wanted if (name := given[each])]
     else:
-        named = [_topic(each, given[each], topic, subscription, naming) for each in wanted]
-    if not named:
+        found = [_topic(each, given[each], *owner, named.naming) for each in wanted]
+    if not found:
         accepted = (
             "topic and subscription, from which both names follow, or the names of the topics"
         )
-        raise ConfigError.bad(_OPTION[next(iter(wanted))], None, accepted)
-    if len({each.name for each in named}) < len(named):
-        raise ConfigError.bad(
-            "retry.topic", given[RETRY], "a topic other than the dead-letter topic"
-        )
-    return tuple(named)
+        raise ConfigError.bad(LETTER_OPTION[next(iter(wanted))], None, accepted)
+    if len({each.name for each in found}) < len(found):
+        accepted = "a topic other than the dead-letter topic"
+        raise ConfigError.bad(LETTER_OPTION[RETRY], given[RETRY], accepted)
+    return tuple(found)
 
 
 def _listed(text: str, wanted: Collection[str]) -> tuple[SourceTopic, ...]:
     """Return the topics of a list; their names say their kind: dead letters if nothing else."""
-    names = [_stored(each.strip(), "topics") for each in text.split(",")]
+    names = [stored_topic(each.strip(), "topics") for each in text.split(",")]
     if len(set(names)) < len(names):
         raise ConfigError.bad("topics", text, "different topics")
     topics = (SourceTopic(kind_of(name) or DEAD_LETTER, name) for name in names)
@@ -221,23 +217,6 @@ def _listed(text: str, wanted: Collection[str]) -> tuple[SourceTopic, ...]:
     if not found:
         raise ConfigError.bad("topics", text, f"topics of kind {' or '.join(wanted)}")
     return found
-
-
-def _name(reader: OptionReader, key: str) -> str | None:
-    text = reader.text(key)
-    if text is not None and "," in text:
-        raise ConfigError.bad(key, text, "one topic: topics takes several")
-    return None if text is None else _stored(text, key)
-
-
-def _stored(text: str, key: str) -> str:
-    """Return the full name of a topic that stores messages."""
-    name = TopicName.parse(text, key)
-    if name.domain != "persistent":
-        raise ConfigError.bad(
-            key, text, "a persistent topic, because other topics store no messages"
-        )
-    return str(name)
 
 
 def _topic(

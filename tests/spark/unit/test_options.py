@@ -48,6 +48,7 @@ def test_a_count_of_rows_may_be_big():
         ({"subscription": ""}, "subscription=None: expected the subscription that handles"),
         ({"topic": ""}, "topic=None: expected the topic that 'billing' is a subscription of"),
         ({"topic": "a/b"}, "topic='a/b': expected a topic"),
+        ({"topic": "non-persistent://a/b/c"}, "topic='non-persistent://a/b/c': expected a persis"),
         ({"naming": "kafka"}, "naming='kafka': expected one of"),
         ({"retry.topic": "orders"}, "retry.topic='persistent://public/default/orders': expected"),
         (

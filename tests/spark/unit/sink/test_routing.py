@@ -206,7 +206,10 @@ def test_what_a_letter_of_another_subscription_says_is_not_believed():
             {"not_before": pa.array([4_000_000_000], pa.timestamp("s", "UTC"))},
             "BAD_ROW] a row has not_before='2096-10-02 07:06:40+00:00': expected at most 864000 s",
         ),
-        ({"target_topic": "a/b"}, "BAD_ROW] a row has target_topic='a/b': expected a topic's name"),
+        *(
+            ({"target_topic": name}, f"BAD_ROW] a row has target_topic='{name}': expected a persis")
+            for name in ("a/b", "non-persistent://a/b/c")
+        ),
     ],
 )
 def test_rows_that_make_no_sense(row, message):
