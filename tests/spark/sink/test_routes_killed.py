@@ -1,16 +1,22 @@
-"""Workers, brokers and drivers that are killed while `route_batches` writes: no row is lost."""
+"""Workers, executors, brokers and drivers that are killed while rows are written: none is lost."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections import defaultdict
+from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
+from pulsar_retry_spark.sink.report import Report
+from support.brokers.admin import Admin
 from support.spark import chaos
 from support.spark.routed import Job, Whereabouts, judge
 from support.stored import stored
@@ -134,3 +140,73 @@ def test_a_driver_that_is_killed(job, some_stored):
 
     check(job)
     assert len(stored(job.options["service.url"], job.dead)) > ROWS // 10, "it was killed too early"
+
+
+WRITING = """
+import json, os
+from pyspark.sql import functions as F
+from pulsar_retry_spark import failures, write_failures
+from pulsar_retry_spark.local import local_session
+from support.spark import chaos
+
+chaos.by_value()
+conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": "500", "spark.executor.memory": "512m"}
+with local_session(master="local-cluster[2,1,1024]", conf=conf) as spark:
+    ids = spark.range(0, int(os.environ["ROWS"]), 1, 4)
+    rows = failures(ids, payload="id", reason=F.lit("broken"), retryable=False)
+    rows = rows.mapInArrow(chaos.slowed(1), rows.schema)
+    print(write_failures(rows, json.loads(os.environ["OPTIONS"])).to_json())
+"""
+
+
+def executors(session):
+    """Return the processes of a session that are executors of Spark."""
+    found = []
+    for each in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            command = (each / "cmdline").read_text(encoding="utf-8")
+            if os.getsid(int(each.name)) == session and "CoarseGrainedExecutorBackend" in command:
+                found.append(int(each.name))
+    return found
+
+
+@pytest.mark.nightly
+def test_an_executor_and_a_broker_that_are_killed(own_broker):
+    """Spark runs the lost tasks again, and the others wait for the broker: each row is there."""
+    rows, dead = 20_000, "persistent://public/default/killed-billing-DLQ"
+    admin = Admin(own_broker.admin_url)
+    given = {"service.url": own_broker.service_url, "topic": "killed", "subscription": "billing"}
+    environment = os.environ | {
+        "OPTIONS": json.dumps(given | {"send.timeout_ms": 90_000}),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "ROWS": str(rows),
+    }
+
+    def are_stored(count):
+        with contextlib.suppress(HTTPError):  # the topic is not there yet
+            return admin.stats(dead)["msgInCounter"] > count
+        return False
+
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITING],
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as job:
+        eventually(lambda: are_stored(rows // 10), within=200)
+        os.kill(executors(job.pid)[0], signal.SIGKILL)
+        eventually(lambda: are_stored(rows // 4), within=200)
+        assert job.poll() is None, "it was too fast to be killed"
+        own_broker.kill()
+        own_broker.start()
+        said, _ = job.communicate(timeout=400)
+
+    report = Report.from_json(said.splitlines()[-1])
+    assert rows == report.rows
+    assert report.attempts > report.partitions == 4
+    ids = defaultdict(set)
+    for message in stored(own_broker.service_url, dead):
+        ids[message.data()].add(message.properties()["DEDUPE_ID"])
+    assert {b"%d" % row for row in range(rows)} == set(ids)
+    assert {1} == {len(each) for each in ids.values()}
