@@ -21,7 +21,7 @@ from pulsar_retry.replay.redriving.source import (
     usual_subscription,
 )
 from pulsar_retry.wire.names import Kind, kind_of, old_subscription, splits
-from pulsar_retry.wire.owner import Owner, owner_by_name
+from pulsar_retry.wire.owner import Owner, owner_by_name, retry_beside
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -213,7 +213,10 @@ def _owner_of(letter_topic: str, stats: Mapping[str, _TopicStats]) -> Owner:
         return owner
     there = [Owner(*pair) for pair in splits(letter_topic) if pair[0] in stats]
     if not there:
-        return Owner(subscription=old_subscription(letter_topic))
+        # Spark's sink makes no main topic, and the subscription on the retry topic.
+        retry = retry_beside(letter_topic) or letter_topic
+        named = [each for _, each in splits(letter_topic) if exists(retry, each)]
+        return Owner(subscription=named[0] if len(named) == 1 else old_subscription(letter_topic))
     return there[0] if len(there) == 1 else Owner()  # its subscription may have been deleted
 
 
