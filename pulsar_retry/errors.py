@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Self
+from typing import Any, Self
 
 from _pulsar import (
     AlreadyClosed,
@@ -67,8 +67,18 @@ def shown(value: object, show: Callable[[object], str] = str) -> str:
 
 def noted(error: BaseException) -> str:
     """Return the text of *error*, with its notes of one line."""
-    notes = [each for each in getattr(error, "__notes__", ()) if "\n" not in each]
-    return "; ".join([shown(error), *notes])
+    text = shown(error)
+    with contextlib.suppress(Exception):  # there are none, or it is the error's own code that fails
+        return "; ".join([text, *(each for each in error.__notes__ if "\n" not in each)])
+    return text
+
+
+def inborn(error: BaseException, name: str) -> Any:
+    """Return an attribute that each error has.
+
+    The class of *error* may have its own attribute of that name, which cannot be read.
+    """
+    return vars(BaseException)[name].__get__(error)
 
 
 _TERMINATED = (

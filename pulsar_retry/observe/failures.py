@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pulsar_retry.errors import shown
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.outcomes import Action, DeadLetter, Failure, RetryLater
-from pulsar_retry.wire.stack import fingerprint_of, name_of, place_text, text_of
+from pulsar_retry.wire.stack import fingerprint_of, formatted, name_of, place_text, text_of
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -109,7 +109,7 @@ class FailureLog:
             _text(error),
             f" ({place})" if place else "",
             turn,
-            exc_info=error if has_traceback and level != logging.WARNING else None,
+            exc_info=_loggable(error) if has_traceback and level != logging.WARNING else None,
             extra=watch.log_values(message, attempt=attempt, reason=reason),
         )
 
@@ -137,6 +137,15 @@ def _what(action: Action) -> str:
         case RetryLater(delay=delay):
             return f"is retried in {delay:g} s"
     return f"is settled by {action!r}"
+
+
+def _loggable(error: BaseException) -> BaseException | None:
+    """Return *error*; None if its traceback cannot be formatted."""
+    try:
+        formatted(error)
+    except Exception:  # noqa: BLE001 - it is the error's own code that fails
+        return None
+    return error
 
 
 def _text(error: BaseException) -> str:

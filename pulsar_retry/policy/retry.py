@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from pulsar_retry.errors import ConfigError, UndecodableError
+from pulsar_retry.errors import ConfigError, UndecodableError, inborn
 from pulsar_retry.policy.backoff import (
     DEFAULT_DELAY_LEVELS,
     Backoff,
@@ -233,23 +233,24 @@ class RetryPolicy:
         """The classes in the lists; without a dictionary, because some metaclasses have no hash."""
         return [(kind, verdict) for name, verdict in _LISTS for kind in getattr(self, name) or ()]
 
-    def verdict(self, error: BaseException, seen: tuple[BaseException, ...] = ()) -> Verdict | None:
+    def verdict(self, error: BaseException, seen: frozenset[int] = frozenset()) -> Verdict | None:
         """Return the lists' verdict on the error, its causes or members; None if there is none.
 
-        *seen* are the errors that it has caused: a chain of causes can lead back to one of them.
+        *seen* are the ids of the errors that it has caused: a chain of causes can lead back to one
+        of them. A chain can be longer than Python lets functions call each other.
         """
-        for each in type(error).__mro__:
-            for kind, verdict in self._verdicts:
-                if each is kind:
-                    return verdict
-        seen = (*seen, error)
-        cause = error.__cause__
-        if cause is not None and not any(cause is each for each in seen):
-            found = self.verdict(cause, seen)
-            if found is not None:
-                return found
-        if isinstance(error, BaseExceptionGroup):
-            found_all = [self.verdict(each, seen) for each in error.exceptions]
+        chain: dict[int, BaseException] = {}
+        cause: BaseException | None = error
+        while cause is not None and id(cause) not in chain and id(cause) not in seen:
+            for each in type(cause).__mro__:
+                for kind, verdict in self._verdicts:
+                    if each is kind:
+                        return verdict
+            chain[id(cause)] = cause
+            cause = inborn(cause, "__cause__")
+        groups = [each for each in chain.values() if isinstance(each, BaseExceptionGroup)]
+        for group in reversed(groups):
+            found_all = [self.verdict(each, seen.union(chain)) for each in group.exceptions]
             if any(found_all):
                 unnamed: Verdict = "retry" if self.retry_on is None else "dead_letter"
                 return min((each or unnamed for each in found_all), key=_STRONGEST.index)

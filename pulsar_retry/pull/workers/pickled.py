@@ -13,6 +13,7 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer.handoff.writer_schemas import LettersSchema
+from pulsar_retry.errors import inborn
 from pulsar_retry.runtime.upstream import message_of, raw_of
 from pulsar_retry.wire.stack import bring, described
 
@@ -150,17 +151,17 @@ class _Pickler(pickle.Pickler):
         self._left -= 1
         description = described(value)
         state = {"args": _pickled((description.text,)), **dict(_pickled_attributes(value))}
-        cause, context = value.__cause__, value.__context__
+        cause, context, is_suppressed = (inborn(value, name) for name in _AROUND)
         if self._left <= 0:
             cause = context = None
-        if value.__suppress_context__:
+        if is_suppressed:
             context = None
-        rest = cause, context, value.__suppress_context__, description
+        rest = cause, context, is_suppressed, description
         return _made, _recipe(value), (state, *rest), None, None, _restore
 
 
 def _pickled_attributes(error: BaseException) -> Iterator[tuple[str, bytes]]:
-    for name, value in {"args": error.args, **error.__dict__}.items():
+    for name, value in {"args": inborn(error, "args"), **inborn(error, "__dict__")}.items():
         if (data := _pickled(value)) is not None:
             yield name, data
 
@@ -210,7 +211,7 @@ def _restore(error: BaseException, state: tuple[Any, ...]) -> None:
         with contextlib.suppress(Exception):  # a property
             BaseException.__setattr__(error, name, pickle.loads(data))  # also if it is frozen
     for name, value in zip(_AROUND, around, strict=True):
-        BaseException.__setattr__(error, name, value)
+        vars(BaseException)[name].__set__(error, value)
     if description.traceback:
         with contextlib.suppress(Exception):  # it is frozen
             error.add_note(description.traceback)  # for the log

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pulsar_retry as pr
@@ -72,6 +73,48 @@ class FrozenError(Exception):
     """An error whose attributes cannot be set."""
 
     code: int
+
+
+class DelegatingError(Exception):
+    """An error that looks for its attributes where there is nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.response, name)  # this looks for `response` in the same way
+
+
+def own(name: str) -> Exception:
+    """Return an error whose class has made an attribute that cannot be read."""
+
+    def read(_: object) -> Any:
+        raise RuntimeError("not here")
+
+    return type("OwnError", (Exception,), {name: property(read), "__module__": __name__})(name)
+
+
+def raise_own(name: str) -> None:
+    """Raise such an error."""
+    raise own(name)
+
+
+def caused_by_own(name: str) -> None:
+    """Raise an error that such an error has caused."""
+    raise RuntimeError("while it was charged") from own(name)
+
+
+def caused_by_many() -> None:
+    """Raise an error at the end of a long chain of causes."""
+    error: Exception = ValueError("no amount")
+    for number in range(2000):
+        error, cause = ConnectionError(f"attempt {number}"), error
+        error.__cause__ = cause
+    raise error
+
+
+def badly_noted() -> None:
+    """Raise an error whose notes are no list."""
+    error = ValueError("no amount")
+    error.__notes__ = 3  # type: ignore[assignment]
+    raise error
 
 
 def raise_(error: BaseException) -> None:
@@ -151,6 +194,14 @@ WAYS: dict[bytes, Callable[[], Any]] = {
     b"cancelled": lambda: raise_(asyncio.CancelledError("by hand")),
     b"generator exit": lambda: raise_(GeneratorExit("it ends")),
     b"unshowable": lambda: raise_(Unshowable()),
+    b"delegating": lambda: raise_(DelegatingError("nobody has answered")),
+    b"badly noted": badly_noted,
+    b"many causes": caused_by_many,
+    **{
+        f"own {name}".encode(): partial(raise_own, name)
+        for name in ("args", "__dict__", "__cause__", "__traceback__", "with_traceback")
+    },
+    b"cause with its own": partial(caused_by_own, "__dict__"),
     b"long": lambda: raise_(ValueError("long " * 100_000)),
     b"no text": lambda: raise_(ValueError("\udcff\xff \N{SNOWMAN}")),
     b"no text, keyword-only": lambda: raise_(StatusError(500, response=lambda: "\udcff")),

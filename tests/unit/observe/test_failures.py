@@ -63,8 +63,11 @@ def test_many_messages_that_are_not_settled_are_one_line(
     waiting = subscriber._consumer._outbox.hand_off.waiting
     eventually(lambda: len(waiting) == count)
     subscriber.stop("abandon")
-    (line,) = [each for each in caplog.messages if "was not settled" in each]
-    assert "redelivered: the consumer was closed before the letter could be published" in line
+    lines = [each for each in caplog.messages if "was not settled" in each]
+    closed = "redelivered: the consumer was closed before the letter could be published"
+    assert 1 == sum(closed in each for each in lines)
+    # A letter that was being tried in that moment has an error, and so a line, of its own.
+    assert len(lines) <= 2
 
 
 @pytest.mark.parametrize("handler", [fail, fail_on_a_loop])
