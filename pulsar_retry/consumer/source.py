@@ -332,7 +332,11 @@ class Source:
         if not known.dues:
             del self.pending[entry]
         self._count -= len(indexes)
-        if len(self._heap) > 2 * self._count + 64:  # most of it is cancelled
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Forget what is not due any more, if that is most of the heap; call it with the lock."""
+        if len(self._heap) > 2 * self._count + 64:
             left = list(self.pending.items())
             self._heap = [(due, (e, each)) for e, known in left for each, due in known.dues.items()]
             heapq.heapify(self._heap)
@@ -388,8 +392,8 @@ class Source:
     def _take(self, until: float) -> list[_Pending]:
         """Remove entries that are due by *until*, and return them; not too many at a time.
 
-        If one nack brings back everything, all are returned, because in parts they would bring it
-        several times. For the same reason, the first time-out ends all of them.
+        If one nack brings back everything, the first of a ledger ends all others that wait: each of
+        them would bring back everything once more, while it is on its way.
         """
         taken: list[_Pending] = []
         most = sys.maxsize if self.redelivers_all else _PART
@@ -402,10 +406,14 @@ class Source:
                 known = self.pending.get(place[0])
                 if known is None or known.dues.get(place[1]) != due:
                     continue  # it was cancelled, or is due earlier
-                if self.redelivers_all and place in self._time_outs:
-                    taken += map(self._pop, {each for each, _ in self._time_outs})
-                else:
-                    taken.append(self._pop(place[0]))
+                entries = list(self.pending) if self.redelivers_all else [place[0]]
+                ledger = place[0][0]
+                taken += [
+                    self._pop(each)
+                    for each in entries
+                    if each[0] == ledger and each in self.pending
+                ]
+            self._shrink()
         return taken
 
     def _pop(self, entry: Entry) -> _Pending:

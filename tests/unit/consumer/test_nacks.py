@@ -219,6 +219,27 @@ def test_the_first_time_out_ends_all_where_everything_is_redelivered() -> None:
     assert (1, 10) == (len(world.redeliveries), world.queue.redelivered)
 
 
+@pytest.mark.parametrize("delays", [[0.2] * 4, [1.0] * 1_000, [1.0, 1.5, 60.0]])
+def test_the_first_nack_ends_all_where_everything_is_redelivered(delays: list[float]) -> None:
+    """Messages that are nacked one after the other come again once, with the first of them."""
+    world = World(redelivers_all=True)
+    for number, delay in enumerate(delays):
+        world.run(number / 10_000)
+        world.queue.add(Id(number), delay)
+    world.run(100)
+    assert (1, len(delays)) == (len(world.redeliveries), world.queue.redelivered)
+    assert len(world.queue._heap) < 100
+
+
+def test_a_nack_in_another_partition_waits_where_everything_is_redelivered() -> None:
+    """A nack brings back what is of its partition, which has other ledgers."""
+    world = World(redelivers_all=True)
+    world.queue.add(Id(1, of_partition=0), 1.0)
+    world.queue.add(Id(1_001, of_partition=1), 60.0)
+    world.run(50)
+    assert (1, 1) == (len(world.redeliveries), world.queue.nacked)
+
+
 def test_everything_is_asked_for_after_earlier_acknowledgements() -> None:
     """pulsar-client sends them up to 100 ms later; pending nacks come with everything."""
     world = World()
