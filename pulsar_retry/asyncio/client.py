@@ -89,8 +89,8 @@ class Client(pulsar.asyncio.Client):
     def _begin(self, inner: threaded.Client) -> None:
         """Use *inner* as the blocking client; `pulsar_retry.testing` makes its own."""
         self._inner = inner
-        self._client = inner._client  # noqa: SLF001 - as pulsar.asyncio.Client has it
-        inner._client = Opener(self._client)  # noqa: SLF001
+        self._client = inner._client
+        inner._client = Opener(self._client)
         self._pool, self._pulls = Pool(), Pool(_MOST_PULLS)
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         fork.guard(self, "_client")

@@ -117,7 +117,7 @@ class Client(pulsar.Client):
         """
         raws = [self._client]
         if letter_client is not None:
-            raws.append(letter_client._client)  # noqa: SLF001 - pulsar-client's
+            raws.append(letter_client._client)
             fork.guard(letter_client, "_client")
         #: For the rooms above; applications have no use for it.
         self.parts = ClientParts(
@@ -351,7 +351,7 @@ class Client(pulsar.Client):
         with about(args[0]):
             bare = super().subscribe(*args, **kwargs)
         self._consumers.remove(bare)
-        return bare._consumer  # noqa: SLF001
+        return bare._consumer
 
     @closes
     def close(self) -> None:
@@ -381,7 +381,7 @@ class Client(pulsar.Client):
 
     def _close_letter_client(self) -> None:
         if (letter_client := self.parts.letter_client) is not None:
-            keep_until_exit(letter_client._client)  # noqa: SLF001 - pulsar-client's
+            keep_until_exit(letter_client._client)
             with contextlib.suppress(pulsar.AlreadyClosed):
                 letter_client.close()
 
@@ -452,6 +452,6 @@ def _close_all() -> None:
     for client in list(_open_clients):
         for each in (client, client.parts.letter_client):
             if each is not None:  # `keep_until_exit` keeps only the last ones
-                fork.keep_for_ever(each._client)  # noqa: SLF001 - pulsar-client's
+                fork.keep_for_ever(each._client)
         with contextlib.suppress(pulsar.PulsarException, ForkedError):
             client.close()

@@ -93,8 +93,8 @@ class Consumer(pulsar.Consumer):
             message.is_letter = False
             if receiving.now() >= stream.turn_ends:
                 stream.fast_receive = None
-        message._message = raw  # noqa: SLF001 - as `message_of` does it
-        message._schema = self._schema  # noqa: SLF001
+        message._message = raw
+        message._schema = self._schema
         in_hand.received = count = in_hand.received + 1
         if count >= in_hand.looks_at:
             in_hand.look((message,))
@@ -117,8 +117,8 @@ class Consumer(pulsar.Consumer):
         for raw in batch:
             if raw.redelivery_count() <= limit or not receiving.is_surplus(raw):
                 message = Message()
-                message._message = raw  # noqa: SLF001 - as `message_of` makes it
-                message._schema = schema  # noqa: SLF001
+                message._message = raw
+                message._schema = schema
                 if has_letters:
                     message.is_letter = False
                 messages.append(message)
@@ -137,7 +137,7 @@ class Consumer(pulsar.Consumer):
         """
         # Written out for speed: this code runs for every message.
         if isinstance(message, Message) and (self._has_one_topic or message.is_letter is False):
-            raw = message._message  # noqa: SLF001
+            raw = message._message
             self._consumer.acknowledge(raw)
             message.settled = True
             self._in_hand.settled += 1
@@ -414,7 +414,7 @@ class Consumer(pulsar.Consumer):
             finally:
                 self._receiving.close()
                 with contextlib.suppress(ValueError):
-                    self._client._consumers.remove(self)  # noqa: SLF001
+                    self._client._consumers.remove(self)
 
     def __enter__(self) -> Self:
         return self

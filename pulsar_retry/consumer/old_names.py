@@ -125,7 +125,7 @@ def _look(client: pulsar.Client, pattern: str) -> Future[Any]:
             consumer.close_async(lambda _: None)
         answer.set_result(result)
 
-    client._client.subscribe_async_pattern(  # noqa: SLF001
+    client._client.subscribe_async_pattern(
         pattern, f"pulsar-retry-{uuid.uuid4().hex}", configuration, answered
     )
     return answer

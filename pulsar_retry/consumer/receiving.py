@@ -178,7 +178,7 @@ class Receiving:
 
     def deliver(self, message: Any, call: Callable[[Any], Any]) -> None:
         """Give a *message* of pulsar-client's listener to *call*, unless it is surplus."""
-        if (admitted := self.admitted(message._message)) is not None:  # noqa: SLF001
+        if (admitted := self.admitted(message._message)) is not None:
             call(admitted)
 
     # -- messages that the application need not handle --------------------------------------------

@@ -65,7 +65,7 @@ class Spans:
             f"process {logical(message.topic_name())}",
             context,
             SpanKind.CONSUMER,
-            self.attributes(message._message, "process", "process"),  # noqa: SLF001 - a raw one
+            self.attributes(message._message, "process", "process"),
             links,
             record_exception=False,
             set_status_on_exception=False,

@@ -120,7 +120,7 @@ def probe(client: Client, topic: Any) -> Future[None]:
     """Ask the broker for the topics, one after the other; the future gets the first error."""
     answer: Future[None] = Future()
     topics = iter(topic_list(topic))
-    raw = client._client  # noqa: SLF001 - the public method blocks
+    raw = client._client  # the public method blocks
 
     def answered(result: pulsar.Result, _partitions: object = None) -> None:
         try:

@@ -488,6 +488,6 @@ def _consumer_arguments(options: Options) -> dict[str, Any]:
     wanted = attrs.asdict(options, recurse=False)
     del wanted["retry_policy"]  # each pull has a policy of its own
     schema = options.schema
-    wanted["schema"] = (type(schema), schema._record_cls, schema.schema_info().schema())  # noqa: SLF001 - schemas have no `==`
+    wanted["schema"] = (type(schema), schema._record_cls, schema.schema_info().schema())
     wanted["dead_letter_policy"] = options.letter_topics  # without its count, which the policy sets
     return wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections import Counter
@@ -349,7 +350,7 @@ class Subscriber:
             breaker=breaker,
             clock=clock,
         )
-        lost = lambda: self.course.ask("abandon", 0)  # noqa: E731
+        lost = functools.partial(self.course.ask, "abandon", 0)
         crew = Crew(options, hand, settler, clock, loop=self.course.loop, lost=lost)
         receiver = Receiver(
             hand,

@@ -172,7 +172,7 @@ def _decoder(handler: Any, annotation: Any, schema: Any) -> _Decode:
     """
     kind, is_optional = _without_none(annotation)
     kind = typing.get_origin(kind) or kind
-    given = schema._record_cls  # noqa: SLF001 - what the schema decodes to; None: a dict
+    given = schema._record_cls
     name = getattr(kind, "__qualname__", str(kind))
     if not isinstance(kind, type) or kind in {*_UNDECODED, dict}:
         advice = ", or no annotation: then call message.data() or message.value()"

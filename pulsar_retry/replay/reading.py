@@ -341,7 +341,7 @@ def reader_of(
         crypto_failure_action=pulsar.ConsumerCryptoFailureAction.DISCARD,
     )
     try:
-        yield bare._reader  # noqa: SLF001 - raw messages need less time
+        yield bare._reader  # raw messages need less time
     finally:
         with contextlib.suppress(_pulsar.PulsarException):
             bare.close()

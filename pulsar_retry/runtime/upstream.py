@@ -145,9 +145,9 @@ def is_whole_batch(message_id: Any) -> bool:
 def raw_of(message: Any) -> Any:
     """Return the handle of a message, or of a message id."""
     if isinstance(message, pulsar.Message):
-        return message._message  # noqa: SLF001
+        return message._message
     if isinstance(message, pulsar.MessageId):
-        return message._msg_id  # noqa: SLF001
+        return message._msg_id
     return message
 
 
@@ -163,7 +163,7 @@ def whole_of(message: Any) -> Any:
     Raises:
         ConfigError: *message* is not a message.
     """
-    raw = message._message if isinstance(message, pulsar.Message) else raw_of(message)  # noqa: SLF001
+    raw = message._message if isinstance(message, pulsar.Message) else raw_of(message)
     if not isinstance(raw, _pulsar.Message):
         raise ConfigError.bad("message", message, "a message as it was received, not its id")
     return raw
@@ -197,8 +197,8 @@ def message_of(raw: Any, schema: Any, *, letter: bool | None = None) -> Message:
         letter: Whether it came from the retry topic; None: unknown.
     """
     message = Message()
-    message._message = raw  # noqa: SLF001
-    message._schema = schema  # noqa: SLF001
+    message._message = raw
+    message._schema = schema
     message.is_letter = letter
     return message
 
@@ -298,7 +298,7 @@ def waiting_in_python(client: pulsar.Client) -> pulsar.Client:
     thread is ended inside of C++, which aborts the process. Threads of this package open producers
     of letters, perhaps while the process ends.
     """
-    client._client = Opener(client._client)  # noqa: SLF001
+    client._client = Opener(client._client)
     return client
 
 

@@ -244,6 +244,6 @@ def as_hex(payload: bytes) -> str:
     lines = []
     for offset in range(0, len(payload), _WIDTH):
         row = payload[offset : offset + _WIDTH]
-        ascii_ = "".join(chr(each) if 0x20 <= each < 0x7F else "." for each in row)  # noqa: PLR2004
+        ascii_ = "".join(chr(each) if 0x20 <= each < 0x7F else "." for each in row)  # noqa: PLR2004 - ASCII
         lines.append(f"{offset:08x}  {row.hex(' '):<{_WIDTH * 3 - 1}}  {ascii_}")
     return "\n".join(lines)

@@ -143,7 +143,7 @@ class CachedClient:
 
     def new_producer(self, topic: str, **arguments: Any) -> Any:
         """Return a raw producer that the caller closes; see `producer`."""
-        return self.client.create_producer(topic, **arguments)._producer  # noqa: SLF001
+        return self.client.create_producer(topic, **arguments)._producer
 
     def forget_producers(self) -> None:
         """Close the producers after a failure, because they may still be sending rows."""

@@ -93,4 +93,4 @@ def register(spark: SparkSession) -> None:
             raise  # Spark 4.0 refuses a source that it has found by itself
     jvm = getattr(spark, "_jvm", None) if hasattr(spark, "_jsparkSession") else None
     if jvm is not None:  # a classic session; PySpark has no public name for this
-        type(spark)._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001
+        type(spark)._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001 - Spark's

@@ -147,8 +147,8 @@ def _stop() -> None:
             session.stop()
         gateway.shutdown()
     # If stopping failed, forget the session all the same: the next one starts another JVM.
-    SparkSession._instantiatedSession = SparkContext._active_spark_context = None  # noqa: SLF001
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkContext._active_spark_context = None  # noqa: SLF001 - Spark's
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - Spark's
     process = gateway.proc
     process.stdin.close()  # the JVM ends when its input is closed
     try:

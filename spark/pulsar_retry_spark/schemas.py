@@ -46,7 +46,7 @@ def version_of(client: pulsar.Client, topic: str, version: int = LATEST) -> Topi
         pulsar.PulsarException: the broker was not reached, or refuses.
     """
     try:
-        info = client._client.get_schema_info(topic, version)  # noqa: SLF001 - has no other name
+        info = client._client.get_schema_info(topic, version)
     except _NONE:
         return None
     return TopicSchema(info.schema_type().name, info.schema())

@@ -119,7 +119,7 @@ def test_topics_move_between_brokers(cluster, stage, fault):
                 count = stage.ledger.account().deliveries
                 unloads += cluster.move(name)
                 publish(stage.client, stage.topic, stage.ledger, COUNT // 10, **PATIENT)
-                eventually(lambda: stage.ledger.account().deliveries > count)  # noqa: B023
+                eventually(lambda: stage.ledger.account().deliveries > count)  # noqa: B023 - used at once
 
     account = endure(stage, fault, strike)
     fault.survived(

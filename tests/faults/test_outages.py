@@ -93,7 +93,7 @@ def outage(broker, client, admin, namespace, tmp_path):
         patience = AFTER_FEW if load == "0.2" else AFTER
         running = workers.until(lambda: workers.are("running"), patience)
         sending.end()
-        ended = lambda: workers.handled() | set(dead_in(client, workers.topic, admin))  # noqa: E731
+        ended = lambda: workers.handled() | set(dead_in(client, workers.topic, admin))  # noqa: E731 - one line
         workers.until(lambda: ended() >= set(sending.sent), 120)
         handled = time.monotonic() - back
         dead = dead_in(client, workers.topic, admin)

@@ -432,7 +432,7 @@ class LetterProducers:
                 "%s refuses the schema of its dead letters; they are published as bytes", topic
             )
             return self._create(outlet, pulsar.schema.BytesSchema())
-        return producer._producer  # noqa: SLF001 - direct use of the handle is faster for each letter
+        return producer._producer  # direct use of the handle is faster for each letter
 
     def _options(self, outlet: Outlet, schema: Any) -> dict[str, Any]:
         return {

@@ -56,7 +56,7 @@ class WriterSchemas:
         place = (raw.topic_name(), version)
         schema = self._known.get(place)
         if schema is None:
-            info = self._client._client.get_schema_info(*place)  # noqa: SLF001
+            info = self._client._client.get_schema_info(*place)
             what = (info.schema_type(), info.schema())
             schema = self._known[place] = self._equal.setdefault(what, WireSchema(info))
         return schema
@@ -92,8 +92,8 @@ class LettersSchema(Schema):
         """Decode a raw message, with the schema that it was written with."""
         if (place := _named(raw)) is None:
             return self._schema.decode_message(raw)
-        written = self._schema._get_writer_schema(*place)  # noqa: SLF001
-        return self._schema._decode_bytes(raw.data(), written)  # noqa: SLF001
+        written = self._schema._get_writer_schema(*place)
+        return self._schema._decode_bytes(raw.data(), written)
 
     def written(self, raw: Any) -> Any:
         """Return the definition of the schema that *raw* was written with. May block.
@@ -103,7 +103,7 @@ class LettersSchema(Schema):
             RuntimeError: the schema is not Avro.
         """
         place = _named(raw) or (raw.topic_name(), raw.int_schema_version())
-        return self._schema._get_writer_schema(*place)  # noqa: SLF001
+        return self._schema._get_writer_schema(*place)
 
 
 def _named(raw: Any) -> tuple[str, int] | None:

@@ -170,7 +170,7 @@ class Hand:
         self.is_stopping = False
         self.closed = False
         self.low = 0
-        self.top_up: Callable[..., None] = lambda taken=0: self.notify()  # noqa: ARG005
+        self.top_up: Callable[..., None] = lambda *_: self.notify()
         self._changed = clock.lock()  # held until something has changed
         self._changed.acquire()
         self._lock = threading.Lock()

@@ -305,7 +305,7 @@ class Receiver:
             put_up = hand.queue.append  # the gate may have been closed during the wait
             while True:
                 if own_letters.is_empty or not settler.is_superfluous(message):
-                    length = message._message.length()  # noqa: SLF001 - data() would copy it
+                    length = message._message.length()  # data() would copy it
                     if lanes is None:
                         put_up((message, length, None))
                     else:
@@ -553,6 +553,6 @@ class Receiver:
             return False
         self.is_resting, self._cut = False, frozenset()
         self._refusal, self._denials = None, 0
-        raw = self._consumer._consumer = self._handle.in_hand.main.raw  # noqa: SLF001 - pulsar-client's
+        raw = self._consumer._consumer = self._handle.in_hand.main.raw
         self._renewal = Renewal(raw, self._now, self._hand.notify)
         return True

@@ -62,7 +62,7 @@ def carried(message: Any) -> dict[str, Any]:
     ``written`` is the Avro schema that it was written with, if any. In place of what cannot be
     read, there is the error.
     """
-    raw, schema = raw_of(message), message._schema  # noqa: SLF001 - it decodes the message
+    raw, schema = raw_of(message), message._schema  # it decodes the message
     return {
         **{name: _read(getattr(raw, name), UnicodeDecodeError) for name in _READ},
         "message_id": raw.message_id().serialize(),

@@ -184,9 +184,9 @@ def recipe(schema: Any) -> tuple[Any, ...]:
     """Return how to make an equal schema, because pulsar-client's schemas cannot be pickled."""
     kind = type(schema)
     if kind is AvroSchema:
-        return (kind, schema._record_cls, schema._schema)  # noqa: SLF001 - what it was made of
+        return (kind, schema._record_cls, schema._schema)
     if kind is JsonSchema:
-        return (kind, schema._record_cls)  # noqa: SLF001 - as above
+        return (kind, schema._record_cls)
     if kind in {BytesSchema, StringSchema}:
         return (kind,)
     return (_unchanged, schema)

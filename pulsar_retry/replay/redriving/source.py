@@ -201,7 +201,7 @@ def consumer_of(
                 ) from None
             time.sleep(0.2)
     try:
-        yield bare._consumer  # noqa: SLF001 - raw messages need less time
+        yield bare._consumer  # raw messages need less time
     finally:
         with contextlib.suppress(pulsar.PulsarException):  # the redrive has its result
             bare.close()

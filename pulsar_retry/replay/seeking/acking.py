@@ -80,7 +80,7 @@ def _send(consumer: Any, places: Collection[EntryPlace], chunked: Mapping[EntryP
     """
     for place in sorted(places):
         if place in chunked:
-            consumer._consumer.acknowledge(chunked[place])  # noqa: SLF001 - it takes raw ids
+            consumer._consumer.acknowledge(chunked[place])  # it takes raw ids
         else:
             consumer.acknowledge(pulsar.MessageId(-1, place.ledger, place.entry, -1))
 

@@ -22,9 +22,9 @@ class AsyncMemoryClient(pulsar_asyncio.Client):
 
     def __init__(self, inner: Client, clock: VirtualClock) -> None:
         self._clock = clock
-        raw: Any = inner._client  # noqa: SLF001 - as pulsar.Client has it
+        raw: Any = inner._client
         self._begin(inner)
-        inner._client = raw  # noqa: SLF001 - nothing here blocks a thread of an event loop
+        inner._client = raw  # nothing here blocks a thread of an event loop
 
     async def create_producer(self, *args: Any, **kwargs: Any) -> pulsar.asyncio.Producer:
         """Do what `pulsar.asyncio.Client.create_producer` does."""
@@ -42,7 +42,7 @@ class _Producer(pulsar.asyncio.Producer):
     """A producer whose messages the broker in memory can read."""
 
     def __init__(self, inner: pulsar.Producer) -> None:
-        super().__init__(inner._producer, inner._schema)  # noqa: SLF001 - both use one raw producer
+        super().__init__(inner._producer, inner._schema)  # both use one raw producer
         self._inner = inner
 
     async def send(self, content: Any, *args: Any, **kwargs: Any) -> pulsar.MessageId:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _BYTES = pulsar.schema.BytesSchema()
 
 #: The arguments from which `pulsar.Producer` makes a message.
-_PARTS = tuple(inspect.signature(pulsar.Producer._build_msg).parameters)[1:]  # noqa: SLF001
+_PARTS = tuple(inspect.signature(pulsar.Producer._build_msg).parameters)[1:]
 
 
 class MemoryBroker:

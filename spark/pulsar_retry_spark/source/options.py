@@ -171,7 +171,7 @@ def _pattern(reader: OptionReader, connection: ClusterConnection) -> str | None:
     parts = text.removeprefix("persistent://").split("/", 2)
     if len(parts) == 1:
         parts = ["public", "default", *parts]
-    if len(parts) == 2 or not _NAMESPACE.fullmatch("/".join(parts[:2])):  # noqa: PLR2004
+    if len(parts) == 2 or not _NAMESPACE.fullmatch("/".join(parts[:2])):  # noqa: PLR2004 - tenant and namespace
         accepted = "a tenant and a namespace, and a regular expression: tenant/namespace/.*"
         raise ConfigError.bad("topicsPattern", text, accepted)
     pattern = "/".join(parts)

@@ -161,7 +161,7 @@ def _many(module: Any, client: CachedClient, piece: Piece, queue: int) -> Iterat
     bounds = Bounds(client, piece)
     while not bounds.done:
         with closing(bounds.opened(queue)) as reader:
-            raw = reader._reader  # noqa: SLF001 - as in `messages`
+            raw = reader._reader
             while bounds.goes_on:
                 result, bounds.after = reading.read(raw, _READ_TIMEOUT_MS, bounds.after)
                 if result == _TIMEOUT:
@@ -200,12 +200,12 @@ def messages(
     bounds, number = Bounds(client, piece), piece.partition.number
     while not bounds.done:
         with closing(bounds.opened(queue)) as reader:
-            read = reader._reader.read_next  # noqa: SLF001 - the wrapper costs time per row
+            read = reader._reader.read_next  # the wrapper costs time per row
             while bounds.goes_on:
                 try:
                     raw = read(_READ_TIMEOUT_MS)
                 except pulsar.Timeout:
-                    raw = bounds.awaited(reader._reader)  # noqa: SLF001
+                    raw = bounds.awaited(reader._reader)
                     if raw is None:
                         break
                 message_id = raw.message_id()

@@ -127,7 +127,7 @@ def test_schemas(spark, client, letters):
 def test_the_format_is_missing_on_3_5():
     """The error says what to use instead."""
     with pytest.raises(ImportError, match="read_failures, write_failures and route_batches"):
-        from pulsar_retry_spark import register  # noqa: F401
+        from pulsar_retry_spark import register  # noqa: F401 - the import fails
 
 
 @pytest.mark.feature("`df.write`")

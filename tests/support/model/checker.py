@@ -124,7 +124,7 @@ def _state(text: str) -> State:
         name, equals = next(tokens), next(tokens)
         assert equals == "="
         values[name], here = _value(next(tokens), tokens)
-    letter = lambda v: Letter(v["place"], v["count"], v["gen"], v["depth"], v["stamp"])  # noqa: E731
+    letter = lambda v: Letter(v["place"], v["count"], v["gen"], v["depth"], v["stamp"])  # noqa: E731 - one line
     names = [each for each in values["work"] if each != "r"]
     processes = []
     for name in (*sorted(names), "r"):

@@ -65,7 +65,7 @@ def test_the_way_of_a_message(way: Way, memory: MemoryBroker, case: str) -> None
 
     kind = pulsar.ConsumerType.KeyShared if case == "in order" else pulsar.ConsumerType.Shared
     policy = pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(10))
-    run: Callable[[bytes], None] = lambda data: (  # noqa: E731
+    run: Callable[[bytes], None] = lambda data: (  # noqa: E731 - one line of the way
         memory.send("orders", data, key="k"),
         memory.join("orders", "billing"),
         memory.clock.settle(),

@@ -262,7 +262,7 @@ def of_any(message: Any) -> Any:
     return message
 
 
-def of_message_type(message: pulsar.Message) -> unknown:  # type: ignore[name-defined]  # noqa: F821
+def of_message_type(message: pulsar.Message) -> unknown:  # type: ignore[name-defined]  # noqa: F821 - unknown
     """Return a type that is not defined."""
     return message
 
@@ -290,11 +290,11 @@ def test_a_handler_of_messages_is_called_as_it_is(handler: Any) -> None:
 # -- what is refused ----------------------------------------------------------------------------
 
 
-def unknown_name(it: Unknown) -> None:  # type: ignore[name-defined]  # noqa: F821
+def unknown_name(it: Unknown) -> None:  # type: ignore[name-defined]  # noqa: F821 - unknown
     """Take what is not defined."""
 
 
-def in_part(it: Annotated[Unknown | None, 1]) -> None:  # type: ignore[name-defined]  # noqa: F821
+def in_part(it: Annotated[Unknown | None, 1]) -> None:  # type: ignore[name-defined]  # noqa: F821 - unknown
     """Take what is not defined."""
 
 
@@ -354,14 +354,14 @@ def keyword(it: Payment, *, message: pulsar.Message) -> None:
 class Unfinished:
     """Has a field whose type is not defined."""
 
-    it: Unknown  # type: ignore[name-defined]  # noqa: F821
+    it: Unknown  # type: ignore[name-defined]  # noqa: F821 - unknown
 
 
 @dataclasses.dataclass
 class Odd:
     """Has a field that pydantic cannot decode."""
 
-    it: threading_lock  # type: ignore[name-defined]  # noqa: F821
+    it: threading_lock  # type: ignore[name-defined]  # noqa: F821 - unknown
 
 
 def unfinished(it: Unfinished) -> None:
