@@ -54,13 +54,8 @@ class FlowControl:
         return min(_MOST_FETCHED, self.max_messages) if self.prefetch is None else self.prefetch
 
 
-@attrs.frozen(kw_only=True)
-class _Lease:
-    max_total: float
-    max_abandoned: int | None
-
-
-class Lease(_Lease):
+@attrs.frozen(init=False)
+class Lease:
     """How long a delivery may be in hand. After that it expires, and the message comes back.
 
     An expired delivery counts as a failed attempt (`LeaseExpired`), as in Pub/Sub. A settlement
@@ -76,10 +71,13 @@ class Lease(_Lease):
             more.
     """
 
+    max_total: float
+    max_abandoned: int | None
+
     def __init__(self, *, max_total: Duration = 3600.0, max_abandoned: int | None = None) -> None:
         if max_abandoned is not None:
             whole("max_abandoned", max_abandoned)
-        super().__init__(max_total=_limit("max_total", max_total), max_abandoned=max_abandoned)
+        self.__attrs_init__(max_total=_limit("max_total", max_total), max_abandoned=max_abandoned)
 
 
 def _limit(argument: str, value: Duration) -> float:
@@ -107,12 +105,8 @@ class Lanes:
         whole("max_parked", self.max_parked)
 
 
-@attrs.frozen(kw_only=True)
-class _Breaker:
-    hold: float
-
-
-class Breaker(_Breaker):
+@attrs.frozen(init=False)
+class Breaker:
     """Keeps the messages of an outage out of the dead-letter topic. On by default.
 
     It opens when nearly everything fails: since the last success, ten different messages have
@@ -133,8 +127,10 @@ class Breaker(_Breaker):
             slowly into the dead-letter topic.
     """
 
+    hold: float
+
     def __init__(self, *, hold: Duration = 900.0) -> None:
-        super().__init__(hold=_limit("hold", hold))
+        self.__attrs_init__(hold=_limit("hold", hold))
 
 
 @attrs.frozen(kw_only=True)
