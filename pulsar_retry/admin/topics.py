@@ -163,12 +163,12 @@ class Topics:
         """Return the retention that applies: of the topic, or else the namespace or the broker."""
         return Retention.read(self.policy(topic, "retention")) or Retention()
 
-    def policy(self, topic: str, name: str, *, applied: bool = True) -> Any:
+    def policy(self, topic: str, name: str) -> Any:
         """Return a policy by its path, such as ``delayedDelivery``; None if it is not set.
 
-        With *applied*, the namespace's or the broker's policy is returned if the topic has none.
+        If the topic has none, it is that of the namespace or the broker.
         """
-        return self._transport.json("GET", topic_path(topic, name), applied=applied)
+        return self._transport.json("GET", topic_path(topic, name), applied=True)
 
 
 def _path_of(namespace: str) -> str:

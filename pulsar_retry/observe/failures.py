@@ -42,10 +42,9 @@ class Turn(NamedTuple):
 
 
 class LogLimiter:
-    """Permits one line of each kind every *every* seconds, and counts the others. Thread-safe."""
+    """Permits one line of each kind every `EVERY` seconds, and counts the others. Thread-safe."""
 
-    def __init__(self, every: float = EVERY, now: Callable[[], float] = time.monotonic) -> None:
-        self._every = every
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         #: When a line of each kind is permitted again, and how many were held back.
         self._kinds: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
@@ -60,7 +59,7 @@ class LogLimiter:
             if now < next_at:
                 self._kinds[kind] = next_at, held_back + 1
                 return None
-            self._kinds[kind] = now + self._every, 0
+            self._kinds[kind] = now + EVERY, 0
             self._kinds.move_to_end(kind)
             if len(self._kinds) > _MOST_KINDS:
                 self._kinds.popitem(last=False)

@@ -42,11 +42,6 @@ class Spec:
     base: tuple[str, ...] = LABELS
 
     @property
-    def full_name(self) -> str:
-        """Its name in queries."""
-        return PREFIX + self.name + ("_total" if self.kind == "counter" else "")
-
-    @property
     def labels(self) -> tuple[str, ...]:
         """The names of its labels."""
         return self.base if self.label is None else (*self.base, self.label)

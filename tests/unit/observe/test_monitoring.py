@@ -146,7 +146,8 @@ def test_the_documentation_names_what_is_exported(exported: dict[str, set[str]])
 @pytest.mark.parametrize("spec", ALL_METRICS, ids=lambda spec: spec.name)
 def test_the_documentation_says_type_and_labels(spec: Any) -> None:
     """As they are exported."""
-    kind, labels, _ = rows(PAGE.read_text(encoding="utf-8"))[spec.full_name]
+    name = f"pulsar_retry_{spec.name}" + ("_total" if spec.kind == "counter" else "")
+    kind, labels, _ = rows(PAGE.read_text(encoding="utf-8"))[name]
     assert spec.kind == kind
     if spec in METRICS:
         assert (f"`{spec.label}`" if spec.label else "") == labels
