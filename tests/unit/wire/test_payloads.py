@@ -180,6 +180,12 @@ def test_what_is_no_avro(payload) -> None:
         AVRO.decode(payload)
 
 
+@pytest.mark.parametrize("schema", ["NONE", "BYTES"])
+def test_bytes_may_be_json(schema) -> None:
+    """Nothing says what they are."""
+    assert {"a": 1} == codec_of(schema, "").decode(b'{"a":1}')
+
+
 @pytest.mark.parametrize(
     ("schema", "payload", "value"),
     [

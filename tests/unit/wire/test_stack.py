@@ -177,7 +177,8 @@ def test_an_error_is_described_with_its_place():
 
 def test_a_handlers_part_of_a_traceback():
     """What is around it depends on where it runs."""
-    around = "/x/pulsar_retry.pull.workers.threads", "/x/pulsar_retry.observe.spans"
+    inner = "/x/pulsar_retry.pull.workers.threads", "/x/pulsar_retry.observe.spans"
+    around = "/x/threading", *inner
     trace = of_handler(raises_in(*around, "/srv/shop", "/srv/till").__traceback__)
     assert ["shop", "till"] == [f.f_globals["__name__"] for f, _ in traceback.walk_tb(trace)]
     assert of_handler(raises_in(*around).__traceback__) is None
