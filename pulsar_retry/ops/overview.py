@@ -144,10 +144,6 @@ def letter_topics(
     return sorted(found, key=lambda each: (-each.backlog, each.topic))
 
 
-def _is_audit(topic: str) -> bool:
-    return topic.endswith(f"/{AUDIT_TOPIC}")
-
-
 @attrs.frozen
 class _Waiting:
     """How many letters wait, and for how long."""
@@ -232,8 +228,7 @@ def _named(
     """
     if topic.endswith(f"/{AUDIT_TOPIC}"):
         return None
-    through = _read_through(own)
-    said: list[Owner] = []
+    through, said = _read_through(own), list[Owner]()
     for name, each in by_name.items():
         waiting = each["subscriptions"].get(through, {}).get("msgBacklog", 0)
         for number in range(1, min(waiting, _FEW - len(said)) + 1):
@@ -244,10 +239,9 @@ def _named(
                     raise
                 break  # it has just been acknowledged, or this role may not read it
             said.append(Owner.named_by(entry.properties))
-    if through == SUBSCRIPTION:
-        return said[0] if said else Owner()
-    are_letters = said and all(each.topic not in {None, topic} for each in said)
-    return said[0] if are_letters else None
+            if said[-1].topic in {None, topic} and through != SUBSCRIPTION:
+                return None
+    return said[0] if said else Owner() if through == SUBSCRIPTION else None
 
 
 def _stored(admin: AdminClient, names: Iterable[str]) -> _Waiting:

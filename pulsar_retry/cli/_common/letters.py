@@ -17,23 +17,26 @@ from pulsar_retry.wire.payloads import as_hex, as_json
 __all__ = ["full", "line", "payload_line", "show_groups"]
 
 #: The longest text of an error, and of a payload on one line, in characters.
-_MESSAGE, _LINE = 70, 200
+_MESSAGE, _LINE = 56, 200
 
 
 def show_groups(groups: Iterable[Group]) -> None:
-    """Print groups of letters: a row for each, and below it the text of one error."""
-    names = ["letters", "oldest", "newest", "reason", "error", "fingerprint", "sample"]
+    """Print groups of letters: a row for each, and below it the id and the error of one letter."""
+    names = ["letters", "oldest", "newest", "reason", "error", "fingerprint"]
     found, now = list(groups), time.time()
     rows = [
         (
             each.count,
             *(words_of_age(max(0.0, now - at)) for at in (each.oldest, each.newest)),
             *(short(text) for text in (each.reason, each.error, each.fingerprint)),
-            next(iter(each.samples), ""),
         )
         for each in found
     ]
-    table(names, rows, [short(each.message, _MESSAGE) for each in found])
+    samples = [
+        f"{next(iter(each.samples), '')}  {short(each.message, _MESSAGE)}".rstrip()
+        for each in found
+    ]
+    table(names, rows, ["sample", *samples])
 
 
 def payload_line(facts: dict[str, Any]) -> str:

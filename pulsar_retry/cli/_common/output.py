@@ -44,13 +44,13 @@ def table(
     Args:
         columns: The names of the columns; those that begin with ``#`` contain numbers.
         rows: The rows.
-        notes: A text below each row; an empty one is left out.
+        notes: A text below the names, and one below each row; an empty one is left out.
     """
     texts = [["" if cell is None else one_line(str(cell)) for cell in row] for row in rows]
     lines = [[name.lstrip("#") for name in columns], *texts]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     align = [str.rjust if name.startswith("#") else str.ljust for name in columns]
-    for line, note in zip_longest(lines, ["", *notes], fillvalue=""):
+    for line, note in zip_longest(lines, notes, fillvalue=""):
         cells = (put(cell, width) for put, cell, width in zip(align, line, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
         if note:

@@ -41,10 +41,19 @@ def test_a_row_is_one_line_and_not_endless(capsys) -> None:
     groups = [Group(FORGED, "E" * 5000, "f" * 5000, FORGED, 2, 0.0, 1.0, ("1:1",))]
     show_groups(groups)
     table(["any"], [(FORGED,)])
-    _, row, message, _, other = capsys.readouterr().out.splitlines()
+    _, _, row, message, _, other = capsys.readouterr().out.splitlines()
     assert len(row) < 300
-    assert "late" == message.strip()
+    assert "1:1  late" == message.strip()
     assert "\x1b" not in other
+
+
+def test_groups_of_usual_failures_fit_80_columns(capsys) -> None:
+    """With the longest of our own reasons, and an error whose text has no end."""
+    facts = ("retries-exhausted", "ConnectionError", "8e33289f9856ef1a", "no answer " * 20)
+    show_groups([Group(*facts, 12_345, 0.0, 1.0, ("12345:123:-1",))])
+    lines = capsys.readouterr().out.splitlines()
+    assert "8e33289f9856ef1a" == lines[2].split()[-1]
+    assert max(map(len, lines)) <= 80
 
 
 def test_half_of_a_pair_of_surrogates_ends_no_export(capsys) -> None:
