@@ -1,4 +1,4 @@
-"""`pulsar-retry seek`: moves a subscription, with its letters, to a time, message or snapshot."""
+"""`pulsar-retry seek`: moves a subscription, with its letters, to a time or a message."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ from pulsar_retry.errors import RetentionError, SeekError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.seek import seek
-from pulsar_retry.replay.seeking.snapshot import Snapshot
 
 __all__ = ["command"]
-
-_SNAPSHOT = "snapshot:"
 
 
 @click.command(
@@ -37,7 +34,7 @@ _SNAPSHOT = "snapshot:"
     required=True,
     metavar="WHERE",
     help="earliest, latest (purges all), a time (ISO 8601; UTC without a zone), how long ago "
-    "(90s, 15m, 2h, 7d), a message id (ledger:entry:partition), or snapshot:NAME.",
+    "(90s, 15m, 2h, 7d), or a message id (ledger:entry:partition).",
 )
 @click.option(
     "--partial",
@@ -74,14 +71,11 @@ def command(
     lost.
     """
     target = subscription_of(cluster, topic, subscription, naming, retry_letter_topic)
-    where: Any = to
-    if to.startswith(_SNAPSHOT):
-        where = Snapshot.get(cluster, topic, to.removeprefix(_SNAPSHOT))
 
     def move(dry_run: bool, grace: float) -> SeekReport:
         try:
             return seek(
-                target, where, dry_run=dry_run, partial_retention=partial_retention, grace=grace
+                target, to, dry_run=dry_run, partial_retention=partial_retention, grace=grace
             )
         except RetentionError as error:
             raise SeekError(f"{error} (--partial)") from error

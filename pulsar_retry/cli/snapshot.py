@@ -28,13 +28,7 @@ __all__ = ["command"]
 
 @click.group(
     short_help="Keep what a subscription has not acknowledged, and restore it later.",
-    epilog="""\b
-Examples:
-  pulsar-retry snapshot create orders billing --name before-deploy
-  pulsar-retry snapshot ls orders
-  pulsar-retry snapshot restore orders billing before-deploy --dry-run
-  pulsar-retry snapshot restore orders billing-test before-deploy --yes
-  pulsar-retry snapshot rm orders before-deploy""",
+    epilog=example("pulsar-retry snapshot create orders billing --name before-deploy"),
 )
 def command() -> None:
     """Keep what a subscription has not acknowledged, and restore it later.
@@ -47,10 +41,7 @@ def command() -> None:
 
 
 @command.command(
-    epilog="""\b
-Examples:
-  pulsar-retry snapshot create orders billing
-  pulsar-retry snapshot create orders billing --name before-deploy --json"""
+    epilog=example("pulsar-retry snapshot create orders billing --name before-deploy"),
 )
 @click.argument("topic")
 @click.argument("subscription")
@@ -86,10 +77,7 @@ def create(
 
 
 @command.command(
-    epilog="""\b
-Examples:
-  pulsar-retry snapshot ls orders
-  pulsar-retry snapshot ls --namespace shop/orders --json"""
+    epilog=example("pulsar-retry snapshot ls --namespace shop/orders"),
 )
 @click.argument("topic", required=False)
 @click.option(
@@ -126,8 +114,8 @@ def ls(
                 each.topic.rpartition("/")[2],
                 each.subscription,
                 each.backlog,
-                each.created.isoformat(timespec="seconds"),
-                each.expires.isoformat(timespec="seconds"),
+                f"{each.created:%Y-%m-%dT%H:%MZ}",
+                f"{each.expires:%Y-%m-%dT%H:%MZ}",
             )
             for each in found
         ],
@@ -135,10 +123,7 @@ def ls(
 
 
 @command.command(
-    epilog="""\b
-Examples:
-  pulsar-retry snapshot restore orders billing before-deploy --dry-run
-  pulsar-retry snapshot restore orders billing-test before-deploy --yes"""
+    epilog=example("pulsar-retry snapshot restore orders billing before-deploy --dry-run"),
 )
 @click.argument("topic")
 @click.argument("subscription")

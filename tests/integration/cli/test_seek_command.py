@@ -131,7 +131,7 @@ def test_snapshots(run, admin, namespace, topic, consumer, publish):
     code, output, errors = run("snapshot", "restore", topic, SUBSCRIPTION, name, "--yes", "--json")
     assert 0 == code, errors
     assert 1 == json.loads(output)["replayed"]
-    code, _, errors = run("seek", topic, "new", "--to", f"snapshot:{name}", "--yes")
+    code, _, errors = run("snapshot", "restore", topic, "new", name, "--yes")
     assert 0 == code, errors
     assert 1 == admin.backlog(topic, "new")
 

@@ -78,7 +78,7 @@ def test_each_verb_has_json_and_help_on_one_screen(name):
     help_ = VERBS[name].get_help(
         click.Context(VERBS[name], info_name=name, terminal_width=100, max_content_width=100)
     )
-    assert f"  pulsar-retry {name}" in re.split("Examples?:", help_)[1]
+    assert help_.partition("Example:")[2].strip().startswith(f"pulsar-retry {name}")
     assert len(help_.splitlines()) <= 48
     if not isinstance(VERBS[name], click.Group):
         assert "--json" in {option for each in VERBS[name].params for option in each.opts}
