@@ -34,11 +34,13 @@ class StoredEntry:
         published: When it was published; None if the broker does not say.
         properties: The properties of the message; empty for a batch, or if the broker says none.
         chunk: The number of this chunk of a message; 0 for the first one, and without chunks.
+        uuid: What the chunks of one message have in common; None without chunks.
     """
 
     published: datetime | None
     properties: Mapping[str, str] = attrs.field(factory=dict)
     chunk: int = 0
+    uuid: str | None = None
 
 
 class Subscriptions:
@@ -157,6 +159,7 @@ def _entry(reply: urllib3.BaseHTTPResponse) -> StoredEntry:
         published=_time(reply.headers.get("x-pulsar-publish-time")),
         properties=_properties(reply.headers.get("x-pulsar-property")),
         chunk=int(reply.headers.get("x-pulsar-chunk-id", 0)),
+        uuid=reply.headers.get("x-pulsar-uuid"),
     )
 
 

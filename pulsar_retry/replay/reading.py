@@ -239,6 +239,25 @@ def first_of(raw: Any, place: EntryPlace) -> EntryPlace:
     return EntryPlace(int(ledger), int(entry))
 
 
+def first_chunk(admin: AdminClient, topic: str, place: EntryPlace, log: Log) -> EntryPlace | None:
+    """Return the place of the first chunk of the message that has a chunk at *place*.
+
+    That is *place* if the message is not in chunks, and None if the broker has deleted the chunk.
+
+    Raises:
+        AdminError: the REST API is unreachable, or refuses a request.
+    """
+    later = admin.subscriptions.entry(topic, Position(*place))
+    if later.chunk == 0:
+        return place
+    for ledger, entries in reversed(log.until(place).ledgers):
+        for entry in reversed(range(entries)):
+            earlier = admin.subscriptions.entry(topic, Position(ledger, entry))
+            if (earlier.uuid, earlier.chunk) == (later.uuid, 0):
+                return EntryPlace(ledger, entry)
+    return None
+
+
 def _progress(admin: AdminClient, topic: str, name: str, last: EntryPlace) -> tuple[bool, bool]:
     """Tell whether a reader was sent all entries up to *last*, and whether it is done with them.
 
@@ -298,11 +317,10 @@ def read_one(
     log = Log.read(admin.topics.internal_stats(topic))
     if not log.has(place):
         return None
-    # A message in chunks is read from its first chunk, which is somewhere before the last one.
-    is_later_chunk = admin.subscriptions.entry(topic, Position(*place)).chunk > 0
-    begin = log.first.before if is_later_chunk else place.before
+    first = first_chunk(admin, topic, place, log) or place
     is_readable = False
-    with contextlib.closing(read_after(client, admin, topic, begin, log.until(place))) as reading:
+    reading_to = (client, admin, topic, first.before, log.until(place))
+    with contextlib.closing(read_after(*reading_to)) as reading:
         for raw, found in reading:
             if EntryPlace.of(found) != place:
                 continue

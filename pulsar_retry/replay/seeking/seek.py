@@ -10,6 +10,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import RetentionError, SeekError
 from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
+from pulsar_retry.replay.reading import first_chunk
 from pulsar_retry.replay.seeking.goal import Goal
 from pulsar_retry.replay.seeking.letters import SeekJudge
 from pulsar_retry.replay.seeking.mover import GRACE, Mover, client_of
@@ -100,16 +101,16 @@ def _goals(
         return [_since(admin, each, target.time) for each in mains], target.time
     if target.position is None:
         return [_goal(admin, each, _first(each)) for each in mains], None
-    home = _home(mains, target.position)
-    when = published_at(admin, home, EntryPlace(target.position.ledger, target.position.entry))
-    if when is None:
-        gone = (target.position.ledger, target.position.entry) < home.log.first
-        if gone:
-            raise RetentionError(f"message {target.position} is not in {home.topic} any more")
+    home, place = _home(mains, target.position), EntryPlace.of(target.position)
+    when = published_at(admin, home, place)
+    if when is None and place >= home.log.first:
         raise SeekError(f"there is no message {target.position} in {home.topic}")
+    first = None if when is None else first_chunk(admin, home.topic, place, home.log)
+    if when is None or first is None:
+        raise RetentionError(f"message {target.position} is not in {home.topic} any more")
+    begin = target.position if first == place else Position(*first)
     goals = [
-        _goal(admin, each, target.position) if each is home else _since(admin, each, when)
-        for each in mains
+        _goal(admin, each, begin) if each is home else _since(admin, each, when) for each in mains
     ]
     return goals, when
 

@@ -117,6 +117,27 @@ def test_message_in_chunks(client, admin, topic, subscription, consumer):
     assert firsts(bytes(12_000_000), "after") == delivered(consumer, "after", bytes(12_000_000))
 
 
+@pytest.mark.parametrize("before", [0, 1], ids=["last chunk", "chunk in the middle"])
+def test_the_id_of_a_chunk(client, admin, topic, subscription, consumer, before):
+    """It stands for its message, which is delivered as a whole; only so its letter can go."""
+    payload = os.urandom(12_000_000)
+    producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+    producer.send(b"before")
+    last = Position.of(producer.send(payload))
+    for _ in range(2):
+        message = consumer.receive(SOON)
+        if message.data() == payload:
+            consumer.reconsume_later(message)
+        else:
+            consumer.acknowledge(message)
+    drained(admin, topic)
+
+    report = seek(subscription, f"{last.ledger}:{last.entry - before}")
+
+    assert 1 == report.letters.replayed
+    assert firsts(payload) == delivered(consumer, payload)
+
+
 def test_partitions(admin, topic, subscription, client, consumer_of_partitions, publish):
     """All partitions move: to a time, and to a message's id and, elsewhere, its time."""
     names = [f"{n}" for n in range(12)]

@@ -10,6 +10,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import StoredEntry
 from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay import reading
+from pulsar_retry.replay.ack_state import EntryPlace, Log
 
 STATS = {
     "lastConfirmedEntry": "3:0",
@@ -30,6 +31,25 @@ class Admin:
     def entry(self, _topic: str, _place: Position) -> StoredEntry:
         """Return that entry."""
         return StoredEntry(None)
+
+
+def test_the_first_chunk_is_that_of_the_same_message() -> None:
+    """Not that of another one, whose chunks are between; it may be in the ledger before."""
+    chunks = {(3, 0): ("a", 0), (3, 1): ("b", 0), (4, 0): ("a", 1), (4, 1): ("b", 1)}
+    admin: Any = Admin()
+    admin.subscriptions = admin
+    admin.entry = lambda _topic, place: StoredEntry(
+        None,
+        None,
+        uuid=chunks[place.ledger, place.entry][0],
+        chunk=chunks[place.ledger, place.entry][1],
+    )
+    log = Log(((3, 2), (4, 2)), EntryPlace(4, 1))
+    firsts = [
+        reading.first_chunk(admin, "orders", place, log) for place in map(EntryPlace._make, chunks)
+    ]
+    assert [(3, 0), (3, 1), (3, 0), (3, 1)] == firsts
+    assert reading.first_chunk(admin, "orders", EntryPlace(4, 0), Log(((4, 2),), log.last)) is None
 
 
 @pytest.mark.parametrize(("found", "is_there"), [([0, 1], True), ([0], False), ([-1], False)])
