@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,7 +49,7 @@ class LetterJudge:
         max_redrives: A letter that was redriven this often stays.
         patcher: Changes payloads; None: they stay.
         problems: Why letters stay in their topic, in words; a dictionary without values.
-        now: The time in seconds since 1970: retries that are due by then are not made due.
+        clock: Returns the time in seconds since 1970: retries that are due then are not made due.
     """
 
     where: Filter
@@ -59,7 +59,7 @@ class LetterJudge:
     max_redrives: int
     patcher: Patcher | None
     problems: dict[str, None]
-    now: float
+    clock: Callable[[], float]
 
     def judge(self, raw: Any, position: str) -> Verdict:
         """Return what happens to a letter.
@@ -96,7 +96,7 @@ class LetterJudge:
         changes = self.written
         if target.topic == logical(self.source):  # a retry topic
             delay = delay_ms_of(properties.get(DELAY_TIME)) or 0
-            if raw.publish_timestamp() + delay <= self.now * 1000:
+            if raw.publish_timestamp() + delay <= self.clock() * 1000:
                 return DUE
             changes = attrs.evolve(changes, keep_attempts=True, keep_failure=True)
         written = changes.build(properties, count=count, position=place, owner=target.owner)

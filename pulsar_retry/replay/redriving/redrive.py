@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -261,8 +262,7 @@ class Redrive:
         tally, patcher = Tally(), self._patcher(client)
         judge = self._judge(admin, tally, patcher, lambda topic, _owner: _why_not(client, topic))
         backlog = backlog_of(admin, self._source, through)
-        is_taken = through is not None and not holds_retries(self._source)
-        if is_taken and (reader := who_reads(admin, self._source, str(through))):
+        if through is not None and (reader := who_reads(admin, self._source, through)):
             tally.problems[f"letters are taken through {through} now: {reader}"] = None
         groups, others = Groups(), Groups()
 
@@ -319,7 +319,7 @@ class Redrive:
             max_redrives=self._max_redrives,
             patcher=patcher,
             problems=tally.problems,
-            now=time.time(),
+            clock=time.time,
         )
 
     def _report(self, tally: Tally, **facts: Any) -> Redriven:
@@ -372,7 +372,7 @@ class Redrive:
                 limit=self._limit,
                 progress=lambda: tell(report()),
                 cancelled=self._cancelled,
-                letters=read_letters(client, admin, partitions, through) if is_read else None,
+                read=partial(read_letters, client, admin, partitions, through) if is_read else None,
             )
             try:
                 run.run()

@@ -28,7 +28,7 @@ import pulsar
 from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.sending import Flight, LetterFuture
-from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
+from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError, shown
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.publishing import AcknowledgedLater
 from pulsar_retry.replay.reading import LetterInPlace, position_of
@@ -131,7 +131,7 @@ class Run:
         limit: float,
         progress: Callable[[], None],
         cancelled: threading.Event,
-        letters: Iterator[LetterInPlace] | None = None,
+        read: Callable[[], Iterator[LetterInPlace]] | None = None,
     ) -> None:
         """Prepare.
 
@@ -145,11 +145,11 @@ class Run:
             limit: How many letters may be redriven.
             progress: Called twice a second.
             cancelled: Tells that it is cancelled.
-            letters: The letters, if *consumer* does not get them.
+            read: Reads the letters, if *consumer* does not get them.
         """
         self._consumer, self._hand_off, self._judge = consumer, hand_off, judge
         self._source, self._rate, self._limit = source, rate, limit
-        self._progress, self._cancelled, self._read = progress, cancelled, letters
+        self._progress, self._cancelled, self._read = progress, cancelled, read
         self._lock = threading.Lock()
         self._waiting: deque[_Item] = deque()
         self._failed: SimpleQueue[tuple[_Item, BaseException]] = SimpleQueue()
@@ -157,6 +157,7 @@ class Run:
         self._next_turn = self._next_tick = 0.0
         self._hindered_since: float | None = None
         self._refused_last = ""  # why the last letter was not published; empty after a success
+        self._unread = ""  # why no letter could be read; empty after a success
         self._open_partitions = dict(source.ends)
         self.states = LetterStates()
         self.tally = tally
@@ -184,13 +185,8 @@ class Run:
 
     def _letters(self) -> Iterator[tuple[Any, Position]]:
         """Yield the letters that were not acknowledged, with their places."""
-        for raw, topic, place in self._read or ():
-            self._check()
-            if self.tally.stopped is not None:
-                return
-            if EntryPlace.of(place) <= self._source.ends.get(topic, _NOWHERE):
-                yield raw, place
         if self._read is not None:
+            yield from self._read_letters(self._read)
             return
         came = asked = time.monotonic()
         while self._open_partitions and self.tally.stopped is None:
@@ -207,6 +203,30 @@ class Run:
             elif now - asked > _LULL:
                 asked = now
                 self._close_partitions(now - came)
+
+    def _read_letters(
+        self, read: Callable[[], Iterator[LetterInPlace]]
+    ) -> Iterator[tuple[Any, Position]]:
+        """Yield the letters that *read* finds; while that fails, read again from the start."""
+        letters = read()
+        while True:
+            found = None
+            try:
+                found = next(letters, None)
+                self._unread = ""
+            except (AdminError, pulsar.PulsarException) as error:
+                self._unread = shown(error)
+                letters = read()
+                self._cancelled.wait(_PAUSE)
+            self._check()
+            if self.tally.stopped is not None or (found is None and not self._unread):
+                return
+            if found is None:
+                continue
+            raw, topic, place = found
+            is_of_run = EntryPlace.of(place) <= self._source.ends.get(topic, _NOWHERE)
+            if is_of_run and self.states[place] == NEW:
+                yield raw, place
 
     def _receive(self) -> Any:
         """Return a raw letter; None if none comes."""
@@ -332,9 +352,8 @@ class Run:
     def _tick(self) -> None:
         now = time.monotonic()
         self._next_tick = now + _TICK
-        self.tally.waits = (
-            self._refused_last if self._consumer.is_connected() else "the broker is away"
-        )
+        is_away = not self._consumer.is_connected()
+        self.tally.waits = "the broker is away" if is_away else self._refused_last or self._unread
         if not self.tally.waits:
             self._hindered_since = None
         elif self._hindered_since is None:

@@ -7,7 +7,7 @@ import getpass
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pulsar
@@ -153,6 +153,25 @@ def holds_retries(topic: str) -> bool:
     return kind_of(logical(topic)) == "retry"
 
 
+class _Acknowledger:
+    """Acknowledges letters of a retry topic, which its consumers go on to receive.
+
+    It stands for a raw consumer. Each partition has its own, which asks for no messages: that of
+    several partitions would take one of each, and keep it from the others.
+    """
+
+    def __init__(self, consumers: Mapping[str, Any]) -> None:
+        self._consumers = consumers
+
+    def acknowledge_async(self, raw: Any, done: Callable[[Any], object]) -> None:
+        """Acknowledge a raw message, as a raw consumer does."""
+        self._consumers[raw.topic_name()].acknowledge_async(raw, done)
+
+    def is_connected(self) -> bool:
+        """Tell whether all of them are connected."""
+        return all(each.is_connected() for each in self._consumers.values())
+
+
 @contextlib.contextmanager
 def consumer_of(
     admin: AdminClient,
@@ -168,62 +187,92 @@ def consumer_of(
 
     That of a dead-letter topic is Exclusive, so that neither another redrive nor another consumer
     takes its letters. With this type the broker also has no limit for letters that are delivered
-    and not acknowledged. A retry topic has consumers, which go on: this one only acknowledges.
+    and not acknowledged. A retry topic has consumers, which go on: this one only acknowledges, and
+    only another redrive is in its way.
+
+    Args:
+        admin: Says who else reads.
+        client: Opens the consumer.
+        topic: The topic.
+        subscription: Its subscription.
+        verb: What is done.
+        job: The id of the redrive.
+        by: Who does it.
 
     Raises:
         RedriveError: the subscription has another consumer.
     """
-    options: dict[str, Any] = {"consumer_type": pulsar.ConsumerType.Exclusive}
-    if holds_retries(topic):
-        # pulsar-client needs a queue for several partitions; what is in it comes back at the end.
-        size = 0 if admin.topics.partition_names(topic) == [topic] else 1
-        options = {"consumer_type": pulsar.ConsumerType.Shared, "receiver_queue_size": size}
+    is_retry = holds_retries(topic)
+    partitions = admin.topics.partition_names(topic)
+    kind = pulsar.ConsumerType.Shared if is_retry else pulsar.ConsumerType.Exclusive
+    ahead = 0 if is_retry else 1000
     give_up = time.monotonic() + _BUSY_PATIENCE
-    while True:
-        try:
-            bare = BareClient.subscribe(
-                client,
-                topic,
-                subscription,
-                **options,
-                initial_position=pulsar.InitialPosition.Earliest,
-                consumer_name=f"pulsar-retry-{verb}",
-                properties={_VERB: verb, _JOB: job, _BY: by},
-                batch_index_ack_enabled=True,
+
+    def wait(who: str | None) -> None:
+        if time.monotonic() > give_up:
+            raise RedriveError(
+                f"letters of {topic} are taken through its subscription {subscription}: "
+                f"{who or 'it has a consumer'}; wait for it, stop it, or name another subscription "
+                "(--dlq-subscription)"
             )
-            break
-        except pulsar.ConsumerBusy:
-            if time.monotonic() > give_up:
-                who = who_reads(admin, topic, subscription) or "it has a consumer"
-                raise RedriveError(
-                    f"letters of {topic} are taken through its subscription {subscription}: {who}; "
-                    "wait for it, stop it, or name another subscription (--dlq-subscription)"
-                ) from None
-            time.sleep(0.2)
-    try:
-        yield bare._consumer  # raw messages need less time
-    finally:
-        with contextlib.suppress(pulsar.PulsarException):  # the redrive has its result
-            bare.close()
+        time.sleep(0.2)
+
+    with contextlib.ExitStack() as stack:
+        consumers: dict[str, Any] = {}
+        for each in partitions if is_retry else [topic]:
+            while each not in consumers:
+                try:
+                    bare = BareClient.subscribe(
+                        client,
+                        each,
+                        subscription,
+                        kind,
+                        receiver_queue_size=ahead,
+                        initial_position=pulsar.InitialPosition.Earliest,
+                        consumer_name=f"pulsar-retry-{verb}",
+                        properties={_VERB: verb, _JOB: job, _BY: by},
+                        batch_index_ack_enabled=True,
+                    )
+                except pulsar.ConsumerBusy:
+                    wait(who_reads(admin, topic, subscription))
+                    continue
+                stack.callback(_close, bare)
+                consumers[each] = bare._consumer  # raw messages need less time
+        while is_retry and (who := who_reads(admin, topic, subscription, but=job)):
+            wait(who)
+        yield _Acknowledger(consumers) if is_retry else consumers[topic]
 
 
-def who_reads(admin: AdminClient, topic: str, subscription: str) -> str | None:
-    """Return in words who has a consumer of a subscription, and how far it is; None: nobody has."""
-    stats = all_stats(admin, topic)["subscriptions"].get(subscription, {})
-    consumers = stats.get("consumers") or [
+def _close(bare: pulsar.Consumer) -> None:
+    with contextlib.suppress(pulsar.PulsarException):  # the redrive has its result
+        bare.close()
+
+
+def who_reads(
+    admin: AdminClient, topic: str, subscription: str, *, but: str | None = None
+) -> str | None:
+    """Return in words who has a consumer of a subscription, and how far it is; None: nobody has.
+
+    For a retry topic, whose consumers go on, only redrives count, except the job *but*.
+    """
+    consumers = [
         consumer
         for each in admin.topics.partition_names(topic)
-        for consumer in admin.topics.stats(each)["subscriptions"]
+        for consumer in admin.topics.stats(each, precise=False)["subscriptions"]
         .get(subscription, {})
         .get("consumers", ())
     ]
+    if holds_retries(topic):
+        jobs = ((each.get("metadata") or {}).get(_JOB) for each in consumers)
+        pairs = zip(consumers, jobs, strict=True)
+        consumers = [each for each, job in pairs if job not in {None, but}]
     if not consumers:
         return None
     first, more = consumers[0], len(consumers) - 1
     facts = first.get("metadata") or {}
     since = f"since {first.get('connectedSince', 'an unknown time').partition('.')[0]}"
     if _JOB in facts:
-        left = stats.get("msgBacklog")
+        left = backlog_of(admin, topic, subscription)
         return (
             f"{facts[_BY]} runs {facts[_VERB]} {facts[_JOB]} {since}, about {left} letters are left"
         )

@@ -13,10 +13,9 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Redrive, Redriven
 from pulsar_retry.replay.redriving import run as redrive_run
-from pulsar_retry.replay.redriving.run import Run
 from pulsar_retry.replay.redriving.targets import DISCARD
 from support.reading import SOON
-from support.replay.redriving import Dead
+from support.replay.redriving import Dead, at_letter
 from support.waiting import eventually
 
 #: A busy machine takes long to start a broker.
@@ -61,18 +60,6 @@ def test_ten_thousand_letters_and_two_kills(dead) -> None:
     # At most what was under way at each kill, and what was acknowledged in its last moment.
     assert numbers.total() - LETTERS < LETTERS / 2
     eventually(lambda: dead.backlog() == 0)
-
-
-def at_letter(monkeypatch, number: int, act) -> None:
-    """Call *act* before the redrive publishes letter *number*, however fast it is."""
-    sent, send = itertools.count(1), Run._send
-
-    def act_and_send(run: Run, *letter) -> None:
-        if next(sent) == number:
-            act()
-        send(run, *letter)
-
-    monkeypatch.setattr(Run, "_send", act_and_send)
 
 
 def test_a_broker_that_restarts(own_broker, admin, topic, monkeypatch) -> None:
@@ -131,6 +118,41 @@ def test_a_slow_redrive_through_an_outage(own_broker, admin, topic, to, partitio
         if to != DISCARD:
             numbers, ids = collect(consumer, count)
             assert (count, count) == (len(numbers), len(ids))
+
+
+@pytest.mark.parametrize("to", ["retry", DISCARD])
+def test_a_slow_redrive_of_retries_through_an_outage(
+    own_broker, admin, topic, to, monkeypatch
+) -> None:
+    """It waits for the broker, too, and goes on, also if a letter does not come in its time."""
+    monkeypatch.setattr("pulsar_retry.replay.reading._PATIENCE", 1.0)
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    count = 100
+    with pr.Client(own_broker.service_url, operation_timeout_seconds=90, logger=quiet) as client:
+        name = f"persistent://public/default/{topic.rsplit('/', 1)[1]}"
+        dead = Dead(own_broker, admin, client, name)
+        consumer = dead.subscribe()
+        dead.fill_retry(count, delay=3_600)
+
+        def die() -> None:
+            own_broker.kill()
+            time.sleep(8)
+            own_broker.restart()
+
+        dying = threading.Thread(target=die)
+
+        def progress(so_far: Redriven) -> None:
+            if so_far.redriven > 20 and not dying.ident:
+                dying.start()
+
+        done = Redrive(dead.retry, to, cluster=dead.cluster, rate=20).run(progress)
+
+        dying.join()
+        assert (count, {}, None) == (done.redriven, done.left, done.stopped)
+        numbers, ids = collect(consumer, 0 if to == DISCARD else count)
+        assert (0 if to == DISCARD else count) == len(numbers) == len(ids)
+        again = Redrive(dead.retry, DISCARD, cluster=dead.cluster).run()
+        assert (0, True) == (again.redriven, again.is_complete)
 
 
 def stalled(dead, proxy, monkeypatch):

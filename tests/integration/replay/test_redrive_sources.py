@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.replay import Filter, Redrive
+from pulsar_retry.replay import Filter, Redrive, Redriven
 from pulsar_retry.replay.reading import read_letters, read_one
 from pulsar_retry.replay.redriving.targets import DISCARD
-from support.reading import drain
-from support.replay.redriving import received
+from support.reading import SOON, drain
+from support.replay.redriving import at_letter, received
 
 
 def test_letters_are_taken_through_the_subscription_that_keeps_them(dead, run_json) -> None:
@@ -48,6 +51,48 @@ def test_retries_that_wait_are_made_due(dead, partitions) -> None:
     assert [2, 2] == [pr.attempt_of(each) for each in messages]
     gone = Redrive(dead.retry, DISCARD, cluster=dead.cluster).run()
     assert (2, True) == (gone.redriven, gone.is_complete)
+
+
+def test_retries_that_become_due_meanwhile_are_left_alone(dead, monkeypatch) -> None:
+    """Their consumer gets them, so a copy would only come twice."""
+    dead.subscribe().close()
+    dead.fill_retry(1, delay=3_600)
+    dead.fill_retry(2, delay=5)
+    at_letter(monkeypatch, 1, lambda: time.sleep(5))
+
+    done = Redrive(dead.retry, cluster=dead.cluster).run()
+
+    assert (1, {"due": 2}) == (done.redriven, done.left)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_two_operators_and_a_retry_topic(dead, partitions, monkeypatch) -> None:
+    """The second one reads whose job it is; the consumer misses nothing that is due meanwhile."""
+    monkeypatch.setattr("pulsar_retry.replay.redriving.source._BUSY_PATIENCE", 0.1)
+    if partitions:
+        dead.admin.create_partitioned_topic(dead.retry, partitions)
+    consumer = dead.subscribe()
+    dead.fill_retry(50, delay=3_600)
+    first = Redrive(dead.retry, cluster=dead.cluster, rate=10, by="ada")
+    said = rf"ada runs redrive {first.job} since 2.*, about \d+ letters are left"
+    told: list[str] = []
+
+    def second(so_far: Redriven) -> None:
+        if so_far.redriven and not told:
+            again = {"cluster": dead.cluster, "by": "grace"}
+            told.extend(Redrive(dead.retry, dry_run=True, **again).run().problems)
+            with pytest.raises(pr.RedriveError, match=said):
+                Redrive(dead.retry, **again).run()
+            dead.fill_retry(8, delay=0)
+            due = 0
+            while due < 8:
+                message = consumer.receive(SOON)
+                consumer.acknowledge(message)
+                due += message.properties().get("DELAY_TIME") == "0"
+            first.cancel()
+
+    assert "cancelled" == first.run(second).stopped
+    assert re.search(said, told[0])
 
 
 @pytest.mark.parametrize("to", ["retry", DISCARD])

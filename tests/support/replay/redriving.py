@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ import pulsar
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Redrive
+from pulsar_retry.replay.redriving.run import Run
 from support.reading import SUBSCRIPTION, drain
 
 #: The program of a separate process, which a test can kill or interrupt.
@@ -153,6 +155,18 @@ class Dead:
             stats.stats(each)["subscriptions"][subscription]["msgBacklog"]
             for each in stats.partition_names(self.dlq)
         )
+
+
+def at_letter(monkeypatch: Any, number: int, act: Callable[[], object]) -> None:
+    """Call *act* before a redrive publishes letter *number*, however fast it is."""
+    sent, send = itertools.count(1), Run._send
+
+    def act_and_send(run: Run, *letter: Any) -> None:
+        if next(sent) == number:
+            act()
+        send(run, *letter)
+
+    monkeypatch.setattr(Run, "_send", act_and_send)
 
 
 def received(consumer: pr.Consumer, count: int) -> list[pulsar.Message]:
