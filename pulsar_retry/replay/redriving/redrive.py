@@ -345,6 +345,7 @@ class Redrive:
                     verb=self.verb,
                     job=self._job,
                     by=self._by,
+                    rate=self._rate,
                 )
             )
             partitions = admin.topics.partition_names(self._source)

@@ -32,6 +32,10 @@ SUBSCRIPTION = KEEPING_SUBSCRIPTION
 AUDIT_TOPIC = "pulsar-retry-audit"
 #: Seconds to wait until the broker has removed the consumer of a killed process.
 _BUSY_PATIENCE = 5.0
+#: For how many seconds a redrive's consumer fetches letters ahead, and how many at most.
+#: pulsar-client asks for more when half of that is taken, and it acknowledges the first chunks of a
+#: letter if the others do not come within a minute.
+_AHEAD, _MOST_AHEAD = 20.0, 1000
 #: The properties of a redrive's consumer, by which others learn whose it is.
 _JOB, _BY, _VERB = "pulsar-retry-job", "pulsar-retry-by", "pulsar-retry-verb"
 
@@ -182,6 +186,7 @@ def consumer_of(
     verb: str,
     job: str,
     by: str,
+    rate: float,
 ) -> Iterator[Any]:
     """Yield a consumer of the topic's subscription, as a raw consumer, and close it.
 
@@ -198,6 +203,7 @@ def consumer_of(
         verb: What is done.
         job: The id of the redrive.
         by: Who does it.
+        rate: How many letters per second are taken at most.
 
     Raises:
         RedriveError: the subscription has another consumer.
@@ -205,7 +211,7 @@ def consumer_of(
     is_retry = holds_retries(topic)
     partitions = admin.topics.partition_names(topic)
     kind = pulsar.ConsumerType.Shared if is_retry else pulsar.ConsumerType.Exclusive
-    ahead = 0 if is_retry else 1000
+    ahead = 0 if is_retry else max(1, int(min(rate * _AHEAD / len(partitions), _MOST_AHEAD)))
     give_up = time.monotonic() + _BUSY_PATIENCE
 
     def wait(who: str | None) -> None:

@@ -251,7 +251,7 @@ def test_lost_acknowledgements_are_sent_again(dead) -> None:
     source = Source(admin, dead.client, "keep", ends(admin, [dead.dlq]))
     for raw, _, place in read_letters(dead.client, admin, [dead.dlq], "keep"):
         states[place] = STAYS if raw.data() == b"stays" or raw.length() == 12_000_000 else DONE
-    options = {"verb": "redrive", "job": "1", "by": "me"}
+    options = {"verb": "redrive", "job": "1", "by": "me", "rate": 100.0}
 
     with consumer_of(admin, dead.client, dead.dlq, "keep", **options) as consumer:
         source.acknowledge_again(consumer, states)
@@ -307,7 +307,7 @@ def test_only_letters_that_came_are_acknowledged_again(dead) -> None:
     _, _, first = next(read_letters(dead.client, admin, [dead.dlq], "keep"))
     assert 0 == first.batch
     states[first] = DONE
-    options = {"verb": "redrive", "job": "1", "by": "me"}
+    options = {"verb": "redrive", "job": "1", "by": "me", "rate": 100.0}
 
     with consumer_of(admin, dead.client, dead.dlq, "keep", **options) as consumer:
         source.acknowledge_again(consumer, states)
@@ -368,6 +368,27 @@ def test_two_operators(dead, monkeypatch) -> None:
 
     assert "cancelled" == first.run(second).stopped
     assert re.search(said, told[0])
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_slow_redrive_fetches_little_ahead(dead, partitions) -> None:
+    """The chunks of a letter come together: pulsar-client acknowledges what stays incomplete."""
+    dead.subscribe()
+    dead.create("keep", partitions=partitions)
+    dead.fill(200)
+    slow = dead.redrive(rate=3)
+    sent: list[int] = []
+
+    def look(so_far: Redriven) -> None:
+        if so_far.redriven >= 3 and not sent:
+            with dead.cluster.admin() as admin:
+                each = [admin.topics.stats(name) for name in admin.topics.partition_names(dead.dlq)]
+            readers = [one["subscriptions"]["keep"]["consumers"][0] for one in each]
+            sent.append(sum(one["msgOutCounter"] for one in readers))
+            slow.cancel()
+
+    slow.run(look)
+    assert 3 <= sent[0] <= 80
 
 
 def test_what_became_of_them(dead) -> None:
