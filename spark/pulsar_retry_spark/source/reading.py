@@ -232,6 +232,7 @@ class Bounds:
         self._unread = Unread(client, piece)
         self._first = piece.first if piece.whole else None
         self._opened_at: Position | None = None
+        self._chunked: Position | None = None
         self._tries = 0
         self.after: Position | None = piece.after
         self.done = False
@@ -285,9 +286,12 @@ class Bounds:
             self._end()
             return False
         if first is not None and is_behind_first:
-            raise _deleted(piece, first)
+            raise deleted(piece.partition.name, f"has no message {first}")
         if gap is not None:
+            self._check_kept(position[0])
             self._unread.count(gap)
+        if ";" in text:
+            self._chunked = position
         self._first = None
         self.after = position
         if position == piece.end:
@@ -341,7 +345,26 @@ class Bounds:
             oldest = message_at(self._client, name, pulsar.MessageId.earliest, _PATIENCE_MS)
             if oldest is not None and (oldest <= piece.end or oldest == END):
                 return
-        raise _deleted(piece, piece.end)
+        raise deleted(piece.partition.name, f"has no message {piece.end}")
+
+    def _check_kept(self, ledger: int) -> None:
+        """Check, at the start of a *ledger*, that no ledger before it was deleted meanwhile.
+
+        Brokers delete the oldest first, so nothing is lost if that of the last message is there.
+
+        Raises:
+            PulsarSourceError: it is not, and this is an error.
+        """
+        piece, after = self._piece, self.after
+        # A stream's planner checks the start. A chunked message may be only in part in its ledger.
+        if not piece.strict or after is None or after in (piece.after, self._chunked):
+            return
+        if after[0] != ledger:
+            name, start = piece.partition.name, pulsar.MessageId(-1, after[0], 0, -1)
+            oldest = patiently(lambda: message_at(self._client, name, start, _PATIENCE_MS))
+            if oldest is not None and oldest != END and oldest.ledger != after[0]:
+                last = MessagePosition(*after)
+                raise deleted(name, f"does not have what came after {last}")
 
     def _end(self) -> None:
         self.done, self.goes_on = True, False
@@ -512,11 +535,12 @@ def _seek(reader: pulsar.Reader, since: int) -> None:
     reader.seek(max(1, since - _LATE_MS))
 
 
-def _deleted(piece: Piece, position: MessagePosition) -> PulsarSourceError:
+def deleted(name: str, what: str) -> PulsarSourceError:
+    """Return the error of the partition *name*, in which something does not exist *any more*."""
     return PulsarSourceError(
         "DATA_LOSS",
-        f"{piece.partition.name} has no message {position} any more: the broker has deleted it "
-        "before it was read. Set fail_on_data_loss=false to continue with the remaining messages",
+        f"{name} {what} any more: the broker has deleted it before it was read. Set "
+        "fail_on_data_loss=false to continue with the remaining messages",
     )
 
 

@@ -228,11 +228,16 @@ class Planner:
         """Return *positions*, moved forward to the last messages to read."""
         if self.bound is not None:
             return advanced(positions, self.bound)
-        found = {
-            name: self._subscription.last_message(partition, positions.get(name))
-            for name, partition in self._partitions.items()
-        }
-        return advanced(positions, {name: last for name, last in found.items() if last is not None})
+        found: Positions = {}
+        for name, partition in self._partitions.items():
+            after = positions.get(name)
+            last = self._subscription.last_message(partition, after)
+            if last is None:
+                continue
+            if after is not None and after.ledger != last.ledger:
+                self._subscription.check(partition, after)
+            found[name] = last
+        return advanced(positions, found)
 
     def limited(self, positions: Positions, ends: Positions, rows: int) -> Positions:
         """Return *positions*, moved forward by *rows* messages in all, but not beyond *ends*.

@@ -20,7 +20,7 @@ from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.patience import last_message_id
 from pulsar_retry_spark.source.positions import MessagePosition
-from pulsar_retry_spark.source.reading import LOOK_BACK, Piece, messages
+from pulsar_retry_spark.source.reading import LOOK_BACK, Piece, deleted, messages
 from pulsar_retry_spark.source.topics import Partition
 
 #: Seconds in which the subscription becomes free after a query has ended.
@@ -74,14 +74,27 @@ class ReadingSubscription:
             consumer = self._subscribe(name, at_end=True)
             on_failure.callback(consumer.close)
             if not self._starts_at(consumer, name, following):
-                raise PulsarSourceError(
-                    "DATA_LOSS",
-                    f"{name} starts at {following}: messages after {after} have been deleted "
-                    f"before subscription {self.name!r} received them. Set "
-                    "fail_on_data_loss=false to continue with the remaining messages",
-                )
+                raise deleted(name, f"does not have what came after {after}")
             on_failure.pop_all()
         self._consumers[name] = consumer
+
+    def check(self, partition: Partition, after: MessagePosition) -> None:
+        """Check that nothing was deleted after *after*, in whose ledger the partition does not end.
+
+        The subscription keeps no message that is older than the namespace allows.
+
+        Raises:
+            PulsarSourceError: something was deleted, and this is an error.
+            pulsar.PulsarException: the broker was not reached, is too slow, or refuses.
+        """
+        name = partition.name
+        following = self._first_from(name, after) if self.strict else None
+        if following is None or following.ledger == after.ledger:
+            return
+        if self._acknowledged.get(name) != (after.ledger, after.entry):
+            raise deleted(name, f"does not have what came after {after}")
+        self._consumers.pop(name).close()
+        self.add(partition, after, latest=False)
 
     def last(self, partition: str) -> MessagePosition | None:
         """Return the last entry of a partition; None if it has no entry.
@@ -169,8 +182,8 @@ class ReadingSubscription:
             time.sleep(_BUSY_BACKOFF.delay(tries))
 
     def _first_from(self, name: str, position: MessagePosition) -> MessagePosition | None:
-        """Return the first message at or after *position* that still exists; None without one."""
-        start = pulsar.MessageId(-1, position.ledger, position.entry, -1)
+        """Return the first message that still exists from the ledger of *position* on, if any."""
+        start = pulsar.MessageId(-1, position.ledger, 0, -1)
         with closing(self.client.reader(name, start)) as reader:
             if not has_message(reader):
                 return None

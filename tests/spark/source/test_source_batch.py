@@ -229,6 +229,35 @@ def test_messages_that_expire_while_they_are_read(
     assert numbers(count) == rows
 
 
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_ledgers_that_are_deleted_while_they_are_read(letters, admin, monkeypatch, strict):
+    """Rows between the first and the last one are gone, which is an error unless it is accepted."""
+    monkeypatch.setattr(reading, "_BATCH_ROWS", 5)
+    path = letters.dead.replace("://", "/")
+    admin.create_topic(letters.dead)
+    admin.call("PUT", f"{path}/subscription/keeper")
+    for part in range(2):
+        letters.send(*numbers(part * 100, part * 100 + 100))
+        admin.unload(letters.dead)
+    letters.send(b"last")
+    more = {"receive.queue": "10", "fail_on_data_loss": strict}
+    reader = FailureReader(letters.options | more, schema())
+    (task,) = reader.partitions()
+    batches = reader.read(task)
+    rows = next(batches).column("payload").to_pylist()
+
+    admin.call("DELETE", f"{path}/subscription/keeper")
+    admin.call("POST", f"{path}/trim")
+    eventually(lambda: len(admin.get(f"{path}/internalStats")["ledgers"]) == 1)
+
+    if strict == "true":
+        with pytest.raises(PulsarSourceError, match=r"DATA_LOSS\] .* deleted"):
+            list(batches)
+    else:
+        rows += [each for batch in batches for each in batch.column("payload").to_pylist()]
+        assert b"last" == rows[-1]
+
+
 def test_a_broker_that_gives_nothing_is_an_error(letters, monkeypatch):
     """And not taken for a topic that ends with a part of a message."""
     letters.send(b"a", b"b")

@@ -321,9 +321,35 @@ def test_a_backlog_that_somebody_skipped_is_an_error(read_once, letters, micro, 
         micro(stream.offset).plan()
 
 
+@pytest.mark.parametrize("read", [2, 3])
+def test_messages_that_expire_while_a_stream_runs_are_an_error(letters, micro, admin, read):
+    """Its subscription does not keep what is older than the namespace allows, read or not."""
+    letters.send(*numbers(2))
+    stream = micro()
+    assert numbers(2) == stream.run()
+    if read == 3:
+        letters.send(b"2")
+        assert [b"2"] == stream.run()
+    letters.send(*numbers(read, 5))
+    path = f"{letters.dead.replace('://', '/')}"
+    admin.call("POST", f"{path}/subscription/{NAME}/skip_all")
+    forget(admin, letters, b"5")
+    with pytest.raises(PulsarSourceError, match="DATA_LOSS"):
+        stream.run()
+
+
 def test_what_was_deleted_after_it_was_read_is_no_error(read_and_deleted, micro):
     """Ledgers go when all of their messages are acknowledged."""
     assert [b"2"] == micro(read_and_deleted.offset).run()
+
+
+def test_what_is_deleted_after_it_was_read_is_no_error(read_once, micro, backlog, letters, admin):
+    """Nor while the stream runs on."""
+    stream = micro(read_once(*numbers(2)).offset)
+    assert [] == stream.run()
+    eventually(lambda: backlog() == 0)
+    forget(admin, letters, b"2")
+    assert [b"2"] == stream.run()
 
 
 @pytest.mark.parametrize(
