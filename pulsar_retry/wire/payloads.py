@@ -165,7 +165,7 @@ def _takes_no_bytes(schema: Any, known: dict[str, bool | None]) -> bool:
             raise ValueError("a record contains itself")
         return bool(is_empty)
     kind = schema["type"]
-    if kind == "record":
+    if kind in {"record", "error"}:  # Avro's two words for it
         known[schema["name"]] = None
         fields = [_takes_no_bytes(each["type"], known) for each in schema["fields"]]
         known[schema["name"]] = found = all(fields)

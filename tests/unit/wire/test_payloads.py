@@ -143,16 +143,11 @@ TREE = {
     "name": "T",
     "fields": [{"name": "t", "type": {"type": "array", "items": "T"}}],
 }
-TWICE = {
-    "type": "record",
-    "name": "T",
-    "fields": [{"name": "a", "type": B}, {"name": "b", "type": "B"}],
-}
 
 
 def test_a_payload_that_would_end_the_process() -> None:
     """Neither thousands of levels, nor a few bytes for 2^60 values."""
-    for schema in (LIST, TREE, {**LIST, "namespace": "shop"}):
+    for schema in (LIST, TREE, {**LIST, "namespace": "shop"}, {**LIST, "type": "error"}):
         with pytest.raises(pr.PayloadError, match="a record contains itself"):
             codec_of("AVRO", json.dumps(schema)).decode(b"\x02" * 200_000 + b"\x00")
     empty = {
@@ -165,12 +160,26 @@ def test_a_payload_that_would_end_the_process() -> None:
     }
     nulls = {"type": "array", "items": "null"}
     for schema in (
-        *(nulls, {"type": "array", "items": empty}, {"type": "map", "values": nulls}),
+        *(nulls, {"type": "array", "items": {"type": "null"}}, {"type": "map", "values": nulls}),
+        *({"type": "array", "items": {**empty, "type": each}} for each in ("record", "error")),
         *(["long", nulls], {**empty, "fields": [{"name": "a", "type": nulls}]}),
     ):
         with pytest.raises(pr.PayloadError, match="no bytes"):
             codec_of("AVRO", json.dumps(schema)).decode(b"\xfe" * 8 + b"\x01\x00")
-    assert {"a": {"B": 1}, "b": {"B": 2}} == codec_of("AVRO", json.dumps(TWICE)).decode(b"\2\4")
+
+
+@pytest.mark.parametrize(
+    ("inner", "payload", "value"),
+    [
+        (B, b"\2\4", {"a": {"B": 1}, "b": {"B": 2}}),
+        ({"type": "fixed", "name": "B", "size": 1}, b"ab", {"a": "0x61", "b": "0x62"}),
+    ],
+)
+def test_a_name_may_occur_twice(inner, payload, value) -> None:
+    """A record that contains itself is something else."""
+    fields = [{"name": "a", "type": inner}, {"name": "b", "type": "B"}]
+    schema = {"type": "record", "name": "T", "fields": fields}
+    assert value == codec_of("AVRO", json.dumps(schema)).decode(payload)
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xff" * 40, avro(RECORD) + b"x"])
