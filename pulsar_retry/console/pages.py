@@ -192,6 +192,11 @@ class Pages:
         if wanted.verb not in DONE:
             raise ConfigError.bad("verb", wanted.verb, ", ".join(DONE))
         self.lookup.refresh(wanted.source)
+        owner = self._owner(wanted.source)
+        if owner and kind_of(wanted.source) is None and not (wanted.topic or wanted.subscription):
+            wanted = attrs.evolve(
+                wanted, topic=owner.main_topic or "", subscription=owner.subscription or ""
+            )
         return self.views.page(
             "act.html",
             request,

@@ -97,9 +97,11 @@ class RedriveTargets:
         if self.to in {RETRY, ORIGIN} or self.given != Owner():
             owner = owner_of(self.source, named, self.naming, given=self.given, exists=self._exists)
         if owner is None:
+            subscription = named.subscription or "no subscription"
+            said = f" (it names {subscription} of {named.topic})" if named.topic else ""
             problem = (
-                f"neither the letter nor the name {self.source} says for certain whose letter it "
-                "is: give both --topic and --subscription, or the name of a target topic"
+                f"neither the letter{said} nor the name {self.source} says for certain whose "
+                "letter it is: give both --topic and --subscription, or the name of a target topic"
             )
             return NoTarget(NO_TARGET, problem)
         if not owner.fits(self.given):

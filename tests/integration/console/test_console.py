@@ -108,7 +108,10 @@ def test_a_dead_letter_topic_with_another_name(broker, dead, client, namespace) 
         page = served.shows(">graveyard<", "/", namespace=namespace)
         assert f"{SUBSCRIPTION} <span" in page
         served.shows("1 letter,", "/topic", name=graves)
-        form = {"name": graves, "topic": dead.topic, "subscription": SUBSCRIPTION}
+        page = served.get("/act", name=graves)
+        form = {"topic": dead.topic, "subscription": SUBSCRIPTION}
+        assert form == {each: re.search(f'name="{each}" value="(.*?)"', page)[1] for each in form}
+        form |= {"name": graves}
         _, refused = served.look(**form)
         assert "does not have the name of a dead-letter or retry topic" in refused
         assert "<strong>1</strong> redriven" in served.done(**form, any_topic="yes")
