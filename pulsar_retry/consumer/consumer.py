@@ -176,7 +176,9 @@ class Consumer(pulsar.Consumer):
 
         Args:
             message: A message. A message id works too, but has no redelivery count: the backoff
-                starts at its first delay, and dead-lettering takes one redelivery more.
+                starts at its first delay, and dead-lettering takes one redelivery more. With
+                several topics, pulsar-client ignores an id that was made from bytes without its
+                topic: use ``MessageId.deserialize(data, topic)``.
             delay: Seconds or a timedelta. 0 means now, which takes about 0.15 s. None: the delay of
                 ``negative_ack_backoff``, or else ``negative_ack_redelivery_delay_ms``.
 

@@ -53,7 +53,7 @@ class InHand:
     """
 
     def __init__(self, plan: Plan, timer: Timer, clock: Clock, watch: Watch) -> None:
-        self.returns = Returns(timer.now)
+        self.returns = Returns(timer.now, plan.ack_timeout)
         not_retried = self.returns.not_retried
         self.main = Source(timer, not_retried, redelivers_all=not plan.shared)
         self.retry: ReceivedLetters | None = None
@@ -155,6 +155,7 @@ class InHand:
         found = self.returns.is_copy(raw)
         if found:  # perhaps the acknowledgement was lost
             self.source_of(raw).raw.acknowledge(raw)
+            self._settled_in_batch(raw.message_id())
         self.received += found is not None
         return found is not None
 
@@ -180,11 +181,19 @@ class InHand:
         self._watch.settled(outcome)
 
     def _is_done(self, source: Source, message_id: Any, *, is_acknowledged: bool) -> None:
-        """Cancel the nack of a settled message; without one, a copy may be under way."""
+        """Cancel the nack of a settled message; without one, a copy may be under way.
+
+        A copy can also come with the rest of its batch.
+        """
         source.leaves(message_id)
         cancelled = source.cancel(message_id) if source.pending else 0
-        if self.has_copies and not cancelled:
+        if self.has_copies and (not cancelled or message_id.batch_index() >= 0):
             self.returns.settled(message_id, is_acknowledged=is_acknowledged)
+
+    def _settled_in_batch(self, message_id: Any) -> None:
+        """Record that a settled message can come again, with others of its batch."""
+        if message_id.batch_index() >= 0:
+            self.returns.settled(message_id, is_acknowledged=True)
 
     def up_to(self, message: Any) -> Callable[[], None]:
         """Return a function that acknowledges everything up to *message*, as of now."""
@@ -227,6 +236,9 @@ class InHand:
             for each in flights:
                 if each.source is retry.raw:
                     retry.window.settled(place_of(each.raw.message_id()))
+        if self.has_copies:
+            for each in flights:
+                self._settled_in_batch(each.raw.message_id())
 
     def hand_off_failed(self, raw: Any) -> None:
         """Have a message redelivered whose letter has failed."""

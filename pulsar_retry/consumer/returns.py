@@ -8,6 +8,9 @@ handler then settles the message, the copy is under way already. It is not neede
 letter of it would be one too many. A message that comes again for another reason is needed, for
 example after a seek. So at most one copy is dropped for each request of this consumer, soon after
 the message was settled, and only if the broker counts a redelivery. After a seek it begins at 0.
+
+The broker also redelivers what is settled of a batch, with a message that is not, unless it knows
+which ones are acknowledged. They are copies too: delivered N times, they would be dead-lettered.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from pulsar_retry.consumer.source import Entry, place_of
 #: How many entries are remembered; the oldest are forgotten.
 _MOST = 10_000
 
-#: Seconds after a message was settled in which a copy of it can be recognized.
+#: Seconds after a message was settled, and a time-out, in which a copy of it can be recognized.
 _COPY_SECONDS = 60.0
 
 
@@ -50,9 +53,13 @@ class _Known:
 class Returns:
     """Remembers what the broker's redelivery count does not show. Thread-safe."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        """Make it; *now* returns the seconds of a monotonic clock."""
+    def __init__(self, now: Callable[[], float], ack_timeout: float = 0.0) -> None:
+        """Make it; *now* returns the seconds of a monotonic clock.
+
+        *ack_timeout* is the acknowledgement time-out of the consumer, in seconds; 0: none.
+        """
         self._now = now
+        self._copies_come_for = ack_timeout + _COPY_SECONDS
         self._lock = threading.RLock()
         self._entries: OrderedDict[Entry, _Known] = OrderedDict()
 
@@ -140,7 +147,7 @@ class Returns:
     def is_copy(self, raw: Any) -> bool | None:
         """Return whether a received message is an acknowledged copy; None if it is no copy."""
         is_acknowledged, since = self._taken(raw.message_id())
-        is_copy = raw.redelivery_count() and self._now() < since + _COPY_SECONDS
+        is_copy = raw.redelivery_count() and self._now() < since + self._copies_come_for
         return is_acknowledged if is_copy else None
 
     def _taken(self, message_id: Any) -> tuple[bool | None, float]:

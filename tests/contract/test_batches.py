@@ -10,7 +10,15 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
-from support.brokers.contract import Place, listens_until, publish_batch, rest, take
+from support.brokers.contract import (
+    MARK,
+    Place,
+    listens_until,
+    publish_batch,
+    rest,
+    take,
+    texts,
+)
 
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.broker)])
@@ -98,3 +106,29 @@ def test_an_unfinished_batch_is_not_sent_at_the_end(place: Place) -> None:
         producer.send_async(content, lambda result, _id: results.append(result))
     producer.close()
     assert results == [pulsar.Result.AlreadyClosed] * 2
+
+
+@pytest.mark.parametrize("by_index", [False, True])
+def test_what_is_settled_does_not_come_with_the_rest_of_its_batch(
+    place: Place, by_index: bool
+) -> None:
+    """If one message times out again and again, it alone is delivered, and dead-lettered."""
+    policy = pr.DeadLetterPolicy(1, dead_letter_topic=f"{place.topic}-dead")
+    dead = place.subscribe(topic=policy.dead_letter_topic)
+    consumer = place.subscribe(
+        unacked_messages_timeout_ms=10_000,
+        dead_letter_policy=policy,
+        enable_retry=True,
+        batch_index_ack_enabled=by_index,
+    )
+    publish_batch(place, "acknowledged", "reconsumed", "slow")
+    acknowledged, reconsumed, _ = take(consumer, 3)
+    consumer.acknowledge(acknowledged)
+    consumer.reconsume_later(reconsumed, delay=0)
+    again = {each.data().decode(): each for each in take(consumer, 2)}
+    assert {"reconsumed", "slow"} == again.keys()
+    consumer.acknowledge(again["reconsumed"])
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(13_000)
+    place.publish(MARK, topic=policy.dead_letter_topic)
+    assert {"slow", MARK} == set(texts(take(dead, 2)))

@@ -84,13 +84,13 @@ def test_one_copy_is_dropped(is_acknowledged: bool) -> None:
 def test_what_is_wanted_again_is_no_copy(why: str) -> None:
     """After another process's seek the broker counts anew; long afterwards, anything can be."""
     now = 0.0
-    returns = Returns(lambda: now)
+    returns = Returns(lambda: now, 10.0)
     returns.settled(Id(1), is_acknowledged=True)
     if why == "nack":
         returns.comes_again(Id(1))
     elif why == "seek":
         returns.moved()
     elif why == "time":
-        now = 61.0
+        now = 71.0
     assert returns.is_copy(Raw(1, 0 if why == "count" else 1)) is None
     assert returns.is_copy(Raw(1, 1)) is None
