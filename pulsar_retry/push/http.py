@@ -30,6 +30,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 #: Only these statuses acknowledge a message.
 ACKS = frozenset({102, 200, 201, 202, 204})
 _PROCESSING, _ASK_TO_WAIT, _REDIRECTS = 102, frozenset({429, 503}), range(300, 400)
+#: Some servers say this before they close an idle connection.
+_IDLE_TOO_LONG = 408
 
 #: How many bytes of a response's body are read. If there are more, the connection is closed.
 MOST_OF_A_BODY = 64 * 1024
@@ -404,13 +406,16 @@ class Poster:
 
     async def _post(self, body: bytes, headers: Headers) -> Answer:
         connection = await self._connection()
+        was_kept = connection.was_kept
         try:
-            return await self._exchange(connection, body, headers)
+            answer = await self._exchange(connection, body, headers)
+            if not was_kept or answer.status != _IDLE_TOO_LONG or connection.is_fit():
+                return answer
         except BrokenError:
-            # The server has closed a kept connection just when it was used again. It has seen
-            # nothing of this request, or sees it twice now.
-            if not connection.was_kept or connection.has_answered:
+            if not was_kept or connection.has_answered:
                 raise
+        # The server has closed a kept connection just when it was used again. It has seen nothing
+        # of this request, or sees it twice now.
         return await self._exchange(await self._dial(), body, headers)
 
     async def _exchange(self, connection: Connection, body: bytes, headers: Headers) -> Answer:

@@ -249,6 +249,23 @@ def test_a_kept_connection_that_was_dropped_costs_nothing(then):
         assert 10 == receiver.connections
 
 
+@pytest.mark.parametrize(
+    ("closes", "code"), [("Connection: close", "204"), ("Server: slow", "408")]
+)
+def test_a_kept_connection_that_has_timed_out_is_replaced(closes, code):
+    """A server may say so with a 408, which is not meant for the request that comes just then."""
+
+    def act(request: Request) -> Say:
+        first = sum(each.connection == request.connection for each in receiver.requests) == 1
+        return no_content(request) if first else answer(408, b"", closes)
+
+    async def ask(poster: Poster) -> list[str]:
+        return [(await poster.post(b"{}", [])).code for _ in range(3)]
+
+    with Receiver(act) as receiver:
+        assert ["204", code, code] == asked(receiver.url, ask)
+
+
 def test_a_kept_connection_that_drops_the_request_is_replaced():
     """Without an answer on a connection that was used before, a new one is tried once."""
 
