@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import attrs
 
+from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 
@@ -176,6 +177,8 @@ class Hand:
         self._lock = threading.Lock()
         self._settled = 0
         self._settled_size = 0
+        # What replaces it is true. So the worker whose handler returns in a forked child ends.
+        fork.guard(self, "closed")
 
     def in_hand(self) -> tuple[int, int]:
         """Return how many messages are in hand, and their size in bytes."""

@@ -7,9 +7,11 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 import uuid
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -348,6 +350,36 @@ class TestEnds:
             finally:
                 os._exit(status)
         assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+    @pytest.mark.parametrize("end", [lambda: None, sys.exit, lambda: 1 // 0])
+    def test_a_handler_that_returns_in_a_forked_child(self, client, topic, start, tmp_path, end):
+        """The child ends, although it has a copy of the messages that are ready."""
+        children = []
+
+        def handle(message: Any) -> None:
+            with (tmp_path / str(os.getpid())).open("ab", buffering=0) as handled:
+                handled.write(b".")
+            if message.data() == b"300":  # by then, many are received at once
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads
+                    child = os.fork()
+                if child == 0:
+                    signal.alarm(30)
+                    end()
+                else:
+                    children.append(child)
+
+        producer = client.create_producer(topic)
+        for number in range(600):
+            producer.send_async(b"%d" % number, None)
+        producer.flush()
+        subscriber = start(handle, concurrency=1)
+        eventually(lambda: len(children) == 1)
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
+        eventually(lambda: (tmp_path / str(os.getpid())).stat().st_size == 600)
+        assert 600 == subscriber.stop().acknowledged
+        assert [str(os.getpid())] == [each.name for each in tmp_path.iterdir()]
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_a_second_signal(self, client, topic, publish, caplog, number):
