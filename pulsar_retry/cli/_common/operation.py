@@ -98,7 +98,7 @@ def carry_out(
     operations: Sequence[Operation],
     *,
     who: Operator,
-    question: Callable[[Sequence[Any]], str],
+    question: Callable[[Sequence[Any]], str | None],
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -108,7 +108,7 @@ def carry_out(
     Args:
         operations: What to do, one after the other.
         who: Who gives the command.
-        question: Returns what to ask, from the reports of the dry runs.
+        question: Returns what to ask, from the reports of the dry runs; None: nothing is to do.
         dry_run: Do only the dry run.
         yes: Do not ask.
         as_json: Print JSON: an object, or a list of objects unless there is one operation.
@@ -117,17 +117,21 @@ def carry_out(
         The exit code.
     """
     check_can_ask(yes=yes or dry_run)
-    if not (dry_run or yes):
-        plans: list[Report] = []
-        for each in operations:
-            if (plan := each.plan(asked=False)) is not None:
-                plans.append(plan)
-                if not as_json:
-                    each.show(plan)
-                if plan.stopped == CANCELLED:
-                    raise click.Abort
-        ask(question(plans))
     reports: list[Report] = []
+
+    def end() -> int:
+        if as_json and (reports or not operations):
+            facts = [each.facts() for each in reports]
+            show_json(facts[0] if len(operations) == 1 else facts)
+        return 0 if all(each.is_complete for each in reports) else 1
+
+    if not (dry_run or yes):
+        reports += _planned(operations, as_json=as_json)
+        asked = question(reports)
+        if asked is None:
+            return end()
+        ask(asked)
+        reports.clear()
     try:
         for each in operations:
             with audit_hint():
@@ -138,10 +142,25 @@ def carry_out(
             if report.stopped == CANCELLED:
                 break
     finally:  # an error about one must not hide what was done before
-        if as_json and (reports or not operations):
-            facts = [each.facts() for each in reports]
-            show_json(facts[0] if len(operations) == 1 else facts)
-    return 0 if all(each.is_complete for each in reports) else 1
+        code = end()
+    return code
+
+
+def _planned(operations: Sequence[Operation], *, as_json: bool) -> Iterator[Report]:
+    """Yield the reports of dry runs, and show them unless *as_json* is set.
+
+    Raises:
+        click.Abort: one was cancelled.
+    """
+    for each in operations:
+        plan: Report | None = each.plan(asked=False)
+        if plan is None:
+            continue
+        if not as_json:
+            each.show(plan)
+        if plan.stopped == CANCELLED:
+            raise click.Abort
+        yield plan
 
 
 @contextlib.contextmanager

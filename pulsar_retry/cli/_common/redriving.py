@@ -112,9 +112,11 @@ def redrive_all(
     options = {**options, "cluster": cluster, "by": who.by}
     operations = [_OfTopic(each, options, several=len(topics) > 1) for each in topics]
 
-    def asked(plans: Sequence[Redriven]) -> str:
+    def asked(plans: Sequence[Redriven]) -> str | None:
         least = "at least " if any(each.stopped == SAMPLE for each in plans) else ""
         count = sum(each.redriven for each in plans)
+        if not (count or least):
+            return None
         return question.format(count=f"{least}{count} letter{'' if count == 1 else 's'}") + "?"
 
     if not (topics or as_json):
