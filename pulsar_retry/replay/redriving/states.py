@@ -12,7 +12,7 @@ import pulsar
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import RedriveError
-from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
+from pulsar_retry.replay.ack_state import EntryPlace, Log, Surveyed
 from pulsar_retry.replay.reading import position_of, read_after, read_places, reader_of
 from pulsar_retry.replay.redriving.report import LATE, UNREADABLE
 
@@ -114,12 +114,14 @@ class Source:
         """
         found = Counter[str]()
         for topic in self.ends:
-            now, open_ = self._open(topic, states)
+            _, open_ = self._open(topic, states)
             unseen = {each for each, state in open_.items() if state == NEW}
             missed: list[EntryPlace] = []
             if unseen:
                 begin = min(unseen).before
-                reading = (self.client, self.admin, topic, begin, now.log)
+                # The last entry may be a chunk of a letter that was being published.
+                log = Log.read(self.admin.topics.internal_stats(topic))
+                reading = (self.client, self.admin, topic, begin, log)
                 for _, position in read_after(*reading, skipped=missed.append):
                     found[LATE] += EntryPlace.of(position) in unseen
             # Otherwise these are chunks of a letter, or what cannot be read.

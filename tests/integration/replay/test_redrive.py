@@ -241,6 +241,23 @@ def test_a_letter_in_chunks_stays(dead) -> None:
     assert (2, {"filtered": 1}, True) == (done.redriven, done.left, done.is_complete)
 
 
+def test_a_letter_that_is_being_published_is_the_next_one_s(dead, monkeypatch) -> None:
+    """It does not count as unreadable because only its first chunks were there."""
+    monkeypatch.setattr("pulsar_retry.replay.redriving.run._ON_ITS_WAY", 1.0)
+    dead.subscribe()
+    dead.fill(1)
+    dead.send(bytes(12_000_000), dead.properties(1))
+    last = ends(dead.cluster.admin(), [dead.dlq])[dead.dlq]
+
+    with monkeypatch.context() as patch:
+        begun = {dead.dlq: last.before}
+        patch.setattr("pulsar_retry.replay.redriving.redrive.ends", lambda *_: begun)
+        done = dead.redrive().run()
+
+    assert (1, {}, True) == (done.redriven, done.left, done.is_complete)
+    assert 1 == dead.redrive().run().redriven
+
+
 def test_lost_acknowledgements_are_sent_again(dead) -> None:
     """Also of letters in chunks and in batches; what stays is not touched."""
     dead.send(b"stays", dead.properties(0))
