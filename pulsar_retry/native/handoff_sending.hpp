@@ -239,10 +239,26 @@ void sender_dealloc(PyObject* object) {
     Py_DECREF(type);
 }
 
-// Returns the C++ consumer of a Python one, which is kept alive from now on.
+// A hand-off has one or two consumers at a time, and after a long pause new ones.
+constexpr std::size_t MOST_CONSUMERS = 4;
+
+// Releases the consumers, of which some may be closed, unless a letter in flight needs one.
+void forget_consumers(Outcomes* outcomes) {
+    State* state = outcomes->state->get();
+    {
+        std::lock_guard<std::mutex> lock(state->mutex);
+        if (!state->flying.empty()) return;
+    }
+    std::map<PyObject*, Consumer*> forgotten;
+    forgotten.swap(*outcomes->consumers);
+    for (auto& [consumer, raw] : forgotten) Py_DECREF(consumer);
+}
+
+// Returns the C++ consumer of a Python one, which is kept alive while a letter needs it.
 Consumer* consumer_of(Outcomes* outcomes, PyObject* object) {
     auto known = outcomes->consumers->find(object);
     if (known != outcomes->consumers->end()) return known->second;
+    if (outcomes->consumers->size() >= MOST_CONSUMERS) forget_consumers(outcomes);
     auto* raw = static_cast<Consumer*>(pointer_of(object, consumer_type, CONSUMER));
     if (raw == nullptr) return nullptr;
     // The conversion may have let another thread do the same.

@@ -50,6 +50,21 @@ def handed_on(consumer, count=COUNT, **options):
     return [consumer.reconsume_later_async(each, **options) for each in messages]
 
 
+def test_raw_consumers_of_earlier_are_freed(client, topic):
+    """A subscriber that pauses again and again has new ones each time; a closed one keeps 20 kB."""
+    consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+    earlier = []
+    for _ in range(5):
+        fill(client, topic, 1)
+        handed_on(consumer, 1, delay=0)[0].result(SOON / 1000)
+        handed_on(consumer, 1, delay=3600)[0].result(SOON / 1000)  # from the retry topic
+        earlier += [source.raw for source in consumer.handle.in_hand.sources]
+        consumer.handle.suspend()
+        consumer.handle.resume()
+    owners = [sys.getrefcount(raw) for raw in earlier[2:]]  # the consumer itself has the first
+    assert owners[0] == owners[1] < owners[-1] == owners[-2]
+
+
 def test_it_is_used(client, topic):
     """The consumer's letters are handed off in C++."""
     fill(client, topic, 1)
