@@ -73,12 +73,15 @@ def noted(error: BaseException) -> str:
     return text
 
 
-def inborn(error: BaseException, name: str) -> Any:
-    """Return an attribute that each error has.
+def inborn(name: str) -> Callable[[BaseException], Any]:
+    """Return the function that gets an attribute which each error has.
 
-    The class of *error* may have its own attribute of that name, which cannot be read.
+    The class of an error may have its own attribute of that name, which cannot be read.
     """
-    return vars(BaseException)[name].__get__(error)
+    return vars(BaseException)[name].__get__  # type: ignore[no-any-return]
+
+
+attributes_of, cause_of, trace_of = map(inborn, ("__dict__", "__cause__", "__traceback__"))
 
 
 _TERMINATED = (

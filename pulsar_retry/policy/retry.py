@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from pulsar_retry.errors import ConfigError, UndecodableError, inborn
+from pulsar_retry.errors import ConfigError, UndecodableError, cause_of
 from pulsar_retry.policy.backoff import (
     DEFAULT_DELAY_LEVELS,
     Backoff,
@@ -239,16 +239,18 @@ class RetryPolicy:
         *seen* are the ids of the errors that it has caused: a chain of causes can lead back to one
         of them. A chain can be longer than Python lets functions call each other.
         """
-        chain: dict[int, BaseException] = {}
+        chain: set[int] = set()
+        groups: list[BaseExceptionGroup[BaseException]] = []
         cause: BaseException | None = error
         while cause is not None and id(cause) not in chain and id(cause) not in seen:
             for each in type(cause).__mro__:
                 for kind, verdict in self._verdicts:
                     if each is kind:
                         return verdict
-            chain[id(cause)] = cause
-            cause = inborn(cause, "__cause__")
-        groups = [each for each in chain.values() if isinstance(each, BaseExceptionGroup)]
+            chain.add(id(cause))
+            if isinstance(cause, BaseExceptionGroup):
+                groups.append(cause)
+            cause = cause_of(cause)
         for group in reversed(groups):
             found_all = [self.verdict(each, seen.union(chain)) for each in group.exceptions]
             if any(found_all):

@@ -17,7 +17,7 @@ from typing import Any
 import _pulsar
 import pulsar
 
-from pulsar_retry.errors import ConfigError, UndecodableError, inborn, shown
+from pulsar_retry.errors import ConfigError, UndecodableError, attributes_of, shown
 
 #: Names by module and class: private ones, and functions of the C++ binding `_pulsar` that `pulsar`
 #: has not, or not in this form. What is no function is an attribute that the methods use.
@@ -253,7 +253,7 @@ def undecodable(error: BaseException) -> UndecodableError | None:
     """Return the error if it says that a payload cannot be decoded; otherwise None."""
     if isinstance(error, UndecodableError):
         return error
-    if not inborn(error, "__dict__").get(_MARK):
+    if not attributes_of(error).get(_MARK):
         return None
     text = f"the payload cannot be decoded: {type(error).__qualname__}: {shown(error)}"
     found = UndecodableError(text)

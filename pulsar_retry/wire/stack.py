@@ -16,7 +16,7 @@ from types import CodeType, FrameType, TracebackType
 
 import attrs
 
-from pulsar_retry.errors import PulsarRetryError, inborn, shown
+from pulsar_retry.errors import PulsarRetryError, attributes_of, shown, trace_of
 
 #: How many places are remembered.
 _MOST = 256
@@ -98,12 +98,12 @@ def described(error: BaseException) -> Description:
 
 def bring(error: BaseException, description: Description) -> None:
     """Have *error*, which is a copy of an error of another process, described as that is there."""
-    inborn(error, "__dict__")[_BROUGHT] = description
+    attributes_of(error)[_BROUGHT] = description
 
 
 def _brought(error: BaseException) -> Description | None:
     """Return the description that *error* has brought along from another process, if any."""
-    found: Description | None = inborn(error, "__dict__").get(_BROUGHT)
+    found: Description | None = attributes_of(error).get(_BROUGHT)
     return found
 
 
@@ -133,7 +133,7 @@ def place_text(error: BaseException) -> str:
     """Return where in the application *error* was raised; empty if only this package was there."""
     if (known := _brought(error)) is not None:
         return known.place
-    if (own := own_frame(inborn(error, "__traceback__"))) is None:
+    if (own := own_frame(trace_of(error))) is None:
         return ""
     frame, line = own
     return f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
@@ -220,7 +220,7 @@ def fingerprint_of(error: BaseException) -> str:
     name = f"{type(error).__module__.replace(_SPAWNED, _MAIN)}.{type(error).__qualname__}"
     if isinstance(error, PulsarRetryError) and error.kind is not None:
         return _hash(name, error.kind)
-    return _hash(name, _status(error), place_of(inborn(error, "__traceback__")).function)
+    return _hash(name, _status(error), place_of(trace_of(error)).function)
 
 
 def fingerprint_of_reason(reason: str) -> str:

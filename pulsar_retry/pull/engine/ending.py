@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from pulsar_retry.errors import HandlerError, LeaseExpired, WorkerCrashedError, inborn, shown
+from pulsar_retry.errors import HandlerError, LeaseExpired, WorkerCrashedError, shown, trace_of
 from pulsar_retry.letters.facts import Facts
 from pulsar_retry.policy.outcomes import Failure, Reject, Retry
 from pulsar_retry.runtime.upstream import undecodable
@@ -83,7 +83,7 @@ def failed_with(error: BaseException) -> Exception:
     `HandlerError`.
     """
     is_own = isinstance(error, HandlerError)  # raised around the handler, not in it
-    trace = None if is_own else of_handler(inborn(error, "__traceback__"))
+    trace = None if is_own else of_handler(trace_of(error))
     BaseException.with_traceback(error, trace)  # also if it is frozen
     if isinstance(error, Exception):
         return undecodable(error) or error

@@ -13,7 +13,7 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer.handoff.writer_schemas import LettersSchema
-from pulsar_retry.errors import inborn
+from pulsar_retry.errors import attributes_of, inborn
 from pulsar_retry.runtime.upstream import message_of, raw_of
 from pulsar_retry.wire.stack import bring, described
 
@@ -151,7 +151,7 @@ class _Pickler(pickle.Pickler):
         self._left -= 1
         description = described(value)
         state = {"args": _pickled((description.text,)), **dict(_pickled_attributes(value))}
-        cause, context, is_suppressed = (inborn(value, name) for name in _AROUND)
+        cause, context, is_suppressed = (inborn(name)(value) for name in _AROUND)
         if self._left <= 0:
             cause = context = None
         if is_suppressed:
@@ -161,7 +161,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _pickled_attributes(error: BaseException) -> Iterator[tuple[str, bytes]]:
-    for name, value in {"args": inborn(error, "args"), **inborn(error, "__dict__")}.items():
+    for name, value in {"args": inborn("args")(error), **attributes_of(error)}.items():
         if (data := _pickled(value)) is not None:
             yield name, data
 
