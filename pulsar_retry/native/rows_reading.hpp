@@ -148,10 +148,13 @@ struct Filling {
                        std::to_string(batch);
     }
 
-    // Whether no other entry can lie between the last message and this one.
+    // Whether no other entry can lie between the last message and this one, which has no chunks.
     bool follows() const {
-        return has_after && position > after && std::get<0>(position) == std::get<0>(after) &&
-               std::get<1>(position) <= std::get<1>(after) + 1 && id.find(';') == std::string::npos;
+        auto [ledger, entry, batch] = position;
+        auto [last_ledger, last_entry, last_batch] = after;
+        return has_after && ledger == last_ledger &&
+               (entry == last_entry ? batch > last_batch : entry == last_entry + 1) &&
+               (batch >= 0 || id.find(';') == std::string::npos);
     }
 
     void add(const Message& message) {
