@@ -82,7 +82,8 @@ class Watch:
             self._count("deliveries", NACKED if kind == "nack" else RETRIED)
         else:
             self._count("deliveries", DEFERRED)
-        self._call("on_retry", raw, kind=kind, delay=delay, **known)
+        if self._hooks is not None:
+            self._call("on_retry", raw, kind=kind, delay=delay, **known)
 
     def handed_on(self, done: Sequence[HandOver]) -> None:
         """Count messages whose letters are published, and which are acknowledged."""
