@@ -230,13 +230,8 @@ def stays(text: str | bytes, value: Any) -> bool:
 
 
 def _exactly(text: str | bytes) -> Any:
-    """Return JSON with all digits of its numbers, and all of its keys."""
-    return json.loads(text, parse_float=Decimal, object_pairs_hook=_with_repeated_keys)
-
-
-def _with_repeated_keys(pairs: list[tuple[str, Any]]) -> Any:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else pairs
+    """Return JSON with all digits of its numbers, and all of its keys, in their order."""
+    return json.loads(text, parse_float=Decimal, object_pairs_hook=list)
 
 
 def as_hex(payload: bytes) -> str:

@@ -159,7 +159,9 @@ def test_a_payload_that_would_end_the_process() -> None:
         ],
     }
     nulls = {"type": "array", "items": "null"}
+    named = {"name": "c", "type": {"type": "array", "items": "F"}}
     for schema in (
+        {**empty, "fields": [*empty["fields"], named]},
         *(nulls, {"type": "array", "items": {"type": "null"}}, {"type": "map", "values": nulls}),
         *({"type": "array", "items": {**empty, "type": each}} for each in ("record", "error")),
         *(["long", nulls], {**empty, "fields": [{"name": "a", "type": nulls}]}),
