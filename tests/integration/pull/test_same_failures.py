@@ -31,7 +31,9 @@ def told(letter: pulsar.Message) -> dict[str, Any]:
         name: text for name, text in properties.items() if not name.startswith(OWN)
     }
     if trace := said.get("FAILURE_TRACEBACK"):  # each form has its own handler
-        said["FAILURE_TRACEBACK"] = re.sub(r", line \d+, in handle\w*\n", "", trace)
+        trace = re.sub(r", line \d+, in handle\w*\n", "", trace)
+        # Where a long one is cut depends on the length of the handler's name.
+        said["FAILURE_TRACEBACK"] = trace[-7000:] if trace.startswith("…") else trace
     return said
 
 
