@@ -30,6 +30,8 @@ _BUSY_BACKOFF = Exponential(0.05, 1)
 #: Milliseconds to wait for a message that exists.
 _TIMEOUT_MS = 10_000
 
+_NOTHING = (-1, -1)
+
 
 @attrs.define
 class ReadingSubscription:
@@ -77,6 +79,7 @@ class ReadingSubscription:
                 raise deleted(name, f"does not have what came after {after}")
             on_failure.pop_all()
         self._consumers[name] = consumer
+        self._acknowledged[name] = after.ledger, after.entry
 
     def check(self, partition: Partition, after: MessagePosition) -> None:
         """Check that nothing was deleted after *after*, in whose ledger the partition does not end.
@@ -147,7 +150,7 @@ class ReadingSubscription:
                 continue
             whole = position.batch < 0 or position == self.last(name)
             entry = position.ledger, position.entry - (not whole)
-            if self._acknowledged.get(name) != entry:
+            if entry > self._acknowledged.get(name, _NOTHING):
                 self._consumers[name].acknowledge_cumulative(pulsar.MessageId(-1, *entry, -1))
                 self._acknowledged[name] = entry
 

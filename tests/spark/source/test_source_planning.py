@@ -352,6 +352,27 @@ def test_what_is_deleted_after_it_was_read_is_no_error(read_once, micro, backlog
     assert [b"2"] == stream.run()
 
 
+@pytest.mark.parametrize("step", ["run", "commit", "restart"])
+def test_a_batch_that_was_deleted_after_it_was_read_is_no_error(
+    letters, micro, backlog, admin, step
+):
+    """Also if it is acknowledged once more, as far as that is known: other messages follow it."""
+    letters.send_batch(*numbers(2))
+    stream = micro()
+    assert numbers(2) == stream.run()
+    stream.kill()
+    again = micro(stream.offset)
+    assert [] == again.run()
+    eventually(lambda: backlog() == 0)
+    forget(admin, letters, b"2")
+    if step == "commit":  # rows of another partition were processed
+        again.reader.commit(again.offset)
+    elif step == "restart":
+        again.kill()
+        again = micro(stream.offset)
+    assert [b"2"] == again.run()
+
+
 @pytest.mark.parametrize(
     ("silent", "slug"),
     [
