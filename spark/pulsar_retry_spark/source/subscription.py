@@ -18,7 +18,7 @@ from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.runtime.upstream import has_message
 from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarSourceError
-from pulsar_retry_spark.source.patience import last_message_id
+from pulsar_retry_spark.source.patience import last_message_id, patiently
 from pulsar_retry_spark.source.positions import MessagePosition
 from pulsar_retry_spark.source.reading import LOOK_BACK, Piece, deleted, messages
 from pulsar_retry_spark.source.topics import Partition
@@ -97,7 +97,7 @@ class ReadingSubscription:
         if self._acknowledged.get(name) != (after.ledger, after.entry):
             raise deleted(name, f"does not have what came after {after}")
         self._consumers.pop(name).close()
-        self.add(partition, after, latest=False)
+        patiently(lambda: self.add(partition, after, latest=False))  # else it stays away
 
     def last(self, partition: str) -> MessagePosition | None:
         """Return the last entry of a partition; None if it has no entry.

@@ -19,6 +19,7 @@ from pulsar_retry_spark.source import reading
 from pulsar_retry_spark.source import stream as stream_module
 from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.source import FailureReader
+from pulsar_retry_spark.source.subscription import ReadingSubscription
 from support.spark.sourcing import Micro, forget, numbers
 from support.waiting import eventually
 
@@ -350,6 +351,26 @@ def test_what_is_deleted_after_it_was_read_is_no_error(read_once, micro, backlog
     eventually(lambda: backlog() == 0)
     forget(admin, letters, b"2")
     assert [b"2"] == stream.run()
+
+
+def test_a_broker_that_goes_while_a_stream_looks_for_lost_messages_is_waited_for(
+    read_once, micro, backlog, letters, admin, monkeypatch
+):
+    """The subscription's consumer is opened again for this."""
+    stream = micro(read_once(*numbers(2)).offset)
+    assert [] == stream.run()
+    eventually(lambda: backlog() == 0)
+    forget(admin, letters, b"2")
+    errors, subscribe = [pulsar.ConnectError], ReadingSubscription._subscribe
+
+    def first_fails(*args, **options):
+        if errors:
+            raise errors.pop()
+        return subscribe(*args, **options)
+
+    monkeypatch.setattr(ReadingSubscription, "_subscribe", first_fails)
+    assert [b"2"] == stream.run()
+    assert [] == errors
 
 
 @pytest.mark.parametrize("step", ["run", "commit", "restart"])
