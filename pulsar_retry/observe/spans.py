@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import attrs
-from opentelemetry import propagate, trace
+from opentelemetry import context, propagate, trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pulsar_retry._version import __version__
 from pulsar_retry.letters.letter import Letter
+from pulsar_retry.observe.failures import LogLimiter
 from pulsar_retry.observe.watch import TRACE, HandOver
 from pulsar_retry.policy.outcomes import Outcome, outcome_of, unwrapped
 from pulsar_retry.wire.names import logical
@@ -24,6 +26,9 @@ from pulsar_retry.wire.properties import (
     attempt_of,
     message_id_text,
 )
+
+_log = logging.getLogger("pulsar_retry")
+_limiter = LogLimiter()
 
 _W3C = TraceContextTextMapPropagator()
 _SUBSCRIPTION = "messaging.destination.subscription.name"
@@ -37,6 +42,31 @@ def tracer() -> trace.Tracer | None:
     return provider.get_tracer("pulsar_retry", __version__)
 
 
+class _Current:
+    """Makes a span the current one, and ends it.
+
+    `contextlib.contextmanager` sets an attribute of what is raised, which a frozen error refuses.
+    """
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> Span:
+        self._token = context.attach(trace.set_span_in_context(self._span))
+        return self._span
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        context.detach(self._token)
+        if error is not None:
+            _failed(self._span, error)
+        try:
+            self._span.end()
+        except Exception as trouble:  # noqa: BLE001 - it is the code of a user's span processor
+            if (turn := _limiter.turn(type(trouble).__name__)) is not None:
+                text = "the end of a span raised an exception%s"
+                _log.warning(text, turn, exc_info=trouble)
+
+
 class Spans:
     """Makes the spans of one subscription. Thread-safe."""
 
@@ -44,9 +74,8 @@ class Spans:
         self._tracer = tracer
         self._subscription = subscription
 
-    @contextlib.contextmanager
-    def process(self, message: Any) -> Iterator[Span]:
-        """Make the current span for one attempt at *message*, a `pulsar.Message`.
+    def process(self, message: Any) -> AbstractContextManager[Span]:
+        """Return what makes the current span for one attempt at *message*, a `pulsar.Message`.
 
         It is a child of the producer's span. Within another span it is a child of that span, with a
         link to the producer's span. Each later attempt has a link to the first one.
@@ -60,23 +89,16 @@ class Spans:
         links = [Link(first, {"pulsar_retry.link": "first_attempt"})] if first else []
         if parent.is_valid and producer is not None:
             links.append(Link(producer, {"pulsar_retry.link": "producer"}))
-        context = None if parent.is_valid else propagate.extract(carried)
-        with self._tracer.start_as_current_span(
+        span = self._tracer.start_span(
             f"process {logical(message.topic_name())}",
-            context,
+            None if parent.is_valid else propagate.extract(carried),
             SpanKind.CONSUMER,
             self.attributes(message._message, "process", "process"),
             links,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            # The message carries the context to the code that makes its letter, on any thread.
-            message.__dict__[TRACE] = partial(self._with_trace, span.get_span_context())
-            try:
-                yield span
-            except BaseException as error:
-                _failed(span, error)
-                raise
+        )
+        # The message carries the context to the code that makes its letter, on any thread.
+        message.__dict__[TRACE] = partial(self._with_trace, span.get_span_context())
+        return _Current(span)
 
     def traced(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return *handler* with a span around it."""

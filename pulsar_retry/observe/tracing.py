@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +57,9 @@ def _propagation() -> tuple[Callable[[], object], Callable[[dict[str, str]], Non
     return get_current, inject
 
 
-@contextlib.contextmanager
-def process_span(message: pulsar.Message, subscription: str | None = None) -> Iterator[Any]:
+def process_span(
+    message: pulsar.Message, subscription: str | None = None
+) -> AbstractContextManager[Any]:
     """Make a span for one attempt at *message*; it is current within the ``with`` block.
 
     Use it in your own loops with `Consumer` or `Client.pull`. A `Subscriber` and a dispatcher make
@@ -76,12 +77,8 @@ def process_span(message: pulsar.Message, subscription: str | None = None) -> It
         message: A `pulsar.Message`.
         subscription: The subscription's name, for the span.
 
-    Yields:
-        The `opentelemetry.trace.Span`; None if tracing is off.
+    Returns:
+        The context manager. Its value is the `opentelemetry.trace.Span`; None if tracing is off.
     """
     spans = spans_of(subscription)
-    if spans is None:
-        yield None
-        return
-    with spans.process(message) as span:
-        yield span
+    return nullcontext() if spans is None else spans.process(message)

@@ -7,9 +7,8 @@ network, and hours of delays pass in milliseconds.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -346,22 +345,23 @@ def _recording_errors(options: Options, errors: list[BaseException]) -> Options:
     """Return *options* with a handler that also adds failed assertions to *errors*."""
     handler: Any = options.handler
 
-    @contextlib.contextmanager
-    def recording() -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            if isinstance(error, AssertionError) or not isinstance(error, Exception):
-                errors.append(error)
-            raise
+    def record(error: BaseException) -> None:
+        if isinstance(error, AssertionError) or not isinstance(error, Exception):
+            errors.append(error)
 
     def call(message: Any) -> Any:
-        with recording():
+        try:
             return handler(message)
+        except BaseException as error:
+            record(error)
+            raise
 
     async def call_on_loop(message: Any) -> Any:
-        with recording():
+        try:
             return await handler(message)
+        except BaseException as error:
+            record(error)
+            raise
 
     calls = {THREADS: call, LOOP: call_on_loop}
     return attrs.evolve(options, handler=calls.get(options.workers, handler))
