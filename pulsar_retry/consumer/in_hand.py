@@ -188,12 +188,14 @@ class InHand:
         source.leaves(message_id)
         cancelled = source.cancel(message_id) if source.pending else 0
         if self.has_copies and (not cancelled or message_id.batch_index() >= 0):
-            self.returns.settled(message_id, is_acknowledged=is_acknowledged)
+            self.returns.settled(
+                message_id, is_acknowledged=is_acknowledged, was_requested=not cancelled
+            )
 
     def _settled_in_batch(self, message_id: Any) -> None:
         """Record that a settled message can come again, with others of its batch."""
         if message_id.batch_index() >= 0:
-            self.returns.settled(message_id, is_acknowledged=True)
+            self.returns.settled(message_id, is_acknowledged=True, was_requested=False)
 
     def up_to(self, message: Any) -> Callable[[], None]:
         """Return a function that acknowledges everything up to *message*, as of now."""

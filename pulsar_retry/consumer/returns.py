@@ -11,6 +11,8 @@ the message was settled, and only if the broker counts a redelivery. After a see
 
 The broker also redelivers what is settled of a batch, with a message that is not, unless it knows
 which ones are acknowledged. They are copies too: delivered N times, they would be dead-lettered.
+Once all of a batch is acknowledged, no message of it can come with another one. Then the batch is
+forgotten: if it comes again nevertheless, another process has sought, and it is needed.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from typing import Any
 import attrs
 
 from pulsar_retry.consumer.source import Entry, place_of
+from pulsar_retry.runtime.upstream import batch_size
 
 #: How many entries are remembered; the oldest are forgotten.
 _MOST = 10_000
 
-#: Seconds after a message was settled, and a time-out, in which a copy of it can be recognized.
+#: Seconds in which a copy can be recognized, after its message, or the last one of its batch, was
+#: settled. The time-out is added.
 _COPY_SECONDS = 60.0
 
 
@@ -40,14 +44,22 @@ class _Known:
         last: The redelivery count of the last delivery that ended with such a request.
         failures: How many hand-offs of a message failed.
         nacks: How often a message was nacked where the broker does not count redeliveries.
-        settled: Whether a message is acknowledged (otherwise it was handed on), and since when.
+        settled: The messages of which a copy can come, as bits.
+        acknowledged: Those of them that are acknowledged; the others were handed on.
+        settled_at: When the last one was settled.
+        was_requested: Whether a copy was under way when a message was settled.
+        size: How many messages the batch has; 0 if it is no batch, or not known yet.
     """
 
     ours: int = 0
     last: int = -1
     failures: dict[int, int] = attrs.field(factory=dict)
     nacks: dict[int, int] = attrs.field(factory=dict)
-    settled: dict[int, tuple[bool, float]] = attrs.field(factory=dict)
+    settled: int = 0
+    acknowledged: int = 0
+    settled_at: float = 0.0
+    was_requested: bool = False
+    size: int = 0
 
 
 class Returns:
@@ -75,7 +87,7 @@ class Returns:
         with self._lock:
             for known in self._entries.values():
                 known.nacks.clear()
-                known.settled.clear()
+                known.settled, known.was_requested = 0, False
 
     # -- which deliveries count -----------------------------------------------------------------
 
@@ -134,11 +146,26 @@ class Returns:
 
     # -- copies ---------------------------------------------------------------------------------
 
-    def settled(self, message_id: Any, *, is_acknowledged: bool) -> None:
-        """Record a message that is acknowledged or handed on, of which a copy was requested."""
+    def settled(self, message_id: Any, *, is_acknowledged: bool, was_requested: bool) -> None:
+        """Record a message that is acknowledged or handed on, and of which a copy can come.
+
+        If no copy *was_requested*, one can only come with another message of its batch.
+        """
         entry, index = place_of(message_id)
+        bit = _bit(index)
         with self._lock:
-            self._known(entry).settled[index] = is_acknowledged, self._now()
+            known = self._known(entry)
+            known.settled |= bit
+            if is_acknowledged:
+                known.acknowledged |= bit
+            else:
+                known.acknowledged &= ~bit
+            known.settled_at = self._now()
+            known.was_requested |= was_requested
+            if index >= 0 and not known.was_requested:
+                known.size = known.size or batch_size(message_id)
+                if 0 < known.size == (known.settled & known.acknowledged).bit_count():
+                    known.settled = 0
 
     def comes_again(self, message_id: Any) -> None:
         """Record a message that was nacked, or whose letter has failed: its next copy is needed."""
@@ -152,6 +179,15 @@ class Returns:
 
     def _taken(self, message_id: Any) -> tuple[bool | None, float]:
         entry, index = place_of(message_id)
+        bit = _bit(index)
         with self._lock:
             known = self._entries.get(entry)
-            return (None, 0.0) if known is None else known.settled.pop(index, (None, 0.0))
+            if known is None or not known.settled & bit:
+                return None, 0.0
+            known.settled &= ~bit
+            return bool(known.acknowledged & bit), known.settled_at
+
+
+def _bit(index: int) -> int:
+    """Return the bit of a message by its index in the entry."""
+    return 1 << (index + 1)

@@ -137,9 +137,15 @@ def is_whole_batch(message_id: Any) -> bool:
     """
     if message_id.batch_index() < 0 or _of_batches.get(id(message_id)) is message_id:
         return False
+    return batch_size(message_id) > 0
+
+
+def batch_size(message_id: Any) -> int:
+    """Return the size of the batch of a message in a batch, by its raw id; 0 if it is unknown."""
     place = message_id.partition(), message_id.ledger_id(), message_id.entry_id()
-    without_size = _pulsar.MessageId(*place, message_id.batch_index())
-    return bool(message_id.serialize() != without_size.serialize())
+    without_size = _pulsar.MessageId(*place, message_id.batch_index()).serialize()
+    varint = message_id.serialize()[len(without_size) + 1 :]  # what follows is only the size
+    return sum((each & 0x7F) << 7 * number for number, each in enumerate(varint))
 
 
 def raw_of(message: Any) -> Any:

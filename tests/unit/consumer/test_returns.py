@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _pulsar
 import attrs
 import pytest
 
@@ -74,7 +75,7 @@ def test_the_broker_begins_anew() -> None:
 def test_one_copy_is_dropped(is_acknowledged: bool) -> None:
     """The one that was requested; if its letter is still on its way, it is not acknowledged."""
     returns = Returns(lambda: 0.0)
-    returns.settled(Id(1), is_acknowledged=is_acknowledged)
+    returns.settled(Id(1), is_acknowledged=is_acknowledged, was_requested=True)
     assert returns.is_copy(Raw(2, 1)) is None
     assert returns.is_copy(Raw(1, 1)) is is_acknowledged
     assert returns.is_copy(Raw(1, 2)) is None
@@ -85,7 +86,7 @@ def test_what_is_wanted_again_is_no_copy(why: str) -> None:
     """After another process's seek the broker counts anew; long afterwards, anything can be."""
     now = 0.0
     returns = Returns(lambda: now, 10.0)
-    returns.settled(Id(1), is_acknowledged=True)
+    returns.settled(Id(1), is_acknowledged=True, was_requested=True)
     if why == "nack":
         returns.comes_again(Id(1))
     elif why == "seek":
@@ -94,3 +95,34 @@ def test_what_is_wanted_again_is_no_copy(why: str) -> None:
         now = 71.0
     assert returns.is_copy(Raw(1, 0 if why == "count" else 1)) is None
     assert returns.is_copy(Raw(1, 1)) is None
+
+
+def of_batch(index: int) -> _pulsar.MessageId:
+    """Return the id of a message in a batch of three."""
+    return _pulsar.MessageId.deserialize(bytes([1 << 3, 5, 2 << 3, 7, 4 << 3, index, 6 << 3, 3]))
+
+
+@attrs.frozen
+class BatchRaw:
+    """A message of that batch, which is redelivered."""
+
+    index: int
+
+    def message_id(self) -> _pulsar.MessageId:
+        return of_batch(self.index)
+
+    def redelivery_count(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("was_requested", [True, False])
+def test_a_batch_is_forgotten_when_all_of_it_is_acknowledged(was_requested: bool) -> None:
+    """Nothing of it can come again, unless a copy was requested before."""
+    returns = Returns(lambda: 0.0)
+    for index, is_acknowledged in ((0, True), (1, False), (2, True)):
+        requested = was_requested and index == 1
+        returns.settled(of_batch(index), is_acknowledged=is_acknowledged, was_requested=requested)
+    assert returns.is_copy(BatchRaw(0)) is True
+    returns.settled(of_batch(0), is_acknowledged=True, was_requested=False)
+    returns.settled(of_batch(1), is_acknowledged=True, was_requested=False)  # its letter is out
+    assert [was_requested or None] * 3 == [returns.is_copy(BatchRaw(each)) for each in range(3)]
