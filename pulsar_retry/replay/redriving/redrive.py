@@ -77,6 +77,8 @@ MAX_REDRIVES = 5
 _TICK = 0.5
 #: Seconds between two looks at what became of letters: the first, and the longest.
 _LOOK, _SELDOM = 0.5, 5.0
+#: Seconds without a consumer after which nobody is said to read letters: one may connect again.
+_ALONE = 10.0
 
 _ALL = Filter()
 
@@ -155,8 +157,8 @@ class Redrive:
                 are left then, its report says so (``sample``). None: it reads all.
             wait: For how long to watch what becomes of the letters after the last one was
                 published, in seconds or as a timedelta. It ends when all of them are handled or
-                dead, no consumer is connected to the topics in which they wait, or `cancel` is
-                called. With 0, the report has one look.
+                dead, no consumer is connected for ten seconds to the topics in which they wait, or
+                `cancel` is called. With 0, the report has one look.
             by: Who does it; None: the user and the host. Others who want the same letters are told.
 
         Raises:
@@ -405,17 +407,20 @@ class Redrive:
         """Watch what becomes of the letters, until none waits or nobody reads them, for a while."""
         if self._to not in {RETRY, ORIGIN} or not done.targets or done.doubts:
             return done
-        give_up, pause = time.monotonic() + self._wait, _LOOK
+        alone, pause = time.monotonic(), _LOOK
+        give_up = alone + self._wait
         try:
             while True:
                 became = aftermath.look(done.redriven)
                 done = attrs.evolve(done, became=became)
-                if became.waiting and (unread := aftermath.unread()):
-                    return attrs.evolve(done, problems=first_of_each([*done.problems, unread]))
                 tell(done)
-                left = give_up - time.monotonic()
-                if not became.waiting or left <= 0 or self._cancelled.wait(min(left, pause)):
-                    return done
+                now = time.monotonic()
+                left, unread = give_up - now, aftermath.unread() if became.waiting else None
+                alone = now if unread is None else alone
+                is_over = not became.waiting or left <= 0 or now - alone >= _ALONE
+                if is_over or self._cancelled.wait(min(left, pause)):
+                    problems = [*done.problems, *([unread] if unread else [])]
+                    return attrs.evolve(done, problems=first_of_each(problems))
                 pause = min(_SELDOM, pause * 1.5)
         except (AdminError, pulsar.PulsarException) as error:
             unknown = f"what became of the letters is not known: {error}"

@@ -451,8 +451,9 @@ def test_what_becomes_of_them_at_their_origin(dead, client) -> None:
 
 
 @pytest.mark.parametrize("to", ["retry", "origin"])
-def test_letters_that_nobody_reads_are_not_watched(dead, to) -> None:
-    """The report says at once for whom they wait."""
+def test_letters_that_nobody_reads_are_not_watched(dead, to, monkeypatch) -> None:
+    """The report says soon for whom they wait."""
+    monkeypatch.setattr("pulsar_retry.replay.redriving.redrive._ALONE", 1.0)
     dead.subscribe().close()
     dead.fill(2)
     looks = []
@@ -463,7 +464,24 @@ def test_letters_that_nobody_reads_are_not_watched(dead, to) -> None:
     (problem,) = done.problems
     assert f"no consumer is connected to the subscription {SUBSCRIPTION} of {place}" == problem
     assert Became(handled=0, waiting=2, dead=0) == done.became
-    assert (True, set()) == (done.is_complete, set(looks) - {None})
+    assert (True, {done.became}) == (done.is_complete, set(looks) - {None})
+
+
+def test_letters_are_watched_while_their_consumer_connects_again(dead) -> None:
+    """Between two connections it is not connected for a moment."""
+    dead.subscribe().close()
+    dead.fill(2)
+    consumers = []
+
+    def work(so_far: Redriven) -> None:
+        if so_far.became is not None and not consumers:
+            consumers.append(dead.subscribe())
+            received(consumers[0], 2)
+
+    done = dead.redrive(wait=600).run(work)
+
+    assert Became(handled=2, waiting=0, dead=0) == done.became
+    assert () == done.problems
 
 
 @pytest.mark.parametrize("step", ["unsettled", "left"])
