@@ -208,7 +208,7 @@ class Run:
         self, read: Callable[[], Iterator[LetterInPlace]]
     ) -> Iterator[tuple[Any, Position]]:
         """Yield the letters that *read* finds; while that fails, read again from the start."""
-        letters = read()
+        letters, failing_since = read(), math.inf
         while True:
             found = None
             try:
@@ -216,6 +216,9 @@ class Run:
                 self._unread = ""
             except (AdminError, pulsar.PulsarException) as error:
                 self._unread = shown(error)
+                failing_since = min(failing_since, time.monotonic())
+                if time.monotonic() - failing_since > _PATIENCE:  # at the same place, perhaps
+                    self._give_up(self._unread)
                 letters = read()
                 self._cancelled.wait(_PAUSE)
             self._check()
@@ -226,6 +229,7 @@ class Run:
             raw, topic, place = found
             is_of_run = EntryPlace.of(place) <= self._source.ends.get(topic, _NOWHERE)
             if is_of_run and self.states[place] == NEW:
+                failing_since = math.inf
                 yield raw, place
 
     def _receive(self) -> Any:
@@ -359,9 +363,12 @@ class Run:
         elif self._hindered_since is None:
             self._hindered_since = now
         elif now - self._hindered_since > _PATIENCE and self._goes_on:
-            self.tally.problems[self.tally.waits] = None
-            self.tally.stopped = REFUSED
+            self._give_up(self.tally.waits)
         self._progress()
+
+    def _give_up(self, why: str) -> None:
+        self.tally.problems[why] = None
+        self.tally.stopped = REFUSED
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import _pulsar
@@ -18,6 +18,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
+from pulsar_retry.replay.reading import LetterInPlace
 from pulsar_retry.replay.redriving import run as redrive_run
 from pulsar_retry.replay.redriving.judge import Move
 from pulsar_retry.replay.redriving.report import Tally
@@ -337,6 +338,22 @@ class Nothing:
 
     def judge(self, _raw: Raw, _position: str) -> Move:
         return Move()
+
+
+def test_reading_that_always_fails_at_one_place_ends(carry_out, monkeypatch) -> None:
+    """The letters before that place come each time, and are published once."""
+    monkeypatch.setattr(redrive_run, "_PATIENCE", 0.05)
+    monkeypatch.setattr(Source, "acknowledge_mixed", lambda *_: None, raising=False)
+
+    def read() -> Iterator[LetterInPlace]:
+        for entry in range(2):
+            yield LetterInPlace(Raw(entry), DLQ, Position(1, entry))
+        raise pulsar.Timeout("Pulsar error: TimeOut")
+
+    tally, hand_off, _ = carry_out([], read=read)
+
+    assert (2, [0, 1], "refused") == (tally.redriven, hand_off.handed, tally.stopped)
+    assert {"Pulsar error: TimeOut": None} == tally.problems
 
 
 def test_what_is_discarded_is_only_acknowledged(carry_out) -> None:
