@@ -297,7 +297,7 @@ class InHand:
     def redeliver(self, message: Any, delay: float) -> None:
         """Have a message, raw or not, or that of an id, redelivered after *delay* seconds."""
         source, message_id, chunks = self._wanted_again(message)
-        source.add(message_id, delay, chunks)
+        source.add(message_id, delay, chunks, is_named=raw_of(message) is not message_id)
         self.looks_at = 0  # each message can be a nacked one now
 
     def _wanted_again(self, message: Any) -> tuple[Source, Any, Sequence[Any]]:

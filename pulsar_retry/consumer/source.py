@@ -139,11 +139,13 @@ class _Pending:
     Attributes:
         message_id: The id of one of its messages.
         chunks: The ids to nack instead; empty if the message is not chunked.
+        is_named: Whether the id has its topic for certain; pulsar-client can ignore it otherwise.
         dues: When its nacked messages are due, by their index in the batch.
     """
 
     message_id: Any
     chunks: Sequence[Any] = ()
+    is_named: bool = True
     dues: dict[int, float] = attrs.field(factory=dict)
 
 
@@ -202,16 +204,21 @@ class Source:
 
     # -- adding -----------------------------------------------------------------------------------
 
-    def add(self, message_id: Any, delay: float, chunks: Sequence[Any] = ()) -> None:
+    def add(
+        self, message_id: Any, delay: float, chunks: Sequence[Any] = (), *, is_named: bool = True
+    ) -> None:
         """Have a message redelivered in *delay* seconds; *chunks* are its `chunk_ids`.
 
-        If it is nacked already, the earlier due time counts. A nack replaces a time-out.
+        If it is nacked already, the earlier due time counts. A nack replaces a time-out. The id of
+        a message *is_named*; one that was made from bytes need not be.
         """
         # A user's own backoff can return anything.
         delay = min(max(0.0, delay), threading.TIMEOUT_MAX)
-        self.add_at(message_id, self._timer.now() + delay, chunks)
+        self.add_at(message_id, self._timer.now() + delay, chunks, is_named=is_named)
 
-    def add_at(self, message_id: Any, due: float, chunks: Sequence[Any] = ()) -> None:
+    def add_at(
+        self, message_id: Any, due: float, chunks: Sequence[Any] = (), *, is_named: bool = True
+    ) -> None:
         """Have a message redelivered at *due*, a time of the timer's clock."""
         entry, index = place = place_of(message_id)
         with self._lock:
@@ -225,7 +232,7 @@ class Source:
                 self._time_outs.discard(place)
             self._check_at(due - LEAD)  # first: it raises if no thread can be started
             if known is None:
-                known = self.pending[entry] = _Pending(message_id, chunks)
+                known = self.pending[entry] = _Pending(message_id, chunks, is_named)
             known.dues[index] = due
             self._count += is_new
             heapq.heappush(self._heap, (due, place))
@@ -427,6 +434,7 @@ class Source:
     def _ids(self, taken: list[_Pending]) -> list[Any]:
         """Return the raw ids to nack for entries."""
         if self.redelivers_all:  # one for each topic; topics never share a ledger
+            taken = sorted(taken, key=lambda each: each.is_named)  # the last one counts
             return list({each.message_id.ledger_id(): each.message_id for each in taken}.values())
         ids: list[Any] = []
         for each in taken:

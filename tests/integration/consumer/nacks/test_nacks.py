@@ -237,3 +237,17 @@ def test_a_nack_ends_when_the_topic_moves(client, topic, admin, kind):
     again = consumer.receive(SOON)
     assert (0, 0, 1) == (again.redelivery_count(), consumer.pending_nacks, consumer.unsettled)
     consumer.acknowledge(again)
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
+def test_a_nack_by_an_id_without_its_topic_takes_no_other_with_it(client, topic, kind):
+    """With several topics, pulsar-client ignores such an id; a nacked message must come."""
+    topics = [topic, f"{topic}-other"]
+    consumer = client.subscribe(topics, "billing", getattr(pulsar.ConsumerType, kind))
+    for payload in (b"by id", b"nacked"):
+        client.create_producer(topic).send(payload)
+    by_id, nacked = (consumer.receive(SOON) for _ in range(2))
+    bare = pulsar.MessageId.deserialize(by_id.message_id().serialize())
+    consumer.negative_acknowledge(nacked, delay=1)
+    consumer.negative_acknowledge(bare, delay=0.3)
+    assert b"nacked" in {consumer.receive(SOON).data() for _ in range(2 - (kind == "Shared"))}
