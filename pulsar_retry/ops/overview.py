@@ -109,10 +109,10 @@ def letter_topics(
         also: Topics that are asked for in this way in any case.
         progress: Called with the number of topics that have been asked for, and of all.
         left_out: Called, in words, with what is left out: a letter topic that this role may not
-            read, or those with other names.
+            read, a topic of another name whose statistics are refused, or all of those.
 
     Raises:
-        AdminError: the REST API is unreachable, or refuses to list the namespace.
+        AdminError: the REST API is unreachable, or refuses to list the namespace or a letter topic.
     """
     topics = set(admin.namespaces.topics(namespace))
     letters = {each for each in topics if kind_of(each)}
@@ -136,6 +136,10 @@ def letter_topics(
             except AdminForbiddenError as error:
                 if topic in letters:
                     left_out(f"{topic} is left out: {error}")
+            except AdminError as error:
+                if topic not in others or error.status is None:
+                    raise
+                left_out(f"{topic} is left out: {error}")  # it may be broken
     found = []
     for topic, each in stats.items():
         owner = _owner_of(topic, stats) if topic in letters else each.named

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_retry.errors import AdminForbiddenError
+from pulsar_retry.errors import AdminError, AdminForbiddenError
 from pulsar_retry.ops.overview import letter_topics
 
 ROOT = "persistent://public/default"
@@ -76,3 +76,19 @@ def test_a_topic_that_may_not_be_read_hides_no_other() -> None:
     assert (f"{ROOT}/orders-billing-DLQ", None) == (found.topic, found.main_topic)
     (line,) = told
     assert f"{ROOT}/returns-billing-DLQ is left out" in line
+
+
+def test_a_broken_topic_of_another_name_hides_no_letters() -> None:
+    """Its ledger may be lost, for example; it is named."""
+    admin, told = admin_of({"orders-billing-DLQ": ["x"], "returns": ["x"]}), list[str]()
+    stats = admin.topics.stats
+
+    def some(topic: str) -> Any:
+        if topic.endswith("/returns"):
+            raise AdminError(500, f"{topic}/stats", "no such ledger")
+        return stats(topic)
+
+    admin.topics.stats = some
+    (found,) = letter_topics(admin, "public/default", by_letters=True, left_out=told.append)
+    assert f"{ROOT}/orders-billing-DLQ" == found.topic
+    assert "returns is left out: " in told[0]
