@@ -25,7 +25,12 @@ from pulsar_retry.wire.payloads import PLAIN, PayloadCodec, codec_of, unknown_co
 _PATIENCE = 30.0
 #: If the broker has sent all messages: how often nothing comes until none counts as on its way.
 #: That is so if the last one is in chunks of which some were never published.
-_QUIET_LOOKS = 10
+_QUIET_LOOKS = 5
+#: How often another reader looks for entries that do not come: many may be encrypted. It always
+#: looks for more entries than this in a row.
+_MOST_LOOKS = 100
+#: How many messages a reader has fetched at most; less if it only looks.
+_QUEUE, _LOOK_QUEUE = 500, 20
 #: Milliseconds after which the broker is asked why nothing comes.
 _LULL_MS = 500
 #: Milliseconds in which `tail_letters` reads each partition once.
@@ -118,7 +123,8 @@ def read_after(
     """Yield the raw messages of a partition after *mark*, up to the end of *log*.
 
     Entries that cannot be read are left out: they are encrypted, or chunks of a message that was
-    not published completely.
+    not published completely. A broker that expires messages moves every reader past them, although
+    they may be kept: where entries do not come, another reader looks for them, and reads on.
 
     Args:
         client: Reads the messages.
@@ -133,11 +139,58 @@ def read_after(
     """
     if log.last.entry < 0 or mark >= log.last:
         return
-    begin = mark
+    end = EntryPlace(log.last.ledger, log.last.entry + 1)
+    missed: list[EntryPlace] = []
+    looks, goes_on = 0, True
+
+    def passes_over(gap: list[EntryPlace], until: EntryPlace) -> bool:
+        nonlocal looks
+        if not gap or (looks >= _MOST_LOOKS and (len(gap) <= _MOST_LOOKS or mark == begin)):
+            return False
+        looks += 1
+        with contextlib.closing(
+            _read(client, admin, topic, mark, log, queue=_LOOK_QUEUE)
+        ) as another:
+            return next((place for *_, place in another if place > mark), until) < until
+
+    while goes_on:
+        goes_on, begin = False, mark
+        # What did not come may be chunks of a message that is to come.
+        start = missed[0].before if missed else mark
+        with contextlib.closing(_read(client, admin, topic, start, log)) as reading:
+            for raw, position, place in reading:
+                if place <= begin:
+                    continue
+                now_missed = _missed(missed, raw, place, mark, log)
+                gap = [] if now_missed is missed else [each for each in now_missed if each > mark]
+                if passes_over(gap, place):
+                    goes_on = True
+                    break
+                missed, mark = now_missed, place
+                yield raw, position
+            else:
+                rest = [*takewhile(lambda each: each < end, log.places(mark))]
+                goes_on = passes_over(rest, end)
+    for each in (*missed, *rest):
+        skipped(each)
+
+
+def _read(
+    client: pulsar.Client,
+    admin: AdminClient,
+    topic: str,
+    mark: EntryPlace,
+    log: Log,
+    *,
+    queue: int = _QUEUE,
+) -> Generator[tuple[Any, Position, EntryPlace], None, None]:
+    """Yield what one reader gets of a partition after *mark*, with the places of the entries.
+
+    If a batch is at *mark*, it comes, too.
+    """
     name = f"pulsar-retry-{uuid.uuid4().hex[:12]}"
     start = pulsar.MessageId(-1, mark.ledger, mark.entry, -1)
-    missed: list[EntryPlace] = []
-    with reader_of(client, topic, start, name) as reader:
+    with reader_of(client, topic, start, name, queue) as reader:
         came, quiet = time.monotonic(), 0
         while True:
             try:
@@ -145,7 +198,7 @@ def read_after(
                     break
                 raw = reader.read_next(_LULL_MS)
             except (_pulsar.Timeout, _pulsar.NotConnected):
-                is_sent, is_done = _progress(admin, topic, name, log.last)
+                is_sent, is_done = _progress(admin, topic, name, mark, log)
                 quiet = quiet + 1 if is_sent and _answers(client, topic) else 0
                 if is_done or quiet >= _QUIET_LOOKS:
                     break
@@ -157,14 +210,7 @@ def read_after(
             place = EntryPlace.of(position)
             if place > log.last:
                 break
-            if place <= begin:  # the broker sends the batch at the start again
-                continue
-            missed = _missed(missed, raw, place, mark, log)
-            mark = place
-            yield raw, position
-    missed += takewhile(lambda each: each <= log.last, log.places(mark))
-    for each in missed:
-        skipped(each)
+            yield raw, position, place
 
 
 def _missed(
@@ -258,15 +304,18 @@ def first_chunk(admin: AdminClient, topic: str, place: EntryPlace, log: Log) -> 
     return None
 
 
-def _progress(admin: AdminClient, topic: str, name: str, last: EntryPlace) -> tuple[bool, bool]:
-    """Tell whether a reader was sent all entries up to *last*, and whether it is done with them.
+def _progress(
+    admin: AdminClient, topic: str, name: str, mark: EntryPlace, log: Log
+) -> tuple[bool, bool]:
+    """Tell whether a reader was sent all entries after *mark*, and whether it is done with them.
 
-    pulsar-client acknowledges what it cannot decrypt, for the reader only.
+    pulsar-client acknowledges what it cannot decrypt, for the reader only. The broker may send it
+    the entry at *mark*, too, which nobody acknowledges.
     """
     for reader, cursor in admin.topics.internal_stats(topic)["cursors"].items():
         if reader.startswith(name):
-            is_sent = EntryPlace.parse(cursor["readPosition"]) > last
-            return is_sent, EntryPlace.parse(cursor["markDeletePosition"]) >= last
+            is_sent = EntryPlace.parse(cursor["readPosition"]) > log.last
+            return is_sent, AckState.read(cursor, log).backlog(log, mark) == 0
     return False, False
 
 
@@ -338,6 +387,7 @@ def reader_of(
     topic: str,
     start: pulsar.MessageId | _pulsar.MessageId,
     name: str | None = None,
+    queue: int = _QUEUE,
 ) -> Iterator[Any]:
     """Yield a raw reader of one partition. It has no durable subscription that would remain.
 
@@ -349,12 +399,13 @@ def reader_of(
         topic: The partition.
         start: Where to start.
         name: With what the name of its subscription begins.
+        queue: How many messages it has fetched at most.
     """
     bare = BareClient.create_reader(
         client,
         topic,
         start,
-        receiver_queue_size=500,
+        receiver_queue_size=queue,
         subscription_role_prefix=name,
         crypto_failure_action=pulsar.ConsumerCryptoFailureAction.DISCARD,
     )

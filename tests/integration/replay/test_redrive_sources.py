@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
+from urllib.error import HTTPError
 
 import pulsar
 import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Filter, Redrive, Redriven
+from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.reading import read_letters, read_one
 from pulsar_retry.replay.redriving.targets import DISCARD
 from support.reading import SOON, drain
 from support.replay.redriving import at_letter, received
+from support.waiting import eventually
 
 
 def test_letters_are_taken_through_the_subscription_that_keeps_them(dead, run_json) -> None:
@@ -185,6 +189,36 @@ def test_letters_of_a_topic_of_any_name_are_taken(dead, client) -> None:
     assert 1 == Redrive(graveyard, cluster=dead.cluster, **owner).run().redriven
 
     received(consumer, 1)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_letters_that_expire_while_they_are_read(dead, admin, client, batch) -> None:
+    """The broker moves every reader past them; while they are kept, they are letters."""
+    namespace = dead.topic.removeprefix("persistent://").rpartition("/")[0]
+    kept = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    admin.set_namespace_policy(namespace, "retention", kept)
+    dead.create()
+    options = {"batching_enabled": True, "batching_max_messages": batch} if batch > 1 else {}
+    dead.fill(1200 * batch, **options)
+    missed: list[EntryPlace] = []
+    reading = read_letters(
+        client, dead.cluster.admin(), [dead.dlq], unreadable=lambda _, place: missed.append(place)
+    )
+    found = [next(reading).raw.data()]
+    path = dead.dlq.replace("://", "/")
+
+    def passed_over() -> bool:
+        with contextlib.suppress(HTTPError):  # none is as old as that yet
+            admin.call("POST", f"{path}/all_subscription/expireMessages/1")
+        cursors = admin.get(f"{path}/internalStats")["cursors"].values()
+        return all(int(each["readPosition"].split(":")[1]) >= 1199 for each in cursors)
+
+    eventually(passed_over)
+    dead.fill(1)
+    found += [each.raw.data() for each in reading]
+
+    assert [b"%d" % number for number in range(1200 * batch)] == found
+    assert not missed
 
 
 def test_a_letter_of_any_batch_is_read_by_its_id(dead) -> None:
