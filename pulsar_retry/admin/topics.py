@@ -154,8 +154,18 @@ class Topics:
         """Return the position of the last message; its entry is -1 if there is no message."""
         return Position.read(self._transport.json("GET", topic_path(topic, "lastMessageId")))
 
+    def closed_ledgers(self, topic: str) -> dict[int, int]:
+        """Return when each ledger of a partition was closed, in milliseconds, without the last."""
+        facts = self._transport.json("GET", topic_path(topic, "internal-info"))
+        closed = facts["ledgers"][:-1]
+        return {int(each["ledgerId"]): int(each.get("timestamp") or 0) for each in closed}
+
     def message_id_at(self, topic: str, when: datetime) -> Position:
-        """Return the position of the first message that was published at or after *when*."""
+        """Return the position of the first message that was published at or after *when*.
+
+        The broker looks for it as if messages were stored in the order in which they were
+        published. If some were not, there may be others before it.
+        """
         path = topic_path(topic, "messageid", str(round(when.timestamp() * 1000)))
         return Position.read(self._transport.json("GET", path))
 

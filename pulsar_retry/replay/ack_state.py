@@ -102,6 +102,14 @@ class Log:
         """Tell whether the entry at *place* is stored."""
         return 0 <= place.entry < dict(self.ledgers).get(place.ledger, 0)
 
+    def last_before(self, place: EntryPlace) -> EntryPlace | None:
+        """Return the last entry that is stored before *place*; None if there is none."""
+        for ledger, entries in reversed(self.ledgers):
+            end = min(entries, place.entry) if ledger == place.ledger else entries
+            if ledger <= place.ledger and end > 0:
+                return EntryPlace(ledger, end - 1)
+        return None
+
     def places(self, after: EntryPlace) -> Iterator[EntryPlace]:
         """Yield the entries after *after*, in order."""
         for ledger, entries in self.ledgers:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
+from pulsar_retry.client import Client
 from pulsar_retry.errors import RetentionError, SeekError
 from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
-from pulsar_retry.replay.reading import first_chunk
+from pulsar_retry.replay.reading import first_chunk, first_of, read_after
 from pulsar_retry.replay.seeking.goal import Goal
 from pulsar_retry.replay.seeking.letters import SeekJudge
 from pulsar_retry.replay.seeking.mover import GRACE, Mover, client_of
@@ -20,6 +21,11 @@ from pulsar_retry.replay.seeking.survey import letters_of, published_at, survey_
 from pulsar_retry.replay.seeking.target import LATEST, SeekTarget, SeekTo, target_of
 from pulsar_retry.replay.seeking.warnings import beyond_retention
 from pulsar_retry.replay.subscription import Subscription
+
+#: Milliseconds by which a producer's clock may be ahead of the broker's.
+_AHEAD_MS = 600_000
+#: Of how many messages that cannot be read the publish times are looked at.
+_MOST_UNREAD = 100
 
 
 def seek(
@@ -76,15 +82,16 @@ def seek(
     target = target_of(to, now)
     with subscription.cluster.admin() as admin:
         mains = survey_main(admin, subscription)
-        goals, before = _goals(admin, mains, target)
-        warnings = beyond_retention(admin, goals, target, now)
-        if warnings and not (dry_run or partial_retention):
-            raise RetentionError(
-                f"{warnings[0]}. To start at the oldest message instead, set partial_retention=True"
-            )
-        letters = letters_of(admin, subscription)
-        judge = SeekJudge(subscription.topic, before=before, everything=target.end == LATEST)
         with client_of(subscription.cluster) as client:
+            goals, before = _goals(client, admin, mains, target, now)
+            warnings = beyond_retention(admin, goals, target, now)
+            if warnings and not (dry_run or partial_retention):
+                raise RetentionError(
+                    f"{warnings[0]}. To start at the oldest message instead, set "
+                    "partial_retention=True"
+                )
+            letters = letters_of(admin, subscription)
+            judge = SeekJudge(subscription.topic, before=before, everything=target.end == LATEST)
             mover = Mover(client, admin, subscription, wait)
             return mover.run(
                 goals, (), letters, judge, to=str(target), dry_run=dry_run, warnings=warnings
@@ -92,13 +99,17 @@ def seek(
 
 
 def _goals(
-    admin: AdminClient, mains: Sequence[Surveyed], target: SeekTarget
+    client: Client,
+    admin: AdminClient,
+    mains: Sequence[Surveyed],
+    target: SeekTarget,
+    now: datetime,
 ) -> tuple[list[Goal], datetime | None]:
     """Return the goal of each partition, and the time of the target, if it has one."""
     if target.end == LATEST:
         return [_goal(admin, each, None) for each in mains], None
     if target.time is not None:
-        return [_since(admin, each, target.time) for each in mains], target.time
+        return [_since(client, admin, each, target.time, now) for each in mains], target.time
     if target.position is None:
         return [_goal(admin, each, _first(each)) for each in mains], None
     home, place = _home(mains, target.position), EntryPlace.of(target.position)
@@ -110,7 +121,8 @@ def _goals(
         raise RetentionError(f"message {target.position} is not in {home.topic} any more")
     begin = target.position if first == place else Position(*first)
     goals = [
-        _goal(admin, each, begin) if each is home else _since(admin, each, when) for each in mains
+        _goal(admin, each, begin) if each is home else _since(client, admin, each, when, now)
+        for each in mains
     ]
     return goals, when
 
@@ -123,12 +135,40 @@ def _first(seen: Surveyed) -> Position:
     return Position(*seen.log.first)
 
 
-def _since(admin: AdminClient, seen: Surveyed, when: datetime) -> Goal:
+def _since(
+    client: Client, admin: AdminClient, seen: Surveyed, when: datetime, now: datetime
+) -> Goal:
     """Return the goal of a partition that begins at a time."""
-    begin = admin.topics.message_id_at(seen.topic, when)
-    if begin.ledger < 0 or begin.entry < 0:
+    found = admin.topics.message_id_at(seen.topic, when)
+    if found.ledger < 0 or found.entry < 0:
         return _goal(admin, seen, _first(seen))
-    return _goal(admin, seen, max(Position(begin.ledger, begin.entry), _first(seen)))
+    begin = max(EntryPlace.of(found), seen.log.first)
+    last = seen.log.last_before(begin)
+    if last is not None and when <= now:
+        begin = min(_passed_over(client, admin, seen, when, last), default=begin)
+    return _goal(admin, seen, Position(*begin))
+
+
+def _passed_over(
+    client: Client, admin: AdminClient, seen: Surveyed, when: datetime, last: EntryPlace
+) -> Iterator[EntryPlace]:
+    """Yield where messages begin that were published since *when* and are stored up to *last*.
+
+    The broker passes over them if others were stored late, after messages that were published
+    later. So what it has stored since the time is read.
+    """
+    since, closed = round(when.timestamp() * 1000), admin.topics.closed_ledgers(seen.topic)
+    ledgers = (ledger for ledger, _ in seen.log.ledgers)
+    open_then = (each for each in ledgers if closed.get(each, since) >= since - _AHEAD_MS)
+    mark, log = EntryPlace(next(open_then, last.ledger), -1), seen.log.until(last)
+    unread: list[EntryPlace] = []
+    for raw, position in read_after(client, admin, seen.topic, mark, log, skipped=unread.append):
+        if raw.publish_timestamp() >= since:
+            yield first_of(raw, EntryPlace.of(position))
+    for place in unread[-_MOST_UNREAD:]:  # the last ones may be chunks of a message after *last*
+        published = published_at(admin, seen, place)
+        if published is not None and round(published.timestamp() * 1000) >= since:
+            yield place
 
 
 def _home(mains: Sequence[Surveyed], position: Position) -> Surveyed:

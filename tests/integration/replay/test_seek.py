@@ -48,6 +48,62 @@ def test_past_time(admin, topic, subscription, consumer, publish):
     drained(admin, topic)
 
 
+@pytest.mark.parametrize("ledgers", [1, 2])
+@pytest.mark.parametrize("late", [2, 3, 6, 8])
+def test_messages_that_were_stored_late(
+    admin, client, namespace, topic, subscription, consumer, late, ledgers
+):
+    """The broker, which looks as if all were in order, would pass over what is before them."""
+    kept = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    admin.set_namespace_policy(namespace, "retention", kept)
+    held = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    producer = client.create_producer(topic, batching_enabled=False)
+    held.send_async(b"early", None)
+    producer.send(b"old")
+    when = pause_between()
+    for number in range(8):
+        if number == late:
+            held.flush()
+        if number == 5 and ledgers > 1:
+            admin.unload(topic)
+        producer.send(b"%d" % number)
+    held.flush()
+    consume(consumer, 10)
+    drained(admin, topic)
+
+    report = seek(subscription, when)
+
+    assert (9, 0) == (report.replayed, report.purged)
+    names = [str(number) for number in range(8)]
+    assert firsts(*names, "early") == delivered(consumer, *names, "early")
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_a_message_in_chunks_before_a_late_one(
+    client, topic, subscription, consumer, tmp_path, is_encrypted
+):
+    """Delivery begins with its first chunk, also if the command has no key for it."""
+    keys = pulsar.CryptoKeyReader(*key_files(tmp_path))
+    secret = {"encryption_key": "key", "crypto_key_reader": keys} if is_encrypted else {}
+    held = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    producer = client.create_producer(
+        topic, batching_enabled=False, chunking_enabled=True, **secret
+    )
+    held.send_async(b"early", None)
+    old = Position.of(producer.send(b"old"))
+    when = pause_between()
+    producer.send(bytes(12_000_000))
+    held.flush()
+
+    report = seek(subscription, when, dry_run=True)
+
+    assert f"{old.ledger}:{old.entry + 1}" in report.partitions[0].begin
+
+
 @pytest.mark.parametrize("to", ["latest", timedelta(days=-1), "2100-01-01T00:00Z"])
 def test_purge(admin, topic, subscription, consumer, publish, to):
     """The end, and any time in the future, purge: messages and letters, not what comes later."""

@@ -99,3 +99,9 @@ def test_the_open_ledger_is_counted_apart():
     }
 
     assert Log(((4, 10), (7, 5)), EntryPlace(7, 4)) == Log.read(facts)
+
+
+@given(st.one_of(places, st.just(EntryPlace(9, 7)), st.just(EntryPlace(5, 0))))
+def test_the_last_entry_before_a_place(place):
+    """It may be in an earlier ledger; ledgers may be empty."""
+    assert max((each for each in ALL if each < place), default=None) == LOG.last_before(place)
