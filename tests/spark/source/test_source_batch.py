@@ -19,7 +19,7 @@ from pulsar_retry_spark.source import extent, reading
 from pulsar_retry_spark.source.batch import schema
 from pulsar_retry_spark.source.source import FailureReader
 from support.reading import SOON, SUBSCRIPTION, read_all
-from support.spark.sourcing import forget, frame, numbers, payloads
+from support.spark.sourcing import forget, frame, numbers, payloads, trim
 from support.waiting import eventually
 
 
@@ -184,8 +184,7 @@ def test_what_is_deleted_after_planning_is_an_error(letters, admin, all_of_it):
     letters.send(b"too late")
 
     admin.call("DELETE", f"{path}/subscription/keeper")
-    admin.call("POST", f"{path}/trim")
-    eventually(lambda: len(admin.get(f"{path}/internalStats")["ledgers"]) == 1)
+    trim(admin, letters.dead, lambda ledgers: len(ledgers) == 1)
 
     with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_DATA_LOSS\].* deleted it before"):
         list(readers[0].read(tasks[0]))
@@ -247,8 +246,7 @@ def test_ledgers_that_are_deleted_while_they_are_read(letters, admin, monkeypatc
     rows = next(batches).column("payload").to_pylist()
 
     admin.call("DELETE", f"{path}/subscription/keeper")
-    admin.call("POST", f"{path}/trim")
-    eventually(lambda: len(admin.get(f"{path}/internalStats")["ledgers"]) == 1)
+    trim(admin, letters.dead, lambda ledgers: len(ledgers) == 1)
 
     if strict == "true":
         with pytest.raises(PulsarSourceError, match=r"DATA_LOSS\] .* deleted"):

@@ -46,6 +46,12 @@ def waiting(folder: str) -> Any:
     return passing
 
 
+def places(folder: Path) -> list[str]:
+    """Return the executor of each part that has begun, the last part's first."""
+    files = [folder / f"part={part}" for part in reversed(range(PARTS))]
+    return [text for each in files if each.exists() and (text := each.read_text())]
+
+
 def main() -> None:
     """Run it; write what came of it to `said.json`."""
     folder = Path(os.environ["FOLDER"])
@@ -65,11 +71,11 @@ def main() -> None:
 
         def lose() -> None:
             deadline = time.monotonic() + 150
-            while done() < PARTS - 1 and time.monotonic() < deadline:
+            while done() < PARTS - 1 or len(places(folder)) < PARTS:
+                if time.monotonic() > deadline:
+                    return
                 time.sleep(0.05)
-            waits, *others = [
-                (folder / f"part={part}").read_text() for part in reversed(range(PARTS))
-            ]
+            waits, *others = places(folder)
             before = executors()
             for each in set(others) - {waits}:
                 os.kill(int(each), signal.SIGKILL)

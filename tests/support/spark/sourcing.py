@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -77,18 +77,30 @@ def numbers(*args: int) -> list[bytes]:
 
 def forget(admin: Any, letters: Letters, *payloads: bytes) -> None:
     """Make the broker delete dead letters that no subscription keeps, and publish new ones."""
-    path = letters.dead.replace("://", "/")
-
-    def first_ledger() -> int:
-        number: int = admin.get(f"{path}/internalStats")["ledgers"][0]["ledgerId"]
-        return number
-
-    before = first_ledger()
+    before = ledgers_of(admin, letters.dead)[0]
     # The current ledger can't be deleted; loading the topic again starts a new one.
     admin.unload(letters.dead)
     letters.send(*payloads)
-    admin.call("POST", f"{path}/trim")
-    eventually(lambda: first_ledger() != before)
+    trim(admin, letters.dead, lambda ledgers: ledgers[0] != before)
+
+
+def ledgers_of(admin: Any, topic: str) -> list[int]:
+    """Return the ids of a topic's ledgers, oldest first."""
+    stats = admin.get(f"{topic.replace('://', '/')}/internalStats")
+    return [each["ledgerId"] for each in stats["ledgers"]]
+
+
+def trim(admin: Any, topic: str, is_enough: Callable[[list[int]], bool]) -> None:
+    """Have the broker delete what nobody needs, until the ledgers that are left are few enough.
+
+    It is asked again and again: what a subscription has acknowledged may not be known at once.
+    """
+
+    def is_trimmed() -> bool:
+        admin.call("POST", f"{topic.replace('://', '/')}/trim")
+        return is_enough(ledgers_of(admin, topic))
+
+    eventually(is_trimmed)
 
 
 def frame(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataFrame:
