@@ -180,6 +180,8 @@ def owner_of(
     if named.has(letter_topic, naming):
         return named
     if given.topic is not None and given.subscription is not None:
+        if given == attrs.evolve(named, retry=None):
+            return named  # it may say the name of the retry topic
         is_anothers = None not in {named.topic, named.subscription} and not named.fits(given)
         return named if is_anothers and not given.has(letter_topic, naming) else given
     if given == Owner():

@@ -264,7 +264,9 @@ class Redrive:
         tally, patcher = Tally(), self._patcher(client)
         judge = self._judge(admin, tally, patcher, lambda topic, _owner: _why_not(client, topic))
         backlog = backlog_of(admin, self._source, through)
-        if through is not None and (reader := who_reads(admin, self._source, through)):
+        has_retries = holds_retries(admin, self._source, through)
+        reader = through and who_reads(admin, self._source, through, is_retry=has_retries)
+        if reader:
             tally.problems[f"letters are taken through {through} now: {reader}"] = None
         groups, others = Groups(), Groups()
 
@@ -340,6 +342,7 @@ class Redrive:
     ) -> Redriven:
         tally = Tally()
         aftermath, keeper = Aftermath(admin, client, self._job), TargetKeeper(admin)
+        has_retries = holds_retries(admin, self._source, through)
         with contextlib.ExitStack() as stack:
             consumer = stack.enter_context(
                 consumer_of(
@@ -348,14 +351,14 @@ class Redrive:
                     job=self._job,
                     by=self._by,
                     rate=self._rate,
+                    is_retry=has_retries,
                 )
             )
             partitions = admin.topics.partition_names(self._source)
             last = ends(admin, partitions)
             source = Source(admin, client, through, last)
-            is_read = holds_retries(self._source)
             hand_off = stack.enter_context(
-                hand_off_of(client, max_pending=IN_FLIGHT, natively=not is_read)
+                hand_off_of(client, max_pending=IN_FLIGHT, natively=not has_retries)
             )
 
             def take(topic: str, owner: Owner) -> None:
@@ -375,7 +378,9 @@ class Redrive:
                 limit=self._limit,
                 progress=lambda: tell(report()),
                 cancelled=self._cancelled,
-                read=partial(read_letters, client, admin, partitions, through) if is_read else None,
+                read=partial(read_letters, client, admin, partitions, through)
+                if has_retries
+                else None,
             )
             try:
                 run.run()

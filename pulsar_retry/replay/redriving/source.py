@@ -8,6 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pulsar
@@ -25,6 +26,7 @@ from pulsar_retry.errors import (
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.wire.names import TopicName, kind_of, logical
+from pulsar_retry.wire.owner import Owner
 
 #: Created if a dead-letter topic has no subscription.
 SUBSCRIPTION = KEEPING_SUBSCRIPTION
@@ -152,9 +154,20 @@ def ends(admin: AdminClient, partitions: list[str]) -> dict[str, EntryPlace]:
     return {each: place for each, place in found.items() if place.entry >= 0}
 
 
-def holds_retries(topic: str) -> bool:
-    """Tell whether a topic has the name of a retry topic."""
-    return kind_of(logical(topic)) == "retry"
+def holds_retries(admin: AdminClient, topic: str, through: str | None) -> bool:
+    """Tell whether a topic is a retry topic, whose consumers go on while letters are taken.
+
+    If it has a name of its own, the first letters say it that wait for the subscription *through*.
+    """
+    kind = kind_of(logical(topic))
+    if kind is not None or through is None:
+        return kind == "retry"
+    for each in admin.topics.partition_names(topic):
+        with contextlib.suppress(AdminNotFoundError):  # none waits here
+            letter = admin.subscriptions.peek(each, through)
+            if Owner.named_by(letter.properties).retry == logical(topic):
+                return True
+    return False
 
 
 class _Acknowledger:
@@ -187,6 +200,7 @@ def consumer_of(
     job: str,
     by: str,
     rate: float,
+    is_retry: bool = False,
 ) -> Iterator[Any]:
     """Yield a consumer of the topic's subscription, as a raw consumer, and close it.
 
@@ -204,11 +218,11 @@ def consumer_of(
         job: The id of the redrive.
         by: Who does it.
         rate: How many letters per second are taken at most.
+        is_retry: Whether the topic is a retry topic.
 
     Raises:
         RedriveError: the subscription has another consumer.
     """
-    is_retry = holds_retries(topic)
     partitions = admin.topics.partition_names(topic)
     kind = pulsar.ConsumerType.Shared if is_retry else pulsar.ConsumerType.Exclusive
     ahead = 0 if is_retry else max(1, int(min(rate * _AHEAD / len(partitions), _MOST_AHEAD)))
@@ -240,11 +254,12 @@ def consumer_of(
                         batch_index_ack_enabled=True,
                     )
                 except pulsar.ConsumerBusy:
-                    wait(who_reads(admin, topic, subscription))
+                    wait(who_reads(admin, topic, subscription, is_retry=is_retry))
                     continue
                 stack.callback(_close, bare)
                 consumers[each] = bare._consumer  # raw messages need less time
-        while is_retry and (who := who_reads(admin, topic, subscription, but=job)):
+        other = partial(who_reads, admin, topic, subscription, is_retry=True, but=job)
+        while is_retry and (who := other()):
             wait(who)
         yield _Acknowledger(consumers) if is_retry else consumers[topic]
 
@@ -255,7 +270,12 @@ def _close(bare: pulsar.Consumer) -> None:
 
 
 def who_reads(
-    admin: AdminClient, topic: str, subscription: str, *, but: str | None = None
+    admin: AdminClient,
+    topic: str,
+    subscription: str,
+    *,
+    is_retry: bool,
+    but: str | None = None,
 ) -> str | None:
     """Return in words who has a consumer of a subscription, and how far it is; None: nobody has.
 
@@ -268,7 +288,7 @@ def who_reads(
         .get(subscription, {})
         .get("consumers", ())
     ]
-    if holds_retries(topic):
+    if is_retry:
         jobs = ((each.get("metadata") or {}).get(_JOB) for each in consumers)
         pairs = zip(consumers, jobs, strict=True)
         consumers = [each for each, job in pairs if job not in {None, but}]

@@ -57,6 +57,31 @@ def test_retries_that_wait_are_made_due(dead, partitions) -> None:
     assert (2, True) == (gone.redriven, gone.is_complete)
 
 
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_retry_topic_of_any_name_is_left_to_its_consumers(dead, client, partitions) -> None:
+    """Its letters say that it is one."""
+    again = f"{dead.topic}-again"
+    if partitions:
+        dead.admin.create_partitioned_topic(again, partitions)
+    consumer = client.subscribe(
+        dead.topic,
+        "billing",
+        consumer_type=pulsar.ConsumerType.Shared,
+        enable_retry=True,
+        dead_letter_policy=pr.DeadLetterPolicy(9, retry_letter_topic=again),
+    )
+    client.create_producer(dead.topic).send(b"tea")
+    consumer.reconsume_later(consumer.receive(SOON), delay=3_600)
+    options = {"cluster": dead.cluster, "topic": dead.topic, "subscription": "billing"}
+
+    looked = Redrive(again, any_topic=True, dry_run=True, **options).run()
+    done = Redrive(again, any_topic=True, **options).run()
+
+    assert (1, ()) == (looked.redriven, looked.problems)
+    assert (1, {again: 1}, {}) == (done.redriven, done.targets, done.left)
+    assert b"tea" == consumer.receive(SOON).data()
+
+
 def test_retries_that_become_due_meanwhile_are_left_alone(dead, monkeypatch) -> None:
     """Their consumer gets them, so a copy would only come twice."""
     dead.subscribe().close()
