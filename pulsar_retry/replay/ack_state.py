@@ -89,6 +89,11 @@ class Log:
             EntryPlace(self.ledgers[0][0], 0) if self.ledgers else EntryPlace(self.last.ledger, 0)
         )
 
+    @property
+    def end(self) -> EntryPlace:
+        """The place after the last entry."""
+        return EntryPlace(self.last.ledger, self.last.entry + 1)
+
     def until(self, last: EntryPlace) -> Log:
         """Return the log as if nothing had been published after *last*."""
         ledgers = [

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.client import Client
-from pulsar_retry.errors import RetentionError, SeekError
+from pulsar_retry.errors import AdminError, RetentionError, SeekError
 from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
 from pulsar_retry.replay.reading import first_chunk, first_of, read_after
@@ -143,9 +143,10 @@ def _since(
     if found.ledger < 0 or found.entry < 0:
         return _goal(admin, seen, _first(seen))
     begin = max(EntryPlace.of(found), seen.log.first)
-    last = seen.log.last_before(begin)
-    if last is not None and when <= now:
-        begin = min(_passed_over(client, admin, seen, when, last), default=begin)
+    if when <= now:  # what was stored after the survey is not read here
+        begin = min(begin, seen.log.end)
+        if (last := seen.log.last_before(begin)) is not None:
+            begin = min(_passed_over(client, admin, seen, when, last), default=begin)
     return _goal(admin, seen, Position(*begin))
 
 
@@ -166,7 +167,11 @@ def _passed_over(
         if raw.publish_timestamp() >= since:
             yield first_of(raw, EntryPlace.of(position))
     for place in unread[-_MOST_UNREAD:]:  # the last ones may be chunks of a message after *last*
-        published = published_at(admin, seen, place)
+        try:
+            published = published_at(admin, seen, place)
+        except AdminError:  # as for a chunk that is compressed; for some it does not answer at all
+            yield place
+            return
         if published is not None and round(published.timestamp() * 1000) >= since:
             yield place
 

@@ -11,8 +11,11 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.admin.position import Position
-from pulsar_retry.admin.subscriptions import Subscriptions
+from pulsar_retry.admin.subscriptions import StoredEntry, Subscriptions
+from pulsar_retry.admin.topics import Topics
+from pulsar_retry.errors import AdminError
 from pulsar_retry.replay import seek
+from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.wire.properties import message_id_text
 from support.consumer.filling import send_batch
 from support.encrypting import key_files
@@ -102,6 +105,63 @@ def test_a_message_in_chunks_before_a_late_one(
     report = seek(subscription, when, dry_run=True)
 
     assert f"{old.ledger}:{old.entry + 1}" in report.partitions[0].begin
+
+
+def test_messages_that_arrive_while_a_seek_looks(
+    admin, client, topic, subscription, consumer, monkeypatch
+):
+    """They are delivered, also if a late one is the last of them."""
+    held = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    producer = client.create_producer(topic, batching_enabled=False)
+    held.send_async(b"early", None)
+    producer.send(b"old")
+    when = pause_between()
+    consume(consumer, 1)
+    drained(admin, topic)
+    find = Topics.message_id_at
+
+    def after_others(self: Topics, *asked: Any) -> Position:
+        producer.send(b"new")
+        held.flush()
+        return find(self, *asked)
+
+    monkeypatch.setattr(Topics, "message_id_at", after_others)
+    consumer.close()
+    seek(subscription, when)
+
+    assert 2 == admin.backlog(topic, SUBSCRIPTION)
+
+
+def test_a_chunk_of_which_the_broker_does_not_say_when(
+    client, topic, subscription, consumer, tmp_path, monkeypatch
+):
+    """It answers with an error if a chunk is compressed, and not at all to some; all goes on."""
+    keys = pulsar.CryptoKeyReader(*key_files(tmp_path))
+    held = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    producer = client.create_producer(topic, batching_enabled=False)
+    secret = client.create_producer(topic, encryption_key="key", crypto_key_reader=keys)
+    held.send_async(b"early", None)
+    producer.send(b"old")
+    when = pause_between()
+    chunk = EntryPlace.of(Position.of(secret.send(b"chunk")))
+    producer.send(b"new")
+    held.flush()
+    entry = Subscriptions.entry
+
+    def refused(self: Subscriptions, name: str, position: Position) -> StoredEntry:
+        if EntryPlace.of(position) == chunk:
+            raise AdminError(500, name, "Other exception")
+        return entry(self, name, position)
+
+    monkeypatch.setattr(Subscriptions, "entry", refused)
+
+    report = seek(subscription, when, dry_run=True)
+
+    assert str(chunk) in report.partitions[0].begin
 
 
 @pytest.mark.parametrize("to", ["latest", timedelta(days=-1), "2100-01-01T00:00Z"])
