@@ -139,7 +139,7 @@ def read_after(
     """
     if log.last.entry < 0 or mark >= log.last:
         return
-    end = EntryPlace(log.last.ledger, log.last.entry + 1)
+    end = log.end
     missed: list[EntryPlace] = []
     looks, goes_on = 0, True
 
@@ -217,9 +217,12 @@ def _missed(
     before: list[EntryPlace], raw: Any, place: EntryPlace, mark: EntryPlace, log: Log
 ) -> list[EntryPlace]:
     """Return the entries that are left out: *before*, and from *mark* to *raw* at *place*."""
-    if place == mark or place == (mark.ledger, mark.entry + 1):
+    is_next = place == (mark.ledger, mark.entry + 1)
+    if place == mark or (is_next and not before):
         return before
     first = first_of(raw, place)
+    if is_next and first == place:
+        return before
     passed = takewhile(lambda each: each < place, log.places(mark))
     return [each for each in (*before, *passed) if each < first]
 

@@ -66,3 +66,27 @@ def test_a_batch_may_have_fewer_messages(
     raws.clear()
     with pytest.raises(PulsarRetryError, match="encrypted or incomplete"):
         reading.read_one(None, admin, ["orders"], "3:0:0:1")  # type: ignore[arg-type]
+
+
+def test_the_chunks_of_a_message_among_others_are_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether its last chunk comes just after another message, or later."""
+
+    class Raw:
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+        def message_id(self) -> str:
+            return self.text
+
+    parts = [("(3,1,-1,-1)", 1), ("(3,0,-1,-1);(3,2,-1,-1)", 2), ("(3,3,-1,-1)", 3)]
+    reads = [(Raw(text), Position(3, entry), EntryPlace(3, entry)) for text, entry in parts]
+    monkeypatch.setattr(reading, "_read", lambda *_, **__: (each for each in reads))
+    missed: list[EntryPlace] = []
+    log = Log(((3, 4),), EntryPlace(3, 3))
+
+    place, it = EntryPlace(3, -1), Any
+    found = [*reading.read_after(it, it, "orders", place, log, skipped=missed.append)]
+
+    assert ([1, 2, 3], []) == ([each.entry for _, each in found], missed)
