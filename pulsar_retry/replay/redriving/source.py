@@ -18,6 +18,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
 from pulsar_retry.errors import (
     AdminConflictError,
+    AdminError,
     AdminNotFoundError,
     ConfigError,
     RedriveError,
@@ -163,7 +164,8 @@ def holds_retries(admin: AdminClient, topic: str, through: str | None) -> bool:
     if kind is not None or through is None:
         return kind == "retry"
     for each in admin.topics.partition_names(topic):
-        with contextlib.suppress(AdminNotFoundError):  # none waits here
+        # None waits here, or the broker cannot show it, such as a chunk that is compressed.
+        with contextlib.suppress(AdminError):
             letter = admin.subscriptions.peek(each, through)
             if Owner.named_by(letter.properties).retry == logical(topic):
                 return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from urllib.error import HTTPError
@@ -15,7 +16,7 @@ from pulsar_retry.replay import Filter, Redrive, Redriven
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.reading import read_letters, read_one
 from pulsar_retry.replay.redriving.targets import DISCARD
-from support.reading import SOON, drain
+from support.reading import SOON, SUBSCRIPTION, drain
 from support.replay.redriving import at_letter, received
 from support.waiting import eventually
 
@@ -80,6 +81,27 @@ def test_a_retry_topic_of_any_name_is_left_to_its_consumers(dead, client, partit
     assert (1, ()) == (looked.redriven, looked.problems)
     assert (1, {again: 1}, {}) == (done.redriven, done.targets, done.left)
     assert b"tea" == consumer.receive(SOON).data()
+
+
+def test_a_first_letter_that_the_broker_cannot_show(dead, client) -> None:
+    """It is a chunk that is compressed; the topic is one of dead letters then."""
+    other = f"{dead.topic}-other"
+    consumer = dead.subscribe()
+    dead.cluster.admin().topics.create(other)
+    dead.cluster.admin().subscriptions.create(other, "keep", at="earliest")
+    producer = client.create_producer(
+        other,
+        batching_enabled=False,
+        chunking_enabled=True,
+        compression_type=pulsar.CompressionType.ZLib,
+    )
+    producer.send(os.urandom(6_000_000), properties=dead.properties(0))
+
+    options = {"cluster": dead.cluster, "topic": dead.topic, "subscription": SUBSCRIPTION}
+    done = Redrive(other, any_topic=True, **options).run()
+
+    assert (1, {}, True) == (done.redriven, done.left, done.is_complete)
+    received(consumer, 1)
 
 
 def test_retries_that_become_due_meanwhile_are_left_alone(dead, monkeypatch) -> None:
