@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import attrs
@@ -96,7 +96,8 @@ class ReadingSubscription:
             return
         if self._acknowledged.get(name) != (after.ledger, after.entry):
             raise deleted(name, f"does not have what came after {after}")
-        self._consumers.pop(name).close()
+        with suppress(pulsar.PulsarException):  # the broker has gone, and the consumer with it
+            self._consumers.pop(name).close()
         patiently(lambda: self.add(partition, after, latest=False))  # else it stays away
 
     def last(self, partition: str) -> MessagePosition | None:

@@ -353,22 +353,29 @@ def test_what_is_deleted_after_it_was_read_is_no_error(read_once, micro, backlog
     assert [b"2"] == stream.run()
 
 
+@pytest.mark.parametrize("step", ["close", "subscribe"])
 def test_a_broker_that_goes_while_a_stream_looks_for_lost_messages_is_waited_for(
-    read_once, micro, backlog, letters, admin, monkeypatch
+    read_once, micro, backlog, letters, admin, monkeypatch, step
 ):
     """The subscription's consumer is opened again for this."""
     stream = micro(read_once(*numbers(2)).offset)
     assert [] == stream.run()
     eventually(lambda: backlog() == 0)
     forget(admin, letters, b"2")
-    errors, subscribe = [pulsar.ConnectError], ReadingSubscription._subscribe
+    owner, name = {
+        "close": (pulsar.Consumer, "close"),
+        "subscribe": (ReadingSubscription, "_subscribe"),
+    }[step]
+    errors, call = [pulsar.ConnectError], getattr(owner, name)
 
     def first_fails(*args, **options):
         if errors:
+            if step == "close":
+                call(*args)
             raise errors.pop()
-        return subscribe(*args, **options)
+        return call(*args, **options)
 
-    monkeypatch.setattr(ReadingSubscription, "_subscribe", first_fails)
+    monkeypatch.setattr(owner, name, first_fails)
     assert [b"2"] == stream.run()
     assert [] == errors
 
