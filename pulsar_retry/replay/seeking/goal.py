@@ -116,7 +116,8 @@ class PartitionReport:
         backlog_after: Entries that are not acknowledged afterwards.
         replayed: Entries that were acknowledged and will be delivered again.
         purged: Entries that were not acknowledged and will not be delivered.
-        reaches: When the oldest message was published that the broker still has.
+        reaches: When the oldest message was published that the broker still has; None if there is
+            none, or the broker cannot say it.
     """
 
     topic: str

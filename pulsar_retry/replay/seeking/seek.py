@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
@@ -128,7 +129,10 @@ def _goals(
 
 
 def _goal(admin: AdminClient, seen: Surveyed, begin: Position | None) -> Goal:
-    return Goal(seen, begin, reaches=published_at(admin, seen, seen.log.first))
+    reaches = None
+    with contextlib.suppress(AdminError):  # a chunk that is compressed; see `_passed_over`
+        reaches = published_at(admin, seen, seen.log.first)
+    return Goal(seen, begin, reaches=reaches)
 
 
 def _first(seen: Surveyed) -> Position:

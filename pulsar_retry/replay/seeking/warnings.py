@@ -29,7 +29,7 @@ _SHORT = (
     "{0} may lack messages since {3} (oldest message: {1}; retention: {2}): the broker deletes "
     "messages that all subscriptions have acknowledged"
 )
-_EMPTY = "none"
+_EMPTY, _UNKNOWN = "none", "unknown"
 
 
 def what_to_know(
@@ -84,7 +84,9 @@ def beyond_retention(
             continue
         retention = _retention(admin, topic)
         held = f"{retention.minutes} min, {retention.megabytes} MB" if retention else "unknown"
-        reaches = _EMPTY if goal.reaches is None else goal.reaches.isoformat(timespec="seconds")
+        reaches = _UNKNOWN if goal.seen.log.has(goal.seen.log.first) else _EMPTY
+        if goal.reaches is not None:
+            reaches = goal.reaches.isoformat(timespec="seconds")
         warnings.append(_SHORT.format(topic, reaches, held, since.isoformat(timespec="seconds")))
     return warnings
 

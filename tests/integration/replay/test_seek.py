@@ -415,6 +415,21 @@ def test_a_first_letter_in_chunks(
     assert firsts(*payloads) == delivered(consumer, *payloads)
 
 
+@pytest.mark.parametrize("to", ["earliest", timedelta(days=3)])
+def test_a_first_message_in_chunks_that_are_compressed(client, topic, subscription, consumer, to):
+    """The broker cannot say when it was published, which a seek needs not know."""
+    zipped = {"chunking_enabled": True, "compression_type": pulsar.CompressionType.ZLib}
+    producer = client.create_producer(topic, batching_enabled=False, **zipped)
+    payload = os.urandom(6_000_000)
+    producer.send(payload)
+    consume(consumer, 1)
+
+    report = seek(subscription, to, partial_retention=True)
+
+    assert report.partitions[0].reaches is None
+    assert firsts(payload) == delivered(consumer, payload)
+
+
 def test_encrypted_letters_in_chunks(admin, subscription, consumer, big_letters):
     """They stay; the others around them are moved."""
     payloads = [os.urandom(12_000_000), os.urandom(12_000_001)]
