@@ -279,10 +279,18 @@ def test_a_letter_of_any_batch_is_read_by_its_id(dead) -> None:
     assert [b"0", b"1", b"2", b"3"] == [each and each.raw.data() for each in found]
 
 
-def test_a_letter_in_chunks_is_read_by_its_id(dead) -> None:
+@pytest.mark.parametrize("compression", ["NONE", "ZLib"])
+def test_a_letter_in_chunks_is_read_by_its_id(dead, compression) -> None:
     """That is the id of its last chunk, and it is read from its first one."""
-    for number, payload in enumerate([b"before", bytes(12_000_000), b"after"]):
-        dead.send(payload, dead.properties(number))
+    dead.create("keep")
+    producer = dead.client.create_producer(
+        dead.dlq,
+        batching_enabled=False,
+        chunking_enabled=True,
+        compression_type=getattr(pulsar.CompressionType, compression),
+    )
+    for number, payload in enumerate([b"before", os.urandom(12_000_000), b"after"]):
+        producer.send(payload, properties=dead.properties(number))
     admin = dead.cluster.admin()
     stored = list(read_letters(dead.client, admin, [dead.dlq], "keep"))
 
