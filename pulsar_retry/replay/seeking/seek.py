@@ -114,10 +114,9 @@ def _goals(
     if target.position is None:
         return [_goal(admin, each, _first(each)) for each in mains], None
     home, place = _home(mains, target.position), EntryPlace.of(target.position)
-    when = published_at(admin, home, place)
+    when, first = _message_at(client, admin, home, place)
     if when is None and place >= home.log.first:
         raise SeekError(f"there is no message {target.position} in {home.topic}")
-    first = None if when is None else first_chunk(admin, home.topic, place, home.log)
     if when is None or first is None:
         raise RetentionError(f"message {target.position} is not in {home.topic} any more")
     begin = target.position if first == place else Position(*first)
@@ -126,6 +125,23 @@ def _goals(
         for each in mains
     ]
     return goals, when
+
+
+def _message_at(
+    client: Client, admin: AdminClient, seen: Surveyed, place: EntryPlace
+) -> tuple[datetime | None, EntryPlace | None]:
+    """Return when the message at *place* was published, and where it begins; None if it is gone."""
+    try:
+        when = published_at(admin, seen, place)
+        return when, None if when is None else first_chunk(admin, seen.topic, place, seen.log)
+    except AdminError:  # a chunk that is compressed; see `_passed_over`
+        begin = seen.log.first.before
+        for raw, position in read_after(client, admin, seen.topic, begin, seen.log):
+            last = EntryPlace.of(position)
+            first = first_of(raw, last)
+            if place in {first, last}:
+                return datetime.fromtimestamp(raw.publish_timestamp() / 1000, UTC), first
+        raise
 
 
 def _goal(admin: AdminClient, seen: Surveyed, begin: Position | None) -> Goal:

@@ -430,6 +430,18 @@ def test_a_first_message_in_chunks_that_are_compressed(client, topic, subscripti
     assert firsts(payload) == delivered(consumer, payload)
 
 
+def test_a_message_in_chunks_that_are_compressed(client, topic, subscription, consumer):
+    """The broker shows none of its chunks, so it is read to find its first one."""
+    zipped = {"chunking_enabled": True, "compression_type": pulsar.CompressionType.ZLib}
+    producer = client.create_producer(topic, batching_enabled=False, **zipped)
+    old = Position.of(producer.send(b"old"))
+    stored = Position.of(producer.send(os.urandom(12_000_000)))
+
+    report = seek(subscription, str(stored), dry_run=True)
+
+    assert f"{old.ledger}:{old.entry + 1}" in report.partitions[0].begin
+
+
 def test_encrypted_letters_in_chunks(admin, subscription, consumer, big_letters):
     """They stay; the others around them are moved."""
     payloads = [os.urandom(12_000_000), os.urandom(12_000_001)]
