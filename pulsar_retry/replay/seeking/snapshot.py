@@ -14,6 +14,7 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import attrs
@@ -23,6 +24,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.errors import (
     AdminConflictError,
+    AdminError,
     AdminForbiddenError,
     AdminNotFoundError,
     PulsarRetryError,
@@ -32,6 +34,7 @@ from pulsar_retry.errors import (
 from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed, cursor_of
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.reading import read_after
 from pulsar_retry.replay.seeking.capture import (
     LIFETIME,
     MOST_RANGES,
@@ -152,7 +155,7 @@ class Snapshot:
                 subscription=subscription.name,
                 retry_topic=subscription.retry_letter_topic,
                 created=now,
-                expires=expiry(now, _oldest(admin, [*mains, *letters]), kept),
+                expires=expiry(now, _oldest(subscription.cluster, admin, [*mains, *letters]), kept),
                 main_topics=tuple(each.topic for each in mains),
                 retry_topics=tuple(each.topic for each in letters),
                 warnings=tuple(warnings),
@@ -478,11 +481,24 @@ def _stored(cluster: Cluster, admin: AdminClient, topic: str, now: datetime) -> 
     return [each for each in found if not each.is_over(now)]
 
 
-def _oldest(admin: AdminClient, seen: Sequence[Surveyed]) -> datetime | None:
+def _oldest(cluster: Cluster, admin: AdminClient, seen: Sequence[Surveyed]) -> datetime | None:
     """Return when the oldest unacknowledged message was published; None if there is none."""
-    firsts = ((each, next(each.acks.unacknowledged(each.log), None)) for each in seen)
-    moments = [published_at(admin, each, place) for each, place in firsts if place is not None]
+    moments: list[datetime | None] = []
+    for each in seen:
+        place = next(each.acks.unacknowledged(each.log), None)
+        if place is None:
+            continue
+        try:
+            moments.append(published_at(admin, each, place))
+        except AdminError:  # the broker shows no chunks that are compressed
+            with client_of(cluster) as client:
+                reading = read_after(client, admin, each.topic, place.before, each.log)
+                moments += (_published(raw) for raw, _ in islice(reading, 1))
     return min((each for each in moments if each is not None), default=None)
+
+
+def _published(raw: Any) -> datetime:
+    return datetime.fromtimestamp(raw.publish_timestamp() / 1000, UTC)
 
 
 def _kept_for(admin: AdminClient, topic: str) -> tuple[timedelta, list[str]]:

@@ -304,6 +304,18 @@ def test_expiry(admin, topic, subscription, consumer, publish, in_days):
         week.restore()
 
 
+def test_the_oldest_message_is_in_chunks_that_are_compressed(client, topic, subscription, consumer):
+    """The broker cannot say when it was published, so it is read."""
+    zipped = {"chunking_enabled": True, "compression_type": pulsar.CompressionType.ZLib}
+    producer = client.create_producer(topic, batching_enabled=False, **zipped)
+    producer.send(os.urandom(6_000_000))
+    published = consumer.receive(SOON).publish_timestamp() / 1000
+
+    snapshot = Snapshot.create(subscription)
+
+    assert datetime.fromtimestamp(published, UTC) + timedelta(days=7) == snapshot.expires
+
+
 def test_nothing_unacknowledged(admin, topic, subscription, consumer, publish):
     """A snapshot of an empty backlog lives 7 days and replays what is published since."""
     publish(b"1")
