@@ -4,11 +4,15 @@ pulsar-client's threads do not survive a fork: in the child, an acknowledgement 
 being sent, and a send blocks for ever. Therefore, after a fork, each reference to pulsar-client
 that the child has inherited is replaced by an object that raises. Ordinary calls cost nothing
 extra.
+
+Nothing of pulsar-client may be destroyed in the child, because its destructors wait for these
+threads. Garbage that the child has inherited can have such objects, so it is never collected there.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import weakref
 from typing import Any, NoReturn, TypeVar
@@ -53,7 +57,37 @@ def keep_for_ever(value: Any) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
+class _Collecting:
+    """Stops the garbage collection while the process forks."""
+
+    def __init__(self) -> None:
+        self._forks, self._is_enabled = 0, True
+
+    def stop(self) -> None:
+        """Stop it; several threads may fork at a time."""
+        if not self._forks:
+            self._is_enabled = gc.isenabled()
+        self._forks += 1
+        gc.disable()
+
+    def resume(self) -> None:
+        """Go on in the parent."""
+        self._forks -= 1
+        if self._is_enabled and not self._forks:
+            gc.enable()
+
+    def begin_anew(self) -> None:
+        """Go on in the child, with nothing that it has inherited."""
+        gc.freeze()
+        self._forks = 1
+        self.resume()
+
+
+_collecting = _Collecting()
+
+
 def _after_fork_in_child() -> None:
+    _collecting.begin_anew()
     for owner, attributes in list(_guarded.items()):
         for name in attributes:
             value = getattr(owner, name)
@@ -63,4 +97,8 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=_collecting.stop,
+        after_in_parent=_collecting.resume,
+        after_in_child=_after_fork_in_child,
+    )

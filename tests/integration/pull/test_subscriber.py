@@ -343,6 +343,7 @@ class TestEnds:
         if child == 0:
             status = 1
             try:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 signal.alarm(30)
                 call(subscriber)
             except pr.ForkedError:
@@ -365,6 +366,7 @@ class TestEnds:
                     warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads
                     child = os.fork()
                 if child == 0:
+                    signal.signal(signal.SIGALRM, signal.SIG_DFL)
                     signal.alarm(30)
                     end()
                 else:

@@ -99,6 +99,41 @@ def test_what_the_child_makes_itself_works() -> None:
     assert in_child(fresh_works)
 
 
+@pytest.mark.parametrize("collects", [True, False])
+def test_inherited_garbage_is_not_destroyed_in_the_child(*, collects: bool) -> None:
+    """Garbage can have pulsar-client's objects. All else about the collection is as before."""
+    died = list[bool]()
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            died.append(True)
+
+    def nothing_dies() -> bool:
+        gc.collect()
+        return not died and gc.isenabled() == collects
+
+    def garbage_of_its_own_dies() -> bool:
+        Garbage()
+        gc.collect()
+        return died == [True]
+
+    gc.disable()  # not before the fork
+    try:
+        Garbage()
+        if collects:
+            gc.enable()
+        assert in_child(nothing_dies)
+        assert gc.isenabled() == collects
+        assert in_child(garbage_of_its_own_dies)
+    finally:
+        gc.enable()
+    gc.collect()
+    assert [True] == died  # in the parent it is freed as usual
+
+
 def test_a_handle_is_not_destroyed_in_the_child(owner: Owner) -> None:
     """A destructor would wait for threads that are not there."""
     handle = weakref.ref(owner.handle)
