@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -14,6 +13,7 @@ from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.patching import Patcher
 from pulsar_retry.replay.redriving.report import DUE, FILTERED, PATCH_REFUSED, TOO_OFTEN, UNREADABLE
 from pulsar_retry.replay.redriving.targets import NoTarget, RedriveTargets
+from pulsar_retry.runtime.upstream import publish_time
 from pulsar_retry.wire.dead_letter import RedriveProperties, next_redrive
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.owner import Owner
@@ -110,8 +110,8 @@ class LetterJudge:
 
 def is_meant(where: Filter, raw: Any, properties: Mapping[str, str], position: str) -> bool:
     """Tell whether the filter *where* takes the raw message *raw*."""
-    published = datetime.fromtimestamp(raw.publish_timestamp() / 1000, UTC)
-    return where.matches(properties, key_of(raw), published, message_id=position, payload=raw.data)
+    published, key = publish_time(raw), key_of(raw)
+    return where.matches(properties, key, published, message_id=position, payload=raw.data)
 
 
 def key_of(raw: Any) -> str | None:

@@ -22,6 +22,7 @@ from pulsar_retry.replay.seeking.survey import letters_of, published_at, survey_
 from pulsar_retry.replay.seeking.target import LATEST, SeekTarget, SeekTo, target_of
 from pulsar_retry.replay.seeking.warnings import beyond_retention
 from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.runtime.upstream import publish_time
 
 #: Milliseconds by which a producer's clock may be ahead of the broker's.
 _AHEAD_MS = 600_000
@@ -140,7 +141,7 @@ def _message_at(
             last = EntryPlace.of(position)
             first = first_of(raw, last)
             if place in {first, last}:
-                return datetime.fromtimestamp(raw.publish_timestamp() / 1000, UTC), first
+                return publish_time(raw), first
         raise
 
 

@@ -56,6 +56,7 @@ from pulsar_retry.replay.seeking.survey import (
     survey_partition,
 )
 from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.runtime.upstream import publish_time
 from pulsar_retry.wire.names import TopicName
 from pulsar_retry.wire.owner import Recipient
 from pulsar_retry.wire.properties import REAL_SUBSCRIPTION, RETRY_TOPIC
@@ -493,12 +494,8 @@ def _oldest(cluster: Cluster, admin: AdminClient, seen: Sequence[Surveyed]) -> d
         except AdminError:  # the broker shows no chunks that are compressed
             with client_of(cluster) as client:
                 reading = read_after(client, admin, each.topic, place.before, each.log)
-                moments += (_published(raw) for raw, _ in islice(reading, 1))
+                moments += (publish_time(raw) for raw, _ in islice(reading, 1))
     return min((each for each in moments if each is not None), default=None)
-
-
-def _published(raw: Any) -> datetime:
-    return datetime.fromtimestamp(raw.publish_timestamp() / 1000, UTC)
 
 
 def _kept_for(admin: AdminClient, topic: str) -> tuple[timedelta, list[str]]:
