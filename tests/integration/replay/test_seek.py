@@ -51,6 +51,15 @@ def test_past_time(admin, topic, subscription, consumer, publish):
     drained(admin, topic)
 
 
+def holding_back(client: pulsar.Client, topic: str) -> pulsar.Producer:
+    """Return a producer that was given the message ``early``, and stores it at its next flush."""
+    held = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    held.send_async(b"early", None)
+    return held
+
+
 @pytest.mark.parametrize("ledgers", [1, 2])
 @pytest.mark.parametrize("late", [2, 3, 6, 8])
 def test_messages_that_were_stored_late(
@@ -59,11 +68,8 @@ def test_messages_that_were_stored_late(
     """The broker, which looks as if all were in order, would pass over what is before them."""
     kept = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
     admin.set_namespace_policy(namespace, "retention", kept)
-    held = client.create_producer(
-        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
-    )
+    held = holding_back(client, topic)
     producer = client.create_producer(topic, batching_enabled=False)
-    held.send_async(b"early", None)
     producer.send(b"old")
     when = pause_between()
     for number in range(8):
@@ -90,13 +96,10 @@ def test_a_message_in_chunks_before_a_late_one(
     """Delivery begins with its first chunk, also if the command has no key for it."""
     keys = pulsar.CryptoKeyReader(*key_files(tmp_path))
     secret = {"encryption_key": "key", "crypto_key_reader": keys} if is_encrypted else {}
-    held = client.create_producer(
-        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
-    )
+    held = holding_back(client, topic)
     producer = client.create_producer(
         topic, batching_enabled=False, chunking_enabled=True, **secret
     )
-    held.send_async(b"early", None)
     old = Position.of(producer.send(b"old"))
     when = pause_between()
     producer.send(bytes(12_000_000))
@@ -111,11 +114,8 @@ def test_messages_that_arrive_while_a_seek_looks(
     admin, client, topic, subscription, consumer, monkeypatch
 ):
     """They are delivered, also if a late one is the last of them."""
-    held = client.create_producer(
-        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
-    )
+    held = holding_back(client, topic)
     producer = client.create_producer(topic, batching_enabled=False)
-    held.send_async(b"early", None)
     producer.send(b"old")
     when = pause_between()
     consume(consumer, 1)
@@ -139,12 +139,9 @@ def test_a_chunk_of_which_the_broker_does_not_say_when(
 ):
     """It answers with an error if a chunk is compressed, and not at all to some; all goes on."""
     keys = pulsar.CryptoKeyReader(*key_files(tmp_path))
-    held = client.create_producer(
-        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
-    )
+    held = holding_back(client, topic)
     producer = client.create_producer(topic, batching_enabled=False)
     secret = client.create_producer(topic, encryption_key="key", crypto_key_reader=keys)
-    held.send_async(b"early", None)
     producer.send(b"old")
     when = pause_between()
     chunk = EntryPlace.of(Position.of(secret.send(b"chunk")))
