@@ -390,7 +390,6 @@ class Unread:
 
     They are encrypted, chunks of a message that is not complete, or markers of the broker's own:
     there is no other way to tell them apart than to look at them.
-
     """
 
     _client: CachedClient
