@@ -78,10 +78,19 @@ def numbers(*args: int) -> list[bytes]:
 def forget(admin: Any, letters: Letters, *payloads: bytes) -> None:
     """Make the broker delete dead letters that no subscription keeps, and publish new ones."""
     before = ledgers_of(admin, letters.dead)[0]
+    eventually(lambda: _keeps_acks(admin, letters.dead))
     # The current ledger can't be deleted; loading the topic again starts a new one.
     admin.unload(letters.dead)
     letters.send(*payloads)
     trim(admin, letters.dead, lambda ledgers: ledgers[0] != before)
+
+
+def _keeps_acks(admin: Any, topic: str) -> bool:
+    """Tell whether what each durable subscription has acknowledged outlives an unload."""
+    durable = [
+        name for name, each in admin.stats(topic)["subscriptions"].items() if each["durable"]
+    ]
+    return all(admin.has_stored_acks(topic, each) for each in durable)
 
 
 def ledgers_of(admin: Any, topic: str) -> list[int]:
