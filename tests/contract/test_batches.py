@@ -149,6 +149,7 @@ def test_what_another_process_seeks_back_to_is_handled_again(place: Place) -> No
         publish_batch(place, first, second)
     for message in take(consumer, len(contents)):
         consumer.acknowledge(message)
+    place.await_acks()
     other = place.subscribe(**options)
     other.seek(pulsar.MessageId.earliest)
     other.negative_acknowledge(take(other, 1)[0], delay=0)

@@ -13,6 +13,8 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
+from support.brokers.admin import Admin
+from support.waiting import eventually
 
 #: Milliseconds to wait for messages that have to come.
 SOON = 60_000
@@ -58,6 +60,12 @@ class Place:
         """Publish messages one by one, and return their ids."""
         producer = self.client().create_producer(topic or self.topic)
         return [producer.send(content.encode(), **options) for content in contents]
+
+    def await_acks(self) -> None:
+        """Wait until the broker has every acknowledgement: pulsar-client sends them later."""
+        if not isinstance(self._broker, MemoryBroker):
+            admin = Admin(self._broker.admin_url)
+            eventually(lambda: admin.backlog(self.topic, SUBSCRIPTION) == 0)
 
     def close(self) -> None:
         """Close the clients."""
