@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import attrs
-import urllib3
 
 from pulsar_retry.admin.position import Position
-from pulsar_retry.admin.transport import Transport, topic_path
+from pulsar_retry.admin.transport import NoAnswerError, NotShownError, Transport, topic_path
 from pulsar_retry.errors import AdminError
 from pulsar_retry.policy.backoff import Exponential
 
@@ -129,17 +128,37 @@ class Subscriptions:
 
         Raises:
             AdminNotFoundError: there are fewer entries.
+            NotShownError: the entry is a chunk that is compressed.
         """
-        return _entry(self._transport.send("GET", _path(topic, name, "position", str(number))))
+        return self._entry(topic, _path(topic, name, "position", str(number)))
 
     def entry(self, topic: str, position: Position) -> StoredEntry:
         """Return an entry by its position, acknowledged or not.
 
         Raises:
             AdminNotFoundError: the entry does not exist, or was deleted.
+            NotShownError: the entry is a chunk that is compressed.
         """
         parts = ("ledger", str(position.ledger), "entry", str(position.entry))
-        return _entry(self._transport.send("GET", topic_path(topic, *parts)))
+        return self._entry(topic, topic_path(topic, *parts))
+
+    def _entry(self, topic: str, path: str) -> StoredEntry:
+        """Return the entry that *path* asks for.
+
+        The broker answers with an error for a chunk that is compressed, or not at all. So if it
+        does not answer, but answers another question about the topic, the entry is such a chunk.
+        """
+        try:
+            reply = self._transport.send("GET", path)
+        except NoAnswerError as error:
+            self._transport.json("GET", topic_path(topic, "lastMessageId"))
+            raise NotShownError(error.status, error.path, error.reason) from None
+        return StoredEntry(
+            published=_time(reply.headers.get("x-pulsar-publish-time")),
+            properties=_properties(reply.headers.get("x-pulsar-property")),
+            chunk=int(reply.headers.get("x-pulsar-chunk-id", 0)),
+            uuid=reply.headers.get("x-pulsar-uuid"),
+        )
 
 
 def _path(topic: str, name: str, *parts: str) -> str:
@@ -152,15 +171,6 @@ def _start(at: Start) -> dict[str, Any]:
     if at == "latest":
         return Position(_LAST, _LAST).json()
     return at.json()
-
-
-def _entry(reply: urllib3.BaseHTTPResponse) -> StoredEntry:
-    return StoredEntry(
-        published=_time(reply.headers.get("x-pulsar-publish-time")),
-        properties=_properties(reply.headers.get("x-pulsar-property")),
-        chunk=int(reply.headers.get("x-pulsar-chunk-id", 0)),
-        uuid=reply.headers.get("x-pulsar-uuid"),
-    )
 
 
 def _properties(text: str | None) -> dict[str, str]:

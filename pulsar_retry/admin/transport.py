@@ -45,6 +45,14 @@ class Endpoint(Protocol):
         ...
 
 
+class NoAnswerError(AdminError):
+    """A request was sent, and not answered in time."""
+
+
+class NotShownError(AdminError):
+    """The broker cannot show an entry: it is a chunk that is compressed, which it cannot read."""
+
+
 class _Retry(urllib3.Retry):
     """When a request is sent again, or to another broker: the one that owns its topic.
 
@@ -94,6 +102,8 @@ _MAX_REASON = 500
 
 #: How a broker begins its reason, with the status of a conflict, while no broker owns a topic.
 _NO_OWNER = "Failed to find ownership"
+#: What is in a broker's reason if it has tried to decompress a chunk, which it cannot by itself.
+_CANNOT_DECOMPRESS = "org.apache.pulsar.common.compression"
 
 _ERRORS: Mapping[int, type[AdminError]] = {
     401: AdminForbiddenError,
@@ -170,7 +180,8 @@ class Transport:
                 retries=_RETRIES,
             )
         except urllib3.exceptions.HTTPError as error:
-            raise AdminError(None, path, f"{self._root} was not reached: {_cause(error)}") from None
+            kind = NoAnswerError if isinstance(error, ReadTimeoutError) else AdminError
+            raise kind(None, path, f"{self._root} was not reached: {_cause(error)}") from None
         if answer.status < _BAD:
             return answer
         reason = _reason(answer)
@@ -180,6 +191,8 @@ class Transport:
             kind = kind if kind is AdminForbiddenError else AdminError
         if reason.startswith(_NO_OWNER):
             kind = AdminError
+        if _CANNOT_DECOMPRESS in reason:
+            kind = NotShownError
         raise kind(answer.status, path, reason[:_MAX_REASON])
 
     def close(self) -> None:

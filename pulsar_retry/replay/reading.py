@@ -15,8 +15,9 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
+from pulsar_retry.admin.transport import NotShownError
 from pulsar_retry.consumer.handoff.writer_schemas import WriterSchemas
-from pulsar_retry.errors import AdminError, PulsarRetryError
+from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Surveyed, cursor_of
 from pulsar_retry.runtime.upstream import has_message
 from pulsar_retry.wire.payloads import PLAIN, PayloadCodec, codec_of, unknown_codec
@@ -371,7 +372,7 @@ def read_one(
         return None
     try:
         first = first_chunk(admin, topic, place, log) or place
-    except AdminError:  # the broker shows no chunks that are compressed: the first may be anywhere
+    except NotShownError:  # its first chunk may be anywhere
         first = log.first
     is_readable = False
     reading_to = (client, admin, topic, first.before, log.until(place))

@@ -15,10 +15,10 @@ import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.admin.transport import NotShownError
 from pulsar_retry.client import Client
 from pulsar_retry.errors import (
     AdminConflictError,
-    AdminError,
     AdminNotFoundError,
     ConfigError,
     RedriveError,
@@ -164,8 +164,7 @@ def holds_retries(admin: AdminClient, topic: str, through: str | None) -> bool:
     if kind is not None or through is None:
         return kind == "retry"
     for each in admin.topics.partition_names(topic):
-        # None waits here, or the broker cannot show it, such as a chunk that is compressed.
-        with contextlib.suppress(AdminError):
+        with contextlib.suppress(AdminNotFoundError, NotShownError):  # perhaps none waits here
             letter = admin.subscriptions.peek(each, through)
             if Owner.named_by(letter.properties).retry == logical(topic):
                 return True

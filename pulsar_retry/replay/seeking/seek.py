@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
+from pulsar_retry.admin.transport import NotShownError
 from pulsar_retry.client import Client
-from pulsar_retry.errors import AdminError, RetentionError, SeekError
+from pulsar_retry.errors import RetentionError, SeekError
 from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.replay.ack_state import EntryPlace, Surveyed
 from pulsar_retry.replay.reading import first_chunk, first_of, read_after
@@ -135,7 +136,7 @@ def _message_at(
     try:
         when = published_at(admin, seen, place)
         return when, None if when is None else first_chunk(admin, seen.topic, place, seen.log)
-    except AdminError:  # a chunk that is compressed; see `_passed_over`
+    except NotShownError:
         begin = seen.log.first.before
         for raw, position in read_after(client, admin, seen.topic, begin, seen.log):
             last = EntryPlace.of(position)
@@ -147,7 +148,7 @@ def _message_at(
 
 def _goal(admin: AdminClient, seen: Surveyed, begin: Position | None) -> Goal:
     reaches = None
-    with contextlib.suppress(AdminError):  # a chunk that is compressed; see `_passed_over`
+    with contextlib.suppress(NotShownError):
         reaches = published_at(admin, seen, seen.log.first)
     return Goal(seen, begin, reaches=reaches)
 
@@ -190,7 +191,7 @@ def _passed_over(
     for place in unread[-_MOST_UNREAD:]:  # the last ones may be chunks of a message after *last*
         try:
             published = published_at(admin, seen, place)
-        except AdminError:  # as for a chunk that is compressed; for some it does not answer at all
+        except NotShownError:
             yield place
             return
         if published is not None and round(published.timestamp() * 1000) >= since:

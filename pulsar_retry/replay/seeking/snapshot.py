@@ -22,9 +22,9 @@ import attrs
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import Start
+from pulsar_retry.admin.transport import NotShownError
 from pulsar_retry.errors import (
     AdminConflictError,
-    AdminError,
     AdminForbiddenError,
     AdminNotFoundError,
     PulsarRetryError,
@@ -491,7 +491,7 @@ def _oldest(cluster: Cluster, admin: AdminClient, seen: Sequence[Surveyed]) -> d
             continue
         try:
             moments.append(published_at(admin, each, place))
-        except AdminError:  # the broker shows no chunks that are compressed
+        except NotShownError:
             with client_of(cluster) as client:
                 reading = read_after(client, admin, each.topic, place.before, each.log)
                 moments += (publish_time(raw) for raw, _ in islice(reading, 1))

@@ -15,7 +15,14 @@ import urllib3
 
 import pulsar_retry as pr
 from pulsar_retry.admin.client import AdminClient
-from pulsar_retry.admin.transport import _RETRIES, Transport, topic_path
+from pulsar_retry.admin.position import Position
+from pulsar_retry.admin.transport import (
+    _RETRIES,
+    NoAnswerError,
+    NotShownError,
+    Transport,
+    topic_path,
+)
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay import Cluster
 
@@ -237,7 +244,7 @@ def test_a_server_that_never_answers(monkeypatch) -> None:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         with (
             Cluster(admin_url=url).admin() as admin,
-            pytest.raises(pr.AdminError, match=f"{url} was not reached: ReadTimeoutError"),
+            pytest.raises(NoAnswerError, match=f"{url} was not reached: ReadTimeoutError"),
         ):
             admin.namespaces.topics("public/default")
         server.settimeout(30)
@@ -245,6 +252,49 @@ def test_a_server_that_never_answers(monkeypatch) -> None:
         server.settimeout(0.5)
         with pytest.raises(TimeoutError):
             server.accept()
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "error"),
+    [
+        (500, "at org.apache.pulsar.common.compression.CompressionCodecZLib.decode", NotShownError),
+        (500, f"{'Caused by' * 100} org.apache.pulsar.common.compression.X", NotShownError),
+        (500, "LastConfirmedEntry is 8:3 when reading entry 4", pr.AdminError),
+        (503, "Service Unavailable", pr.AdminError),
+        (403, "no right", pr.AdminForbiddenError),
+        (404, "Message not found", pr.AdminNotFoundError),
+    ],
+)
+def test_an_entry_that_the_broker_cannot_show(api, status, reason, error) -> None:
+    """It is a chunk that is compressed; every other error is told from that."""
+    with Cluster(admin_url=api.url).admin() as admin:
+        for ask in (
+            lambda: admin.subscriptions.entry("orders", Position(8, 4)),
+            lambda: admin.subscriptions.peek("orders", "all"),
+        ):
+            for _ in range(5 if status == 503 else 1):
+                api.answer(status, {"reason": reason})
+            with pytest.raises(pr.AdminError) as caught:
+                ask()
+            assert error is caught.type
+
+
+@pytest.mark.parametrize("status", [None, 200, 403])
+def test_an_entry_without_an_answer(api, monkeypatch, status) -> None:
+    """Only if the broker answers another question is the entry one that it cannot show."""
+    answers = {None: pr.AdminError, 200: NotShownError, 403: pr.AdminForbiddenError}
+    send = Transport.send
+
+    def late(self: Transport, method: str, path: str, *args: Any, **query: Any) -> Any:
+        if "/entry/" in path or status is None:
+            raise NoAnswerError(None, path, "late")
+        return send(self, method, path, *args, **query)
+
+    monkeypatch.setattr(Transport, "send", late)
+    api.answer(status or 0, {"reason": "no right"})
+    with Cluster(admin_url=api.url).admin() as admin, pytest.raises(answers[status]) as caught:
+        admin.subscriptions.entry("orders", Position(8, 4))
+    assert (status == 200) == (caught.type is NotShownError)
 
 
 @pytest.mark.parametrize("status", [404, 503])
