@@ -13,6 +13,7 @@ import attrs
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
+from pulsar_retry.admin.transport import NotShownError
 from pulsar_retry.errors import AdminError, AdminForbiddenError, AdminNotFoundError
 from pulsar_retry.replay.redriving.source import (
     AUDIT_TOPIC,
@@ -260,8 +261,9 @@ def _stored(admin: AdminClient, names: Iterable[str]) -> _Waiting:
             *closed, current = (each["ledgerId"] for each in facts["ledgers"])
             filled = {each["ledgerId"] for each in facts["ledgers"] if each["entries"]}
             first = next((each for each in closed if each in filled), current)
-            when = admin.subscriptions.entry(name, Position(first, 0)).published
-            published += [] if when is None else [when.timestamp()]
+            with contextlib.suppress(NotShownError):
+                when = admin.subscriptions.entry(name, Position(first, 0)).published
+                published += [] if when is None else [when.timestamp()]
     return _Waiting(count, _age(published))
 
 

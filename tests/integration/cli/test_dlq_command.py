@@ -117,6 +117,19 @@ def test_every_letter_topic_of_a_namespace(dead, run, run_json, namespace, clien
     assert "-RETRY" not in output
 
 
+def test_a_first_letter_that_the_broker_cannot_show(dead, client, run_json) -> None:
+    """It is a chunk that is compressed, and its age is not known; that ends no list."""
+    zipped = {"chunking_enabled": True, "compression_type": pulsar.CompressionType.ZLib}
+    # Its producer keeps the topic, which has no subscription.
+    producer = client.create_producer(dead.dlq, batching_enabled=False, **zipped)
+    producer.send(os.urandom(6_000_000), properties=dead.properties(0))
+    namespace = dead.topic.removeprefix("persistent://").rpartition("/")[0]
+
+    found = {each["topic"]: each for each in run_json("dlq", "ls", namespace)}[dead.dlq]
+
+    assert (2, None) == (found["backlog"], found["oldest_age_seconds"])
+
+
 @pytest.mark.parametrize("through", ["pulsar-retry", "ops-team"])
 def test_letter_topics_with_other_names(dead, run, run_json, namespace, client, through) -> None:
     """Their first letters say whose they are; other topics are not taken for them."""
