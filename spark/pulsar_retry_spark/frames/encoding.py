@@ -18,9 +18,6 @@ from pulsar_retry.wire.properties import message_id_text
 #: The most characters of a text in a message.
 MAX_TEXT = 4096
 
-#: The last millisecond of the year 9999: a later time is invalid, and Python can't represent it.
-_LAST_TIME = 253_402_300_799_999
-
 
 def strings(column: pa.Array) -> pa.Array:
     """Return texts, with replacement characters for bytes that are not UTF-8.
@@ -154,17 +151,6 @@ def millis(column: pa.Array) -> list[int | None]:
         micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
         return [None if each is None else each // 1000 for each in micros]
     return column.to_pylist()  # type: ignore[no-any-return]
-
-
-def valid_time(milliseconds: int) -> int | None:
-    """Return a time; None if there is none, which is 0 in pulsar-client, or if it is invalid."""
-    return milliseconds if 0 < milliseconds <= _LAST_TIME else None
-
-
-def valid_times(milliseconds: pa.Array) -> pa.Array:
-    """Do the same as `valid_time` for a column."""
-    valid = pc.and_(pc.greater(milliseconds, 0), pc.less_equal(milliseconds, _LAST_TIME))
-    return pc.if_else(valid, milliseconds, None)
 
 
 def headers(column: pa.Array) -> list[dict[str, str] | None]:

@@ -27,7 +27,7 @@ from pulsar_retry_spark.source.patience import (
     refusals_of,
 )
 from pulsar_retry_spark.source.positions import END, MessagePosition
-from pulsar_retry_spark.source.rows import PROPERTIES, Block, RowBuffer
+from pulsar_retry_spark.source.rows import PROPERTIES, RowBuffer, block
 from pulsar_retry_spark.source.topics import Partition
 
 #: A record batch is full at this many rows, or at this many bytes of payload.
@@ -129,7 +129,7 @@ def read_batches(
             yield from _one_by_one(cached, piece, queue, rows)
             return
         for taken in _many(module, cached, piece, queue):
-            yield Block(taken, constants).take()
+            yield block(taken, constants)
 
 
 def _one_by_one(
@@ -150,7 +150,7 @@ def _one_by_one(
 
 
 def _many(module: Any, client: CachedClient, piece: Piece, queue: int) -> Iterator[Any]:
-    """Read *piece* with the extension module; yield what `Block` needs.
+    """Read *piece* with the extension module; yield what `block` needs.
 
     It takes messages by itself while they plainly follow one another within the piece.
     """

@@ -7,10 +7,8 @@ nothing is lost, and no message can make a job fail.
 
 from __future__ import annotations
 
-import base64
-import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +31,7 @@ from pulsar_retry.wire.properties import (
     delay_ms_of,
     origin_message_id,
 )
-from pulsar_retry_spark.frames.encoding import keys, split_rules, valid_time, valid_times
+from pulsar_retry_spark.frames.encoding import keys, split_rules
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -79,31 +77,8 @@ SCHEMA = pa.schema(
     }
 )
 
-#: Counts and delays have few distinct values, so a cache saves time.
-_count_of = functools.lru_cache(1024)(count_of)
-_delay_ms_of = functools.lru_cache(1024)(delay_ms_of)
-
-#: The columns that differ from message to message, without the headers.
-_FIELDS = (
-    "payload",
-    "key",
-    "ordering_key",
-    "message_id",
-    "publish_time",
-    "event_time",
-    "schema_version",
-    "attempt",
-    "reason",
-    "error",
-    "details",
-    "stage",
-    "rule",
-    "delay_ms",
-    "origin_topic",
-    "origin_message_id",
-    "source",
-    "dedupe_id",
-)
+#: The last millisecond of the year 9999: a later time is invalid, and Python can't represent it.
+_LAST_TIME = 253_402_300_799_999
 
 #: The columns that are a property's text unchanged.
 _TEXTS = {
@@ -126,11 +101,22 @@ PROPERTIES = (
     ORIGIN_MESSAGE_ID_OLD,
 )
 
-_UNREADABLE = (None,) * (len(_FIELDS) - _FIELDS.index("attempt"))
+#: What a message gives beside its other properties, as it is read; times in milliseconds since
+#: 1970, and -1 for no schema.
+_PARTS = {
+    "payload": pa.binary(),
+    "key": pa.binary(),
+    "ordering_key": pa.binary(),
+    "message_id": pa.string(),
+    "publish_time": pa.uint64(),
+    "event_time": pa.uint64(),
+    "schema_version": pa.int64(),
+    **dict.fromkeys(PROPERTIES, pa.string()),
+}
 
 
 class RowBuffer:
-    """Collects rows for a record batch.
+    """Collects rows for a record batch, where the extension module does not: see `block`.
 
     Each row costs time, so this class is built for speed: a row leaves no objects behind that
     Python's garbage collector tracks, because it would visit all of them again and again.
@@ -154,232 +140,146 @@ class RowBuffer:
         """
         try:
             properties = raw.properties()
-        except UnicodeDecodeError:
-            self._offsets.append(None)
-            decoded = _UNREADABLE
-        else:
-            decoded = decode(properties)
             self._offsets.append(len(self._names))
-            self._names.extend(properties)
-            self._values.extend(properties.values())
+        except UnicodeDecodeError:
+            properties = {}
+            self._offsets.append(None)
+        wanted = [properties.pop(name, None) for name in PROPERTIES]
+        self._names.extend(properties)
+        self._values.extend(properties.values())
         self._rows.append(
             (
                 None if raw.has_null_value() else raw.data(),
-                _key(raw),
-                _ordering_key(raw),
+                _bytes_of(raw.partition_key),
+                _bytes_of(raw.ordering_key),
                 message_id,
-                valid_time(raw.publish_timestamp()),
-                valid_time(raw.event_timestamp()),
-                version if (version := raw.int_schema_version()) >= 0 else None,
-                *decoded,
+                raw.publish_timestamp(),
+                raw.event_timestamp(),
+                raw.int_schema_version(),
+                *wanted,
             )
         )
 
     def take(self) -> pa.RecordBatch:
         """Return the rows, of which there must be at least one, and start an empty batch."""
-        columns: dict[str, Any] = dict(zip(_FIELDS, zip(*self._rows, strict=True), strict=True))
+        columns = zip(*self._rows, strict=True)
+        parts = map(pa.array, columns, _PARTS.values())
         offsets = pa.array([*self._offsets, len(self._names)], pa.int32())
-        texts = (pa.array(each, pa.string()) for each in (self._names, self._values))
-        arrays = {"headers": pa.MapArray.from_arrays(offsets, *texts)}
-        for name, values in columns.items():
-            kind = SCHEMA.field(name).type
-            stored = pa.timestamp("ms", tz="UTC") if kind == _TIME else kind
-            arrays[name] = pa.array(values, stored).cast(kind)
+        pairs = (pa.array(each, pa.string()) for each in (self._names, self._values))
+        batch = _batch(list(parts), pa.MapArray.from_arrays(offsets, *pairs), self._constants)
         for each in (self._rows, self._names, self._values, self._offsets):
             each.clear()
-        return _batch(arrays, self._constants)
+        return batch
 
 
-class Block:
-    """Rows that the extension module has read, as buffers of Arrow columns.
-
-    Gives the same record batches as `RowBuffer`, whose rules are the reference.
+def block(taken: Any, constants: Mapping[str, str]) -> pa.RecordBatch:
+    """Return rows that the extension module has read, as buffers of Arrow columns.
 
     Args:
         taken: What `Reading.take` has returned, for the properties `PROPERTIES`.
         constants: The values of the columns that are the same in all rows.
     """
-
-    def __init__(self, taken: Any, constants: Mapping[str, str]) -> None:
-        rows, payload, key, ordering_key, ids, published, happened, versions, *rest = taken
-        wanted, names, values, places, readable = rest
-        self._constants = constants
-        self._columns = {
-            "payload": _texts(pa.binary(), rows, payload),
-            "key": keys(_texts(pa.binary(), rows, key)).cast(pa.string()),
-            "ordering_key": _texts(pa.binary(), rows, ordering_key),
-            "message_id": _texts(pa.string(), rows, ids),
-            "publish_time": _times(published, rows),
-            "event_time": _times(happened, rows),
-            "schema_version": _known(_numbers(versions, rows)),
-        }
-        self._texts = {
-            name: _texts(pa.string(), rows, each)
-            for name, each in zip(PROPERTIES, wanted, strict=True)
-        }
-        offsets = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(places)])
-        if 0 in readable:
-            starts = zip(offsets.to_pylist(), (*readable, 1), strict=True)
-            offsets = pa.array([at if ok else None for at, ok in starts], pa.int32())
-        count = offsets[-1].as_py()
-        pairs = (_texts(pa.string(), count, each) for each in (names, values))
-        self._headers = pa.MapArray.from_arrays(offsets, *pairs)
-
-    def take(self) -> pa.RecordBatch:
-        """Return the rows."""
-        try:
-            properties = self._properties()
-        except _OddError:
-            properties = self._properties_one_by_one()
-        return _batch(self._columns | properties, self._constants)
-
-    def _properties(self) -> dict[str, pa.Array]:
-        """Decode the properties column by column, each distinct value once.
-
-        Raises:
-            _OddError: a value is not valid for its column, so it stays among the headers.
-        """
-        texts = self._texts
-        ids = texts[ORIGIN_MESSAGE_ID]
-        if ids.null_count or pc.any(pc.equal(ids, "")).as_py():
-            newer = pc.if_else(pc.equal(ids, ""), None, ids)
-            ids = pc.coalesce(newer, texts[ORIGIN_MESSAGE_ID_OLD])
-        if pc.any(pc.starts_with(ids, "(")).as_py():  # pulsar-client's own form
-            ids = _distinct(ids, _origin_of, pa.string())
-        rules = SCHEMA.field("rule").type
-        return {
-            **{column: texts[name] for column, name in _TEXTS.items()},
-            "attempt": _distinct(texts[RECONSUMETIMES], _count_of, pa.int32()),
-            "delay_ms": _distinct(texts[DELAY_TIME], _delay_ms_of, pa.int64()),
-            "source": _distinct(texts[FAILURE_SOURCE], _source, pa.struct(_SOURCE)),
-            "rule": _distinct(texts[FAILURE_RULE], split_rules, rules),
-            "origin_message_id": ids,
-            "headers": self._headers,
-        }
-
-    def _properties_one_by_one(self) -> dict[str, pa.Array]:
-        """Decode the properties row by row, and leave what is not valid among the headers."""
-        texts = [each.to_pylist() for each in self._texts.values()]
-        rows: list[tuple[Any, ...]] = []
-        headers: list[list[tuple[str, str]] | None] = []
-        for pairs, *values in zip(self._headers.to_pylist(), *texts, strict=True):
-            if pairs is None:
-                rows.append(_UNREADABLE)
-                headers.append(None)
-                continue
-            known = {n: v for n, v in zip(PROPERTIES, values, strict=True) if v is not None}
-            left = dict(sorted((known | dict(pairs)).items(), key=_wire_order))
-            rows.append(decode(left))
-            headers.append(list(left.items()))
-        columns = zip(_FIELDS[-len(_UNREADABLE) :], zip(*rows, strict=True), strict=True)
-        decoded = {name: pa.array(each, SCHEMA.field(name).type) for name, each in columns}
-        return decoded | {"headers": pa.array(headers, SCHEMA.field("headers").type)}
+    rows, *parts, wanted, names, values, places, readable = taken
+    kinds = _PARTS.values()
+    columns = [_column(k, rows, each) for k, each in zip(kinds, (*parts, *wanted), strict=True)]
+    offsets = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(places)])
+    if 0 in readable:
+        starts = zip(offsets.to_pylist(), (*readable, 1), strict=True)
+        offsets = pa.array([at if ok else None for at, ok in starts], pa.int32())
+    count = offsets[-1].as_py()
+    pairs = (_column(pa.string(), count, each) for each in (names, values))
+    return _batch(columns, pa.MapArray.from_arrays(offsets, *pairs), constants)
 
 
-def _batch(columns: Mapping[str, pa.Array], constants: Mapping[str, str]) -> pa.RecordBatch:
-    """Return *columns* with those that are the same in all rows, in the order of `SCHEMA`."""
-    rows = len(columns["payload"])
-
-    def array(field: pa.Field) -> pa.Array:
-        if field.name in columns:
-            return columns[field.name]
-        value = constants.get(field.name)  # a column that only the sink uses has none
-        return pa.repeat(pa.scalar(value, field.type), rows)
-
-    return pa.RecordBatch.from_arrays(list(map(array, SCHEMA)), schema=SCHEMA)
-
-
-class _OddError(Exception):
-    """A property's value is not valid for its column."""
-
-
-def _wire_order(item: tuple[str, str]) -> bytes:
-    return item[0].encode()
-
-
-def _origin_of(text: str) -> str:
-    return origin_message_id({ORIGIN_MESSAGE_ID: text}) or text
-
-
-def _texts(kind: pa.DataType, rows: int, parts: tuple[int, bytes, bytes, bytes]) -> pa.Array:
-    """Return the column of *parts*: the number of nulls, validity, offsets and data."""
+def _column(kind: pa.DataType, rows: int, parts: Any) -> pa.Array:
+    """Return a column of numbers, or of texts: the count of nulls, validity, offsets and data."""
+    if isinstance(parts, bytes):
+        return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(parts)])
     nulls, *buffers = parts
     validity, offsets, data = map(pa.py_buffer, buffers)
     return pa.Array.from_buffers(kind, rows, [validity if nulls else None, offsets, data], nulls)
 
 
-def _numbers(raw: bytes, rows: int) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(raw)])
+def _batch(
+    parts: Sequence[pa.Array], headers: pa.MapArray, constants: Mapping[str, str]
+) -> pa.RecordBatch:
+    """Return the rows of messages that have these *parts*, and *headers* beside them."""
+    read = dict(zip(_PARTS, parts, strict=True))
+    rules = {
+        "attempt": (RECONSUMETIMES, count_of),
+        "delay_ms": (DELAY_TIME, delay_ms_of),
+        "source": (FAILURE_SOURCE, _source),
+        "rule": (FAILURE_RULE, split_rules),
+    }
+    decoded: dict[str, pa.Array] = {}
+    invalid: dict[str, pa.Array] = {}
+    for name, (of_property, decode) in rules.items():
+        texts = read[of_property]
+        column = decoded[name] = _distinct(texts, decode, SCHEMA.field(name).type)
+        if column.null_count > texts.null_count:
+            invalid[of_property] = pc.if_else(column.is_null(), texts, None)
+    version = read["schema_version"]
+    columns = {
+        "payload": read["payload"],
+        "key": keys(read["key"]).cast(pa.string()),
+        "ordering_key": read["ordering_key"],
+        "message_id": read["message_id"],
+        "publish_time": _times(read["publish_time"]),
+        "event_time": _times(read["event_time"]),
+        "schema_version": pc.if_else(pc.greater_equal(version, 0), version, None),
+        **{name: read[of_property] for name, of_property in _TEXTS.items()},
+        **decoded,
+        "origin_message_id": _origins(read[ORIGIN_MESSAGE_ID], read[ORIGIN_MESSAGE_ID_OLD]),
+        "headers": _with(headers, invalid) if invalid else headers,
+    }
 
+    def array(field: pa.Field) -> pa.Array:
+        if field.name in columns:
+            return columns[field.name]
+        value = constants.get(field.name)  # a column that only the sink uses has none
+        return pa.repeat(pa.scalar(value, field.type), len(version))
 
-def _known(versions: pa.Array) -> pa.Array:
-    """Return the versions of schemas; null for messages without one."""
-    return pc.if_else(pc.greater_equal(versions, 0), versions, None)
-
-
-def _times(raw: bytes, rows: int) -> pa.Array:
-    """Return times in milliseconds as a column."""
-    return valid_times(_numbers(raw, rows)).cast(pa.timestamp("ms", tz="UTC")).cast(_TIME)
+    return pa.RecordBatch.from_arrays(list(map(array, SCHEMA)), schema=SCHEMA)
 
 
 def _distinct(texts: pa.Array, decode: Callable[[str], Any], kind: pa.DataType) -> pa.Array:
-    """Decode each distinct text once.
-
-    Raises:
-        _OddError: one can't be decoded.
-    """
+    """Decode each distinct text once."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), kind)
     coded = texts.dictionary_encode()
-    values = [decode(each) for each in coded.dictionary.to_pylist()]
-    if None in values:
-        raise _OddError
-    return pa.array(values, kind).take(coded.indices)
+    return pa.array(map(decode, coded.dictionary.to_pylist()), kind).take(coded.indices)
 
 
-def decode(properties: dict[str, str]) -> tuple[Any, ...]:
-    """Remove the properties that have a column, and return their values from `attempt` on."""
-    pop = properties.pop
-    attempt = _count_of(properties.get(RECONSUMETIMES))
-    if attempt is not None:
-        del properties[RECONSUMETIMES]
-    delay = _delay_ms_of(properties.get(DELAY_TIME))
-    if delay is not None:
-        del properties[DELAY_TIME]
-    source = _source(properties.get(FAILURE_SOURCE))
-    if source is not None:
-        del properties[FAILURE_SOURCE]
-    rules = pop(FAILURE_RULE, None)
-    origin = origin_message_id(properties)
-    pop(ORIGIN_MESSAGE_ID, None)
-    pop(ORIGIN_MESSAGE_ID_OLD, None)
-    return (
-        attempt,
-        pop(FAILURE_REASON, None),
-        pop(FAILURE_ERROR, None),
-        pop(FAILURE_MESSAGE, None),
-        pop(FAILURE_STAGE, None),
-        None if rules is None else split_rules(rules),
-        delay,
-        pop(REAL_TOPIC, None),
-        origin,
-        source,
-        pop(DEDUPE_ID, None),
-    )
+def _origins(ids: pa.Array, older: pa.Array) -> pa.Array:
+    """Return the ids of the first publications from either property."""
+    ids = pc.coalesce(pc.if_else(pc.equal(ids, ""), None, ids), older)
+    if pc.any(pc.starts_with(ids, "(")).as_py():  # pulsar-client's own form
+        return _distinct(ids, lambda id_: origin_message_id({ORIGIN_MESSAGE_ID: id_}), pa.string())
+    return ids
 
 
-def _key(raw: Any) -> str | None:
-    """Return the key; a key that is not UTF-8 as base64, as the sink writes and Java reads it."""
+def _with(headers: pa.MapArray, more: Mapping[str, pa.Array]) -> pa.Array:
+    """Return *headers* with *more* texts, in the order in which they are on the wire."""
+    rows = headers.to_pylist()
+    for name, texts in more.items():
+        for pairs, text in zip(rows, texts.to_pylist(), strict=True):
+            if text is not None:
+                pairs.append((name, text))
+                pairs.sort(key=lambda pair: pair[0].encode())
+    return pa.array(rows, headers.type)
+
+
+def _times(milliseconds: pa.Array) -> pa.Array:
+    """Return times; null where there is none, which is 0 in pulsar-client, or one is invalid."""
+    signed = milliseconds.cast(pa.int64(), safe=False)  # the latest become negative
+    valid = pc.and_(pc.greater(signed, 0), pc.less_equal(signed, _LAST_TIME))
+    return pc.if_else(valid, signed, None).cast(pa.timestamp("ms", tz="UTC")).cast(_TIME)
+
+
+def _bytes_of(read: Callable[[], str]) -> bytes | None:
+    """Return a key as bytes: the wire format does not mark whether it is a text."""
     try:
-        return raw.partition_key() or None
-    except UnicodeDecodeError as error:
-        return base64.b64encode(error.object).decode()
-
-
-def _ordering_key(raw: Any) -> bytes | None:
-    """Return the ordering key as bytes: the wire format does not mark whether it is a text."""
-    try:
-        return raw.ordering_key().encode() or None
+        return read().encode() or None
     except UnicodeDecodeError as error:
         return error.object
 

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pulsar_retry.native.loading import native_rows
 from pulsar_retry.wire.properties import origin_message_id
 from pulsar_retry_spark.frames.columns import COLUMNS
-from pulsar_retry_spark.source.rows import PROPERTIES, SCHEMA, Block, RowBuffer
+from pulsar_retry_spark.source.rows import PROPERTIES, SCHEMA, RowBuffer, block
 
 CONSTANTS = {"topic": "persistent://public/default/t-s-DLQ", "kind": "dead_letter"}
 MODULE = native_rows().module
@@ -63,7 +63,7 @@ def row(raw):
         assert ((-1, -1, -1), 0, "-1:-1:-1") == reading.held()
         reading.settle(True)
         assert (None, (1, False)) == (reading.held(), reading.rows())
-        module = Block(reading.take(), CONSTANTS).take()
+        module = block(reading.take(), CONSTANTS)
         module.validate(full=True)
         assert batch.to_pylist() == module.to_pylist()
         assert batch.schema.equals(module.schema)
