@@ -96,10 +96,10 @@ def join_rules(rules: Iterable[str]) -> str:
 def split_rules(text: str) -> list[str]:
     """Return the names of rules from a property that `join_rules`, or a single text, has made."""
     if text.startswith("["):
-        with contextlib.suppress(ValueError, RecursionError):
-            rules = json.loads(text)
-            if isinstance(rules, list) and all(isinstance(each, str) for each in rules):
-                return rules
+        with contextlib.suppress(ValueError, RecursionError, TypeError):
+            rules: list[str] = json.loads(text)
+            "".join(rules).encode()  # raises if one is no text, or no UTF-8
+            return rules
     return text.split(",")
 
 

@@ -26,7 +26,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 ODD = {
     "RECONSUMETIMES": ["0", "7", "x", "-1", "99999999999"],
     "DELAY_TIME": ["0", "1500", "soon", "1.5"],
-    "FAILURE_RULE": ["a", "a,b", '["a,b"]', "[", ""],
+    "FAILURE_RULE": ["a", "a,b", '["a,b"]', '["\\ud800"]', "[", ""],
     "FAILURE_SOURCE": ['{"file": "f"}', '{"other": 1}', "no", json.dumps({"position": 2**40})],
     "ORIGIN_MESSAGE_ID": ["", "1:2:3", "(1,2,3,-1)", "(x)"],
     "ORIGIN_MESSAGE_IDY_TIME": ["", "1:2:3", "(1,2,3,4)"],
@@ -135,6 +135,13 @@ def test_what_can_not_be_decoded_stays_a_header(carried):
     read = row(message(carried))
     assert carried == read["headers"]
     assert read["attempt"] is read["delay_ms"] is read["source"] is None
+
+
+@pytest.mark.parametrize("text", ['["\\ud800"]', '["a", 1]', '[["a"]]', "[" * 100_000])
+def test_rules_that_are_no_list_of_texts_are_one_rule(text):
+    """Whatever another client has written, it does not make a query fail."""
+    read = row(message({"FAILURE_RULE": text}))
+    assert (text.split(","), {}) == (read["rule"], read["headers"])
 
 
 @given(st.dictionaries(TEXT, TEXT, max_size=3), st.lists(PAIRS, max_size=8))
