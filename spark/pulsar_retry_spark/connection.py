@@ -16,7 +16,7 @@ import pulsar
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.runtime.token import authentication
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.parsing import OptionReader, as_flag, as_integer
+from pulsar_retry_spark.parsing import OptionReader
 
 #: Arguments of `pulsar.Client` that have separate options here, or that no text can express.
 _NOT_PASSED_ON = frozenset(
@@ -105,8 +105,8 @@ class ClusterConnection:
             ConfigError: an option is invalid, ``service.url`` is missing, or there is more than one
                 ``auth.*``.
         """
-        service_url = options.needed("service.url", "a URL such as pulsar://localhost:6650")
-        if not _is_url(service_url):
+        service_url = options.text("service.url")
+        if service_url is None or not _is_url(service_url):
             raise ConfigError(
                 "service.url: expected a URL such as pulsar://localhost:6650, or with several "
                 "hosts, such as pulsar://one:6650,two:6650"
@@ -133,10 +133,10 @@ class ClusterConnection:
             **files,
             oauth2=oauth2,
             tls_trust_certs_file=options.text("tls.trust_certs_file"),
-            tls_allow_insecure=options.flag("tls.allow_insecure", default=False),
-            validate_hostname=options.flag("tls.validate_hostname", default=False),
+            tls_allow_insecure=options.flag("tls.allow_insecure", False),
+            validate_hostname=options.flag("tls.validate_hostname", False),
             log_level=options.choice("log.level", "warn", (*_LOG_LEVELS, "none")),
-            arguments=_arguments(options.with_prefix("client.", _kinds())),
+            arguments=_arguments(options),
             admin_url=options.text("admin.url") or "",
             private_key_file=options.text("crypto.private_key_file"),
             public_key_file=options.text("crypto.public_key_file"),
@@ -250,15 +250,14 @@ def _kinds() -> dict[str, type]:
     }
 
 
-def _arguments(texts: dict[str, str]) -> tuple[tuple[str, _Argument], ...]:
-    kinds = _kinds()
-    arguments: dict[str, _Argument] = {}
-    for name, text in texts.items():
-        key, kind = f"client.{name}", kinds[name]
+def _arguments(options: OptionReader) -> tuple[tuple[str, _Argument], ...]:
+    arguments: dict[str, _Argument | None] = {}
+    for name, kind in _kinds().items():
+        key = f"client.{name}"
         if kind is bool:
-            arguments[name] = as_flag(key, text)
+            arguments[name] = options.flag(key, None)
         elif kind is int:
-            arguments[name] = as_integer(key, text, 0)
+            arguments[name] = options.integer(key, None, minimum=0)
         else:
-            arguments[name] = text
-    return tuple(sorted(arguments.items()))
+            arguments[name] = options.text(key)
+    return tuple((name, value) for name, value in arguments.items() if value is not None)

@@ -160,19 +160,14 @@ class Batching:
         size: The most bytes of payload in a batch.
         pending: The most rows of a task that wait for a receipt.
         timeout: Seconds without any receipt after which a task fails.
-        compression: The name of the compression.
+        compression: How batches are compressed.
     """
 
     messages: int
     size: int
     pending: int
     timeout: float
-    compression: str
-
-    @property
-    def compression_type(self) -> pulsar.CompressionType:
-        """pulsar-client's value for the compression."""
-        return _COMPRESSION[self.compression]
+    compression: pulsar.CompressionType
 
 
 @attrs.frozen
@@ -227,10 +222,11 @@ class SinkOptions:
     def _parse(cls, reader: OptionReader) -> SinkOptions:
         connection = ClusterConnection.parse(reader)
         levels = Levels(reader.text(_DELAY_LEVELS) or DEFAULT_DELAY_LEVELS)
-        max_attempts = reader.integer("max_attempts", minimum=1) or DEFAULT_MAX_REDELIVER_COUNT + 1
-        max_message_bytes = (
-            reader.integer("max_message_bytes", minimum=1024) or DEFAULT_MAX_MESSAGE_BYTES
+        max_attempts = reader.integer("max_attempts", DEFAULT_MAX_REDELIVER_COUNT + 1, minimum=1)
+        max_message_bytes = reader.integer(
+            "max_message_bytes", DEFAULT_MAX_MESSAGE_BYTES, minimum=1024
         )
+        keeping = reader.text("initial_subscription_name") or KEEPING_SUBSCRIPTION
         parsed = cls(
             connection=connection,
             targets=_targets(reader, max_attempts, levels),
@@ -239,11 +235,9 @@ class SinkOptions:
             batching=_batching(reader, max_message_bytes),
             oversize=reader.choice("oversize", "fail", ("fail", "chunk")),
             max_message_bytes=max_message_bytes,
-            max_failed_rows=reader.integer("max_failed_rows", minimum=0, maximum=2**63 - 1),
-            max_redrives=_or(reader.integer("max_redrives", minimum=0), 5),
-            initial_subscription_name=reader.text_or_none(
-                "initial_subscription_name", KEEPING_SUBSCRIPTION
-            ),
+            max_failed_rows=reader.integer("max_failed_rows", None, minimum=0, maximum=2**63 - 1),
+            max_redrives=reader.integer("max_redrives", 5, minimum=0),
+            initial_subscription_name=None if keeping.lower() == "none" else keeping,
             encryption_key=_encryption_key(reader, connection),
             by_topic_schema=reader.choice("value.schema", "none", ("none", "topic")) == "topic",
         )
@@ -258,10 +252,6 @@ def _naming_option(error: ConfigError) -> ConfigError:
     argument, equals, rest = str(error).partition("=")
     option = _OPTION_OF.get(argument)
     return ConfigError(f"{option}{equals}{rest}") if option else error
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
 
 
 def _encryption_key(reader: OptionReader, connection: ClusterConnection) -> str | None:
@@ -296,13 +286,12 @@ def _targets(reader: OptionReader, max_attempts: int, levels: Levels) -> SinkTar
 
 
 def _batching(reader: OptionReader, max_message_bytes: int) -> Batching:
-    messages = reader.integer("batch.messages", minimum=1, maximum=100_000) or 1000
-    size = reader.integer("batch.bytes", minimum=1, maximum=max_message_bytes)
-    pending = reader.integer("pending.max", minimum=messages)
+    messages = reader.integer("batch.messages", 1000, minimum=1, maximum=100_000)
+    size = min(1 << 20, max_message_bytes)
     return Batching(
         messages=messages,
-        size=min(1 << 20, max_message_bytes) if size is None else size,
-        pending=max(20_000, messages) if pending is None else pending,
-        timeout=_or(reader.integer("send.timeout_ms", minimum=1), 30_000) / 1000,
-        compression=reader.choice("compression", "none", _COMPRESSION),
+        size=reader.integer("batch.bytes", size, minimum=1, maximum=max_message_bytes),
+        pending=reader.integer("pending.max", max(20_000, messages), minimum=messages),
+        timeout=reader.integer("send.timeout_ms", 30_000, minimum=1) / 1000,
+        compression=_COMPRESSION[reader.choice("compression", "none", _COMPRESSION)],
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from pulsar_retry.errors import ConfigError
 
@@ -24,6 +25,8 @@ _FLAGS = {"true": True, "false": False}
 
 #: The value of an option, as `DataFrameWriter.options` takes it.
 Option = str | float | bool | None
+
+_Default = TypeVar("_Default")
 
 
 def option_texts(options: Mapping[str, Option]) -> dict[str, str]:
@@ -57,21 +60,6 @@ class OptionReader:
         self._known.append(key)
         return self._left.pop(key.lower(), "").strip() or None
 
-    def text_or_none(self, key: str, default: str) -> str | None:
-        """Return a text; *default* if it is absent, None if it is blank or ``none``."""
-        given = key.lower() in self._left
-        value = self.text(key)
-        if value is None:
-            return None if given else default
-        return None if value.lower() == "none" else value
-
-    def needed(self, key: str, accepted: str) -> str:
-        """Return a text that must be present."""
-        value = self.text(key)
-        if value is None:
-            raise ConfigError.bad(key, None, accepted)
-        return value
-
     def choice(self, key: str, default: str, accepted: Iterable[str]) -> str:
         """Return one of the *accepted* words."""
         value = (self.text(key) or default).lower()
@@ -79,30 +67,30 @@ class OptionReader:
             raise ConfigError.bad(key, value, f"one of {', '.join(accepted)}")
         return value
 
-    def flag(self, key: str, *, default: bool) -> bool:
-        """Return true or false."""
+    def flag(self, key: str, default: _Default) -> bool | _Default:
+        """Return true or false; *default* if it is absent."""
         value = self.text(key)
-        return default if value is None else as_flag(key, value)
+        if value is None:
+            return default
+        if value.lower() not in _FLAGS:
+            raise ConfigError.bad(key, value, "true or false")
+        return _FLAGS[value.lower()]
 
-    def integer(self, key: str, *, minimum: int, maximum: int = MAX_INT) -> int | None:
-        """Return a whole number from *minimum* to *maximum*; None if it is absent."""
+    def integer(
+        self, key: str, default: _Default, *, minimum: int, maximum: int = MAX_INT
+    ) -> int | _Default:
+        """Return a whole number from *minimum* to *maximum*; *default* if it is absent."""
         value = self.text(key)
-        return None if value is None else as_integer(key, value, minimum, maximum)
-
-    def with_prefix(self, prefix: str, names: Collection[str]) -> dict[str, str]:
-        """Return the options whose keys start with *prefix*, by their *names* after it.
-
-        Raises:
-            ConfigError: an option has the prefix, but none of the names.
-        """
-        self._known.append(f"{prefix}<name>")
-        found = {}
-        for key in [each for each in self._left if each.startswith(prefix)]:
-            name = key.removeprefix(prefix)
-            if name not in names:
-                raise ConfigError(unknown_name("option", key, [prefix + each for each in names]))
-            found[name] = self._left.pop(key).strip()
-        return found
+        if value is None:
+            return default
+        accepted = f"a whole number, {minimum} or more and {maximum} or less"
+        try:
+            number = int(value)
+        except ValueError:
+            raise ConfigError.bad(key, value, accepted) from None
+        if not minimum <= number <= maximum:
+            raise ConfigError.bad(key, value, accepted)
+        return number
 
     def finish(self) -> None:
         """Refuse options that nobody has read; show no values, as one may be a misspelt secret."""
@@ -119,22 +107,3 @@ def unknown_name(what: str, name: str, accepted: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, accepted, 1)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"unknown {what} {name!r}: {hint}accepted are {', '.join(accepted)}"
-
-
-def as_flag(key: str, value: str) -> bool:
-    """Return *value* as a bool."""
-    if value.lower() not in _FLAGS:
-        raise ConfigError.bad(key, value, "true or false")
-    return _FLAGS[value.lower()]
-
-
-def as_integer(key: str, value: str, minimum: int, maximum: int = MAX_INT) -> int:
-    """Return *value* as a whole number from *minimum* to *maximum*."""
-    accepted = f"a whole number, {minimum} or more and {maximum} or less"
-    try:
-        number = int(value)
-    except ValueError:
-        raise ConfigError.bad(key, value, accepted) from None
-    if not minimum <= number <= maximum:
-        raise ConfigError.bad(key, value, accepted)
-    return number

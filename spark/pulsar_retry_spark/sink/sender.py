@@ -238,7 +238,7 @@ class Sender:
         """Return the arguments of every producer for rows of *schema*."""
         batching, key = self._options.batching, self._options.encryption_key
         arguments: dict[str, Any] = {
-            "compression_type": batching.compression_type,
+            "compression_type": batching.compression,
             "send_timeout_millis": round(batching.timeout * 1000),
         }
         if schema is not None:

@@ -105,19 +105,18 @@ class SourceOptions:
         pattern = _pattern(reader, connection)
         if not streaming:
             _refuse_those_of_streams(reader)
-        discovery = reader.integer("discovery.seconds", minimum=0)
         parsed = cls(
             connection=connection,
             topics=_topics(reader, kinds) if pattern is None else (),
-            fail_on_data_loss=reader.flag("fail_on_data_loss", default=True),
-            queue=reader.integer("receive.queue", minimum=1, maximum=100_000) or 1000,
+            fail_on_data_loss=reader.flag("fail_on_data_loss", True),
+            queue=reader.integer("receive.queue", 1000, minimum=1, maximum=100_000),
             subscription=reader.text("subscription.reader") or DEFAULT_SUBSCRIPTION,
             starting=reader.choice("starting", "earliest", ("earliest", "latest")),
-            max_rows=reader.integer("max_rows_per_batch", minimum=1),
-            discovery=30 if discovery is None else discovery,
+            max_rows=reader.integer("max_rows_per_batch", None, minimum=1),
+            discovery=reader.integer("discovery.seconds", 30, minimum=0),
             pattern=pattern,
             kinds=kinds,
-            since=reader.integer("startingTime", minimum=1, maximum=2**63 - 1),
+            since=reader.integer("startingTime", None, minimum=1, maximum=2**63 - 1),
         )
         reader.finish()
         if parsed.since is not None and parsed.starting == "latest":
