@@ -71,6 +71,15 @@ class LogLimiter:
             _log.warning("%s%s", text, turn)
 
 
+_troubles = LogLimiter()
+
+
+def log_trouble(what: str, trouble: Exception) -> None:
+    """Log what the user's part of tracing raised: a message must not fail because of it."""
+    if (turn := _troubles.turn((what, type(trouble).__name__))) is not None:
+        _log.warning("%s raised an exception%s", what, turn, exc_info=trouble)
+
+
 class FailureLog:
     """Logs the failures of one subscription's messages. Thread-safe.
 

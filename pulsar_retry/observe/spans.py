@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from pulsar_retry._version import __version__
 from pulsar_retry.letters.letter import Letter
-from pulsar_retry.observe.failures import LogLimiter
+from pulsar_retry.observe.failures import log_trouble
 from pulsar_retry.observe.watch import TRACE, HandOver
 from pulsar_retry.policy.outcomes import Outcome, outcome_of, unwrapped
 from pulsar_retry.wire.names import logical
@@ -26,9 +25,6 @@ from pulsar_retry.wire.properties import (
     attempt_of,
     message_id_text,
 )
-
-_log = logging.getLogger("pulsar_retry")
-_limiter = LogLimiter()
 
 _W3C = TraceContextTextMapPropagator()
 _SUBSCRIPTION = "messaging.destination.subscription.name"
@@ -62,9 +58,7 @@ class _Current:
         try:
             self._span.end()
         except Exception as trouble:  # noqa: BLE001 - it is the code of a user's span processor
-            if (turn := _limiter.turn(type(trouble).__name__)) is not None:
-                text = "the end of a span raised an exception%s"
-                _log.warning(text, turn, exc_info=trouble)
+            log_trouble("the end of a span", trouble)
 
 
 class Spans:
@@ -78,8 +72,16 @@ class Spans:
         """Return what makes the current span for one attempt at *message*, a `pulsar.Message`.
 
         It is a child of the producer's span. Within another span it is a child of that span, with a
-        link to the producer's span. Each later attempt has a link to the first one.
+        link to the producer's span. Each later attempt has a link to the first one. If the span
+        cannot be started, that is logged, and there is none.
         """
+        try:
+            return _Current(self._started(message))
+        except Exception as trouble:  # noqa: BLE001 - it is the code of a user's tracing
+            log_trouble("the start of a span", trouble)
+            return nullcontext(trace.INVALID_SPAN)
+
+    def _started(self, message: Any) -> Span:
         carried = _carried(message)
         producer, parent = (
             _valid(propagate.extract(carried)),
@@ -98,7 +100,7 @@ class Spans:
         )
         # The message carries the context to the code that makes its letter, on any thread.
         message.__dict__[TRACE] = partial(self._with_trace, span.get_span_context())
-        return _Current(span)
+        return span
 
     def traced(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return *handler* with a span around it."""

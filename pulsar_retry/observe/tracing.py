@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 
+from pulsar_retry.observe.failures import log_trouble
+
 if TYPE_CHECKING:  # the module needs the packages of an extra
     from pulsar_retry.observe.spans import Spans
 
@@ -44,7 +46,10 @@ def outgoing() -> dict[str, str]:
     if INSTALLED:
         current, inject = _propagation()
         if current():  # for each message, a call of the propagators would cost ten times as much
-            inject(carrier)
+            try:
+                inject(carrier)
+            except Exception as trouble:  # noqa: BLE001 - it is the code of a user's propagator
+                log_trouble("a propagator", trouble)
     return carrier
 
 
