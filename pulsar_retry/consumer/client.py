@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from functools import wraps
 from threading import get_ident
+from types import SimpleNamespace
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import _pulsar
@@ -35,7 +36,7 @@ from pulsar_retry.runtime import client_log, fork
 from pulsar_retry.runtime.clock import SYSTEM, Clock, Timer
 from pulsar_retry.runtime.exiting import closes, keep_until_exit, waited_for
 from pulsar_retry.runtime.service_info import SharedProvider
-from pulsar_retry.runtime.upstream import waiting_in_python
+from pulsar_retry.runtime.upstream import Searcher, waiting_in_python
 from pulsar_retry.runtime.worker import side_by_side, warn_of_greenlets
 from pulsar_retry.wire.names import Naming, NamingLike
 
@@ -348,10 +349,10 @@ class Client(pulsar.Client):
 
     def _subscribe_raw(self, *args: Any, **kwargs: Any) -> Any:
         """Subscribe as pulsar-client does, and return only the raw consumer."""
+        searcher = Searcher(self._client, kwargs["pattern_auto_discovery_period"])
+        client: Any = SimpleNamespace(_client=searcher, _consumers=[])
         with about(args[0]):
-            bare = super().subscribe(*args, **kwargs)
-        self._consumers.remove(bare)
-        return bare._consumer
+            return BareClient.subscribe(client, *args, **kwargs)._consumer
 
     @closes
     def close(self) -> None:

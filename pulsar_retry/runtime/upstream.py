@@ -36,8 +36,10 @@ NEEDED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Client": (
             *("create_producer_async_v2", "create_reader_async_v2", "subscribe_async_v2"),
             *("get_schema_info", "get_topic_partitions_async", "subscribe_async_pattern"),
+            "subscribe_pattern",
         ),
         "ClientConfiguration": ("set_file_logger",),
+        "ConsumerConfiguration": ("pattern_auto_discovery_period",),
         "Consumer": ("acknowledge_async", "batch_receive", "get_last_message_id_async", "receive"),
         "Message": ("encryption_context", "has_null_value", "int_schema_version", "length"),
         "MessageBuilder": ("build", "content", "deliver_at", "properties"),
@@ -346,6 +348,25 @@ def _opened(open_: Callable[..., None], arguments: tuple[Any, ...]) -> Any:
         return result
     error = error_of(result.error)
     raise type(error)(f"{error}: {result.message}" if result.message else str(error))
+
+
+class Searcher:
+    """pulsar-client's handle of a client, which searches for new topics as often as is asked.
+
+    `pulsar.Client.subscribe` takes the period, but leaves it out: pulsar-client always searches
+    once a minute.
+    """
+
+    def __init__(self, raw: Any, period: int) -> None:
+        self._raw, self._period = raw, period
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def subscribe_pattern(self, pattern: str, subscription: str, configuration: Any) -> Any:
+        """Return a raw consumer of the topics that match."""
+        configuration.pattern_auto_discovery_period(self._period)
+        return self._raw.subscribe_pattern(pattern, subscription, configuration)
 
 
 # -- threads --------------------------------------------------------------------------------------
