@@ -274,10 +274,10 @@ class Subscriber:
             else:
                 self._serve(opened)
         except BaseException as error:  # noqa: BLE001 - `result` raises it
+            self.course.error = error
             name = self._options.subscription
             text = "the subscription %r has ended: %s"
             _log.error(text, name, _text_of(error), extra=self._facts())
-            self.course.error = error
             counters = COUNTERS.of(self._options.topic, name)
             counters.count("subscriptions_failed", type(error).__name__)
         finally:

@@ -26,6 +26,8 @@ from pathlib import Path
 import _pulsar
 import pulsar
 
+from pulsar_retry.runtime.log import BROKEN
+
 _LINE = re.compile(r"\S+ \S+ (DEBUG|INFO|WARN|ERROR) +\[\w+\] \S+ \| (.*)", re.DOTALL)
 _LEVELS = {
     "DEBUG": (logging.DEBUG, pulsar.LoggerLevel.Debug),
@@ -36,8 +38,6 @@ _LEVELS = {
 #: Where an open file has its number as its name.
 _OPEN_FILES = "/dev/fd"
 _STANDARD_ERROR = 2
-#: Writes the exceptions of the application's handlers and filters to standard error.
-_BROKEN = logging.Handler()
 #: Seconds between two looks at the file: nothing says that a line was written.
 _EVERY = 0.1
 #: Of Linux's fallocate: the flags that free a part of a file and keep its size.
@@ -142,7 +142,7 @@ class _Reader(threading.Thread):
         try:
             self._logger.log(_LEVELS[level][0], "%s", text)
         except BaseException:  # noqa: BLE001 - nobody else reads
-            _BROKEN.handleError(logging.makeLogRecord({"msg": text}))
+            BROKEN.handleError(logging.makeLogRecord({"msg": text}))
 
 
 def _new_file() -> int:
