@@ -54,8 +54,9 @@ from pulsar_retry.replay.redriving.states import (
 _TICK = 0.5
 #: Seconds until a letter that was not published is tried again.
 _PAUSE = 0.5
-#: Seconds for which a run waits for a broker, or for a topic that does not take its letters.
-_PATIENCE = 120.0
+#: Seconds for which a run waits for a broker, or for a topic that does not take its letters; and
+#: seconds without a hindrance after which that time begins anew, unless a letter has moved.
+_PATIENCE, _CALM = 120.0, 10.0
 #: Seconds for which a cancelled run waits until the broker has its acknowledgements.
 _HURRY = 10.0
 #: Milliseconds to wait for a letter, and seconds without one after which the broker is asked.
@@ -155,7 +156,7 @@ class Run:
         self._failed: SimpleQueue[tuple[_Item, BaseException]] = SimpleQueue()
         self._in_flight, self._room = 0, math.ceil(min(rate, IN_FLIGHT))
         self._next_turn = self._next_tick = 0.0
-        self._hindered_since: float | None = None
+        self._hindered_since, self._hindered_at, self._moved = math.inf, -math.inf, (0, 0)
         self._refused_last = ""  # why the last letter was not published; empty after a success
         self._unread = ""  # why no letter could be read; empty after a success
         self._open_partitions = dict(source.ends)
@@ -358,12 +359,13 @@ class Run:
         self._next_tick = now + _TICK
         is_away = not self._consumer.is_connected()
         self.tally.waits = "the broker is away" if is_away else self._refused_last or self._unread
-        if not self.tally.waits:
-            self._hindered_since = None
-        elif self._hindered_since is None:
-            self._hindered_since = now
-        elif now - self._hindered_since > _PATIENCE and self._goes_on:
-            self._give_up(self.tally.waits)
+        moved = (self.tally.redriven, self.tally.left.total())
+        if moved != self._moved or not (self.tally.waits or now - self._hindered_at < _CALM):
+            self._moved, self._hindered_since = moved, math.inf
+        if self.tally.waits:
+            self._hindered_at, self._hindered_since = now, min(now, self._hindered_since)
+            if now - self._hindered_since > _PATIENCE and self._goes_on:
+                self._give_up(self.tally.waits)
         self._progress()
 
     def _give_up(self, why: str) -> None:

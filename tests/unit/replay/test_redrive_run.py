@@ -291,6 +291,24 @@ def test_what_cannot_be_published_at_all_ends_it(carry_out, monkeypatch) -> None
     assert tally.left["refused"]
 
 
+def test_a_connection_that_is_lost_again_and_again_ends_it(carry_out, monkeypatch) -> None:
+    """One letter can be the reason: pulsar-client closes the connection if it cannot parse it."""
+    monkeypatch.setattr(redrive_run, "_PATIENCE", 0.05)
+    monkeypatch.setattr(redrive_run, "_WAIT_MS", 1)
+    ups = itertools.cycle([True, True, False])
+    monkeypatch.setattr(Consumer, "is_connected", lambda _: next(ups))
+    monkeypatch.setattr(Source, "unsettled", lambda *_: Unsettled(0, 1, all_sent=False))
+    cancelled = threading.Event()
+    watchdog = threading.Timer(20, cancelled.set)
+    watchdog.start()
+
+    tally, _, _ = carry_out([0, 1], cancelled=cancelled)
+
+    watchdog.cancel()
+    assert (2, "refused") == (tally.redriven, tally.stopped)
+    assert "away" in next(iter(tally.problems))
+
+
 def test_a_letter_that_comes_again_is_not_published_again(carry_out) -> None:
     """After a restart of the broker, whose memory of acknowledgements may be older than ours."""
     tally, hand_off, consumer = carry_out([0, 1, 0, 1, 2])
