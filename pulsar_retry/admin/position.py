@@ -46,6 +46,11 @@ class Position:
         return cls.parse(str(message_id).rsplit(";", maxsplit=1)[-1])
 
     @classmethod
+    def of_first(cls, message_id: Any) -> Position:
+        """Return the position of a message id, raw or not; if it is chunked, of its first chunk."""
+        return cls.parse(str(message_id).partition(";")[0])
+
+    @classmethod
     def read(cls, facts: Any) -> Position:
         """Read the JSON of the REST API."""
         return cls(

@@ -15,7 +15,6 @@ from pulsar_retry.cli._common.seek import (
     letter_options,
     subscription_of,
 )
-from pulsar_retry.errors import RetentionError, SeekError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.seek import seek
@@ -73,11 +72,6 @@ def command(
     target = subscription_of(cluster, topic, subscription, naming, retry_letter_topic)
 
     def move(dry_run: bool, grace: float) -> SeekReport:
-        try:
-            return seek(
-                target, to, dry_run=dry_run, partial_retention=partial_retention, grace=grace
-            )
-        except RetentionError as error:
-            raise SeekError(f"{error} (--partial)") from error
+        return seek(target, to, dry_run=dry_run, partial_retention=partial_retention, grace=grace)
 
     return carry_out_move(move, target=target, **options)

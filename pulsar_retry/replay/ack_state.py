@@ -154,8 +154,17 @@ class AckState:
 
     @classmethod
     def of(cls, mark: EntryPlace, ranges: Iterable[Range]) -> Self:
-        """Make a state from *ranges* in any order, which may overlap."""
-        return cls(mark, tuple(_merged(_past(mark, each) for each in ranges)))
+        """Make a state from *ranges* in any order, which may overlap, and be before the mark."""
+        merged: list[Range] = []
+        for each in sorted(ranges):
+            first = max(each.first, mark.entry + 1) if each.ledger == mark.ledger else each.first
+            if each.ledger < mark.ledger or first > each.last:
+                continue
+            if merged and merged[-1].ledger == each.ledger and first <= merged[-1].last + 1:
+                merged[-1] = merged[-1]._replace(last=max(merged[-1].last, each.last))
+            else:
+                merged.append(each._replace(first=first))
+        return cls(mark, tuple(merged))
 
     @classmethod
     def read(cls, cursor: Mapping[str, Any], log: Log) -> AckState:
@@ -201,19 +210,16 @@ class AckState:
             if not ranges or place < (ranges[0].ledger, ranges[0].first):
                 yield place
 
-    def backlog(self, log: Log, after: EntryPlace | None = None) -> int:
-        """Return how many entries of *log* (after *after*) are not acknowledged."""
-        past = self if after is None or after <= self.mark else AckState.of(after, self.ranges)
+    def backlog(self, log: Log) -> int:
+        """Return how many entries of *log* are not acknowledged."""
         entries = dict(log.ledgers)
-        done = (min(last + 1, entries.get(id_, 0)) - first for id_, first, last in past.ranges)
-        return log.count(past.mark) - sum(max(0, count) for count in done)
+        done = (min(last + 1, entries.get(id_, 0)) - first for id_, first, last in self.ranges)
+        return log.count(self.mark) - sum(max(0, count) for count in done)
 
-    def missing(self, other: AckState) -> Iterator[EntryPlace]:
-        """Yield the entries after the mark that are acknowledged here, but not in *other*."""
-        for ledger, first, last in self.ranges:
-            for entry in range(first, last + 1):
-                if not other.is_acknowledged(place := EntryPlace(ledger, entry)):
-                    yield place
+    def fitting(self, most: int) -> AckState:
+        """Return the state with its *most* largest ranges."""
+        by_size = sorted(self.ranges, key=lambda each: each.first - each.last)
+        return AckState.of(self.mark, by_size[:most])
 
 
 @attrs.frozen
@@ -243,30 +249,6 @@ class Surveyed:
         return cls(topic, log, AckState.read(cursor, log), read)
 
     @property
-    def in_hand(self) -> int:
-        """How many entries consumers may have in hand, at most."""
-        before = self.read.before
-        return self.acks.backlog(self.log) - self.acks.backlog(self.log, before)
-
-
-def _past(mark: EntryPlace, each: Range) -> Range:
-    """Return the part of a range after *mark*; it may be empty."""
-    if each.ledger < mark.ledger:
-        return Range(each.ledger, 0, -1)
-    if each.ledger == mark.ledger and each.first <= mark.entry:
-        return Range(each.ledger, mark.entry + 1, each.last)
-    return each
-
-
-def _merged(ranges: Iterable[Range]) -> Iterator[Range]:
-    """Yield the ranges in order, without empty ones; adjacent and overlapping ones become one."""
-    held: Range | None = None
-    for each in sorted(each for each in ranges if each.first <= each.last):
-        if held is not None and held.ledger == each.ledger and each.first <= held.last + 1:
-            held = held._replace(last=max(held.last, each.last))
-            continue
-        if held is not None:
-            yield held
-        held = each
-    if held is not None:
-        yield held
+    def backlog(self) -> int:
+        """How many entries are not acknowledged."""
+        return self.acks.backlog(self.log)

@@ -71,12 +71,11 @@ def read_letters(
     """Yield the current messages of *partitions*, one partition after the other, unchanged.
 
     Args:
-        client: Reads the messages.
-        admin: Gives the current state of the partitions.
+        client: Reads.
+        admin: Asks what there is to read.
         partitions: Full names.
-        subscription: Leave out messages that this subscription has acknowledged. Acknowledged
-            messages of a batch that is not completely acknowledged are not left out, because the
-            broker does not report them.
+        subscription: Leave out messages that this subscription has acknowledged, except in batches
+            that are not completely acknowledged, of which the broker reports none.
         unreadable: Called with the partition and place of each entry that is left out because it
             cannot be read; see `read_after`.
         after: Leave out this message and those before it; its partition says in which partition.
@@ -127,13 +126,8 @@ def read_after(
     not published completely. A broker that expires messages moves every reader past them, although
     they may be kept: where entries do not come, another reader looks for them, and reads on.
 
-    Args:
-        client: Reads the messages.
-        admin: Says how far the reader is, if nothing comes.
-        topic: The full name of the partition.
-        mark: The entry to start after; the entry number -1 starts at the first one of its ledger.
-        log: What the broker stores.
-        skipped: Called at the end with the place of each entry that is left out.
+    A *mark* with the entry number -1 starts at the first entry of its ledger. At the end, *skipped*
+    is called with the place of each entry that is left out.
 
     Raises:
         pulsar.Timeout: a message does not come, although it is stored.
@@ -221,7 +215,7 @@ def _missed(
     is_next = place == (mark.ledger, mark.entry + 1)
     if place == mark or (is_next and not before):
         return before
-    first = first_of(raw, place)
+    first = first_of(raw)
     if is_next and first == place:
         return before
     passed = takewhile(lambda each: each < place, log.places(mark))
@@ -254,16 +248,7 @@ def read_places(
     chunk, which may be before all *places*. So the reading begins at the first entry that may be a
     chunk of it: one that was unacknowledged in the survey *seen*, and is not one of *others*.
 
-    Args:
-        client: Reads the messages.
-        admin: Says how far the reader is, if nothing comes.
-        seen: The partition.
-        places: The places. None means all that were unacknowledged.
-        unreadable: Gets the *places* that cannot be read.
-        others: The places of other messages.
-
-    Raises:
-        pulsar.PulsarException: a message does not come, although it is stored.
+    Without *places*, all that were unacknowledged are read. *unreadable* gets those that cannot be.
     """
     open_ = list(seen.acks.unacknowledged(seen.log))
     wanted = set(open_ if places is None else places)
@@ -280,22 +265,15 @@ def read_places(
         unreadable += wanted.intersection(missed)
 
 
-def first_of(raw: Any, place: EntryPlace) -> EntryPlace:
-    """Return the place of the first chunk of a message, or *place* if it is not in chunks."""
-    first, is_chunked, _ = str(raw.message_id()).partition(";")  # (1,2,-1,-1);(1,5,-1,-1)
-    if not is_chunked:
-        return place
-    ledger, entry, *_ = first.lstrip("(").split(",")
-    return EntryPlace(int(ledger), int(entry))
+def first_of(raw: Any) -> EntryPlace:
+    """Return the place of the entry of a raw message, or of the first chunk of a chunked one."""
+    return EntryPlace.of(Position.of_first(raw.message_id()))
 
 
 def first_chunk(admin: AdminClient, topic: str, place: EntryPlace, log: Log) -> EntryPlace | None:
     """Return the place of the first chunk of the message that has a chunk at *place*.
 
     That is *place* if the message is not in chunks, and None if the broker has deleted the chunk.
-
-    Raises:
-        AdminError: the REST API is unreachable, or refuses a request.
     """
     later = admin.subscriptions.entry(topic, Position(*place))
     if later.chunk == 0:
@@ -319,7 +297,9 @@ def _progress(
     for reader, cursor in admin.topics.internal_stats(topic)["cursors"].items():
         if reader.startswith(name):
             is_sent = EntryPlace.parse(cursor["readPosition"]) > log.last
-            return is_sent, AckState.read(cursor, log).backlog(log, mark) == 0
+            acks = AckState.read(cursor, log)
+            left = AckState.of(max(mark, acks.mark), acks.ranges).backlog(log)
+            return is_sent, not left
     return False, False
 
 
@@ -351,14 +331,9 @@ def tail_letters(client: pulsar.Client, partitions: list[str]) -> Iterator[Lette
 def read_one(
     client: pulsar.Client, admin: AdminClient, partitions: list[str], message_id: str
 ) -> LetterInPlace | None:
-    """Return one message; None if it does not exist.
+    """Return the message of a topic with an id, as it is printed; None if it does not exist.
 
-    Args:
-        client: Reads the message.
-        admin: Gives the current state of its partition.
-        partitions: The partitions of the topic.
-        message_id: The id as it is printed. Without a batch index, the first message of a batch is
-            returned.
+    Without a batch index in the id, it is the first message of a batch.
 
     Raises:
         ConfigError: *message_id* is not a message id.
@@ -374,18 +349,11 @@ def read_one(
         first = first_chunk(admin, topic, place, log) or place
     except NotShownError:  # its first chunk may be anywhere
         first = log.first
-    is_readable = False
-    reading_to = (client, admin, topic, first.before, log.until(place))
-    with contextlib.closing(read_after(*reading_to)) as reading:
-        for raw, found in reading:
-            if EntryPlace.of(found) != place:
-                continue
-            is_readable = True
-            if asked.batch in {-1, found.batch}:
-                return LetterInPlace(raw, topic, found)
-    if is_readable:  # its batch has fewer messages
-        return None
-    raise PulsarRetryError(f"the letter {message_id} cannot be read: it is {CANNOT_BE_READ}")
+    reading = read_after(client, admin, topic, first.before, log.until(place))
+    batch = [LetterInPlace(raw, topic, at) for raw, at in reading if EntryPlace.of(at) == place]
+    if not batch:
+        raise PulsarRetryError(f"the letter {message_id} cannot be read: it is {CANNOT_BE_READ}")
+    return next((each for each in batch if asked.batch in {-1, each.position.batch}), None)
 
 
 @contextlib.contextmanager
@@ -399,14 +367,8 @@ def reader_of(
     """Yield a raw reader of one partition. It has no durable subscription that would remain.
 
     It leaves out messages that it cannot decrypt: pulsar-client 3.13 writes beyond its memory if it
-    gets them as they are and they are in chunks.
-
-    Args:
-        client: Reads the messages.
-        topic: The partition.
-        start: Where to start.
-        name: With what the name of its subscription begins.
-        queue: How many messages it has fetched at most.
+    gets them as they are and they are in chunks. The name of its subscription begins with *name*.
+    It fetches at most *queue* messages ahead.
     """
     bare = BareClient.create_reader(
         client,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import attrs
 
-from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.wire.names import Naming, NamingLike, TopicName
@@ -77,13 +76,3 @@ class Subscription:
     def recipient(self) -> Recipient:
         """Tells which letters are its own."""
         return Recipient.of((self.topic,), self.name, self.retry_letter_topic)
-
-    def partitions(self, admin: AdminClient) -> list[str]:
-        """Return the full names of the main topic's partitions, or its own name if it has none."""
-        return admin.topics.partition_names(self.topic)
-
-    def retry_partitions(self, admin: AdminClient) -> list[str]:
-        """Return the same for the retry topic; an empty list if there is no such topic."""
-        if not admin.topics.exists(self.retry_letter_topic):
-            return []
-        return admin.topics.partition_names(self.retry_letter_topic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pulsar
@@ -39,30 +39,22 @@ def acknowledge(
     admin: AdminClient,
     topic: str,
     subscription: str,
-    places: Collection[EntryPlace],
-    *,
-    chunked: Mapping[EntryPlace, Any] | None = None,
+    places: Mapping[EntryPlace, Any],
 ) -> None:
     """Acknowledge entries of one partition without receiving them; return when this is done.
 
     pulsar-client gets no receipts for acknowledgements, so this asks the broker for the state.
 
-    Args:
-        client: Acknowledges.
-        admin: Returns the state.
-        topic: The partition.
-        subscription: The subscription that acknowledges.
-        places: The entries.
-        chunked: The ids of chunked messages, by the place of the last chunk.
+    *places* has the entries; with the last one of a message in chunks, the raw id of the message.
 
     Raises:
         InTheWayError: an Exclusive consumer is connected.
         SeekError: the broker does not accept the acknowledgements.
     """
-    left, since = set(places), time.monotonic()
+    left, since = places, time.monotonic()
     while left:
         with contextlib.closing(_consumer(client, admin, topic, subscription)) as consumer:
-            _send(consumer, left, chunked or {})
+            _send(consumer, left)
         still = _wait(admin, topic, subscription, left)
         if len(still) < len(left):
             left, since = still, time.monotonic()
@@ -73,28 +65,28 @@ def acknowledge(
             )
 
 
-def _send(consumer: Any, places: Collection[EntryPlace], chunked: Mapping[EntryPlace, Any]) -> None:
+def _send(consumer: Any, places: Mapping[EntryPlace, Any]) -> None:
     """Send acknowledgements; closing the consumer at once sends them without a delay.
 
     Disconnected consumers come back after a tenth of a second; this should be faster.
     """
-    for place in sorted(places):
-        if place in chunked:
-            consumer._consumer.acknowledge(chunked[place])  # it takes raw ids
-        else:
+    for place, chunks in sorted(places.items()):
+        if chunks is None:
             consumer.acknowledge(pulsar.MessageId(-1, place.ledger, place.entry, -1))
+        else:
+            consumer._consumer.acknowledge(chunks)  # it takes raw ids
 
 
 def _wait(
-    admin: AdminClient, topic: str, subscription: str, places: Collection[EntryPlace]
-) -> set[EntryPlace]:
-    """Wait until the broker has the acknowledgements; return the places that it does not have."""
+    admin: AdminClient, topic: str, subscription: str, places: Mapping[EntryPlace, Any]
+) -> dict[EntryPlace, Any]:
+    """Wait until the broker has the acknowledgements; return those that it does not have."""
     deadline = time.monotonic() + _SEND_AGAIN_AFTER
     while True:
         seen = survey_partition(admin, topic, subscription)
         if seen is None:
             raise SeekError(f"{subscription!r} on {topic} was removed meanwhile; run it again")
-        left = {place for place in places if not seen.acks.is_acknowledged(place)}
+        left = {each: places[each] for each in places if not seen.acks.is_acknowledged(each)}
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(_LOOK)

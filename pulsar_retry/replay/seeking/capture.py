@@ -77,23 +77,14 @@ class Capture:
     Attributes:
         acks: What was acknowledged.
         last: The last entry that existed.
-        backlog: How many entries were not acknowledged.
     """
 
     acks: AckState
     last: EntryPlace
-    backlog: int
-
-    def fitting(self, most: int) -> tuple[Capture, int]:
-        """Return the capture with its *most* largest ranges, and how many entries it forgets so."""
-        by_size = sorted(self.acks.ranges, key=lambda each: each.first - each.last)
-        lost = sum(each.last - each.first + 1 for each in by_size[most:])
-        acks = AckState.of(self.acks.mark, by_size[:most])
-        return attrs.evolve(self, acks=acks, backlog=self.backlog + lost), lost
 
     def encode(self) -> str:
         """Return the capture as text."""
-        text = json.dumps([self.last, self.backlog, self.acks.mark, self.acks.ranges])
+        text = json.dumps([self.last, self.acks.mark, self.acks.ranges])
         return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
     @classmethod
@@ -105,8 +96,8 @@ class Capture:
         """
         try:
             packed = zlib.decompress(base64.b64decode(text, validate=True))
-            last, backlog, mark, ranges = json.loads(packed)
+            last, mark, ranges = json.loads(packed)
             acks = AckState(EntryPlace(*mark), tuple(Range(*each) for each in ranges))
-            return cls(acks, EntryPlace(*last), int(backlog))
+            return cls(acks, EntryPlace(*last))
         except (ValueError, TypeError, zlib.error) as error:
             raise SnapshotError(f"the snapshot cannot be read: {error}") from error

@@ -10,13 +10,16 @@ is acknowledged. Hidden messages are found by comparing the two.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from datetime import datetime
 from itertools import takewhile
+from typing import Self
 
 import attrs
 
 from pulsar_retry.admin.position import Position
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Surveyed
+from pulsar_retry.admin.subscriptions import Start
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Range, Surveyed
 
 
 class Fate(enum.Enum):
@@ -39,70 +42,80 @@ class Fate(enum.Enum):
 
 @attrs.frozen
 class Goal:
-    """The wanted state of one partition.
+    """The wanted state of one partition, and how far it is reached.
 
     Attributes:
-        seen: Its current state.
-        begin: The next message to be delivered; None means only messages published from now on.
-        acked: What counts as acknowledged after *begin*, from a snapshot; None means nothing.
+        seen: Its state before.
+        begin: The next message to be delivered; ``latest`` means only those published from now on.
+        acks: What is to be acknowledged.
+        now: Its state when it was last looked at after the move; before, the wanted one.
+        pending: The messages that consumers have in hand, and that are neither dispatched again nor
+            acknowledged yet.
+        hidden: Messages that were, or may have been, acknowledged before they were dispatched
+            again.
         reaches: When the oldest stored message was published; None if there is none, or this is not
             known.
-        now: Its state after it was moved; None before.
     """
 
     seen: Surveyed
-    begin: Position | None
-    acked: AckState | None = None
+    begin: Start
+    acks: AckState
+    now: Surveyed
+    pending: frozenset[EntryPlace]
+    hidden: frozenset[EntryPlace] = frozenset()
     reaches: datetime | None = None
-    now: Surveyed | None = None
 
-    @property
-    def cut(self) -> EntryPlace:
-        """The last entry that is acknowledged together with everything before it."""
-        if self.begin is None:
-            return self.seen.log.last
-        return EntryPlace.of(self.begin).before
+    @classmethod
+    def at(
+        cls,
+        seen: Surveyed,
+        begin: Start,
+        ranges: Iterable[Range] = (),
+        *,
+        reaches: datetime | None = None,
+    ) -> Self:
+        """Return the goal to begin there, with *ranges* after it acknowledged, from a snapshot."""
+        cut = EntryPlace.of(begin).before if isinstance(begin, Position) else seen.log.last
+        acks = AckState.of(cut, ranges)
+        given = takewhile(lambda place: place < seen.read, seen.acks.unacknowledged(seen.log))
+        pending = frozenset(place for place in given if not acks.is_acknowledged(place))
+        return cls(seen, begin, acks, attrs.evolve(seen, acks=acks), pending, reaches=reaches)
 
-    @property
-    def acks(self) -> AckState:
-        """What will be acknowledged."""
-        return AckState.of(self.cut, self.acked.ranges if self.acked is not None else ())
+    def look(self, now: Surveyed) -> Self:
+        """Return the goal after another look at the partition, which is moved."""
+        unread = AckState.of(now.read.before, now.acks.ranges).acknowledged(now.log)
+        early = {place for place in unread if not self.acks.is_acknowledged(place)}
+        # Since the last look it was either dispatched and acknowledged, or acknowledged and
+        # skipped. Which one cannot be known. Delivering it twice is better than never.
+        early |= {place for place in self.pending if now.acks.is_acknowledged(place)}
+        pending = frozenset(place for place in self.pending - early if place >= now.read)
+        return attrs.evolve(self, now=now, pending=pending, hidden=self.hidden | early)
 
     def fate(self, place: EntryPlace) -> Fate | None:
         """Return the fate of a letter whose original is at *place*; None if it is unknown here."""
-        log = self.seen.log if self.now is None else self.now.log
-        acks = self.acks if self.now is None else self.now.acks
-        if place.ledger not in dict(log.ledgers):
+        if place.ledger not in dict(self.now.log.ledgers):
             return None
-        if place <= self.cut:
+        if place <= self.acks.mark:
             return Fate.PURGED
         # It was acknowledged since the move: either it was handled again, or a late acknowledgement
         # has hidden it. This cannot be known, so the letter stays.
-        return Fate.RESET if acks.is_acknowledged(place) else Fate.REPLAYED
+        return Fate.RESET if self.now.acks.is_acknowledged(place) else Fate.REPLAYED
 
     def report(self) -> PartitionReport:
         """Return the numbers of this partition."""
-        log, before = self.seen.log, self.seen.acks
-        after = self.acks.backlog(log)
-        purged = before.backlog(log) - before.backlog(log, self.cut)
-        if self.acked is not None:
-            stay = _both_open(log, before, self.acks)
-            purged = before.backlog(log) - stay
+        log = self.seen.log
+        before, after = self.seen.backlog, self.acks.backlog(log)
+        mark = max(self.seen.acks.mark, self.acks.mark)
+        both = AckState.of(mark, (*self.seen.acks.ranges, *self.acks.ranges)).backlog(log)
         return PartitionReport(
             topic=self.seen.topic,
-            begin="latest" if self.begin is None else str(self.begin),
-            backlog_before=before.backlog(log),
+            begin=str(self.begin),
+            backlog_before=before,
             backlog_after=after,
-            replayed=after - (before.backlog(log) - purged),
-            purged=purged,
+            replayed=after - both,
+            purged=before - both,
             reaches=self.reaches,
         )
-
-
-def _both_open(log: Log, one: AckState, other: AckState) -> int:
-    """Return how many entries are acknowledged in neither state."""
-    mark = max(one.mark, other.mark)
-    return AckState.of(mark, (*one.ranges, *other.ranges)).backlog(log)
 
 
 @attrs.frozen
@@ -127,39 +140,3 @@ class PartitionReport:
     replayed: int
     purged: int
     reaches: datetime | None = None
-
-
-@attrs.frozen
-class Late:
-    """The messages of one partition that consumers had in hand, after a seek.
-
-    Attributes:
-        pending: Messages that are neither dispatched again nor acknowledged yet.
-        hidden: Messages that were, or may have been, acknowledged before they were dispatched
-            again.
-    """
-
-    pending: frozenset[EntryPlace]
-    hidden: frozenset[EntryPlace] = frozenset()
-
-    @classmethod
-    def of(cls, goal: Goal) -> Late:
-        """Return the messages that a partition's consumers have in hand before it is moved."""
-        seen = goal.seen
-        given = takewhile(lambda place: place < seen.read, seen.acks.unacknowledged(seen.log))
-        return cls(frozenset(place for place in given if not goal.acks.is_acknowledged(place)))
-
-    def look(self, goal: Goal, now: Surveyed) -> Late:
-        """Return the new state after another look at the partition."""
-        unread = AckState.of(now.read.before, now.acks.ranges)
-        early = set(unread.missing(goal.acks))
-        # Since the last look it was either dispatched and acknowledged, or acknowledged and
-        # skipped. Which one cannot be known. Delivering it twice is better than never.
-        early |= {place for place in self.pending if now.acks.is_acknowledged(place)}
-        pending = {place for place in self.pending if place >= now.read}
-        return Late(frozenset(pending - early), self.hidden | early)
-
-    @property
-    def doubtful(self) -> frozenset[EntryPlace]:
-        """Messages that may not be delivered again: those that are hidden or may become hidden."""
-        return self.hidden | self.pending

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import attrs
 
@@ -30,6 +31,8 @@ SEEK_COPY_OF = "SEEK_COPY_OF"
 _COUNTS = frozenset({RECONSUMETIMES, DELAY_TIME, FAILURE_CRASHES, SEEK_COPY_OF})
 
 
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
 #: A batch is acknowledged and published as a whole, so the last of its letters' fates is its own.
 _BATCH = (Fate.PURGED, Fate.REPLAYED, Fate.RESET, Fate.KEPT)
 
@@ -53,6 +56,8 @@ class OpenLetter:
         origin_published: When the original was published, if the letter gives it.
         copy_of: The name of the letter that a seek made it from.
         batch: Its index in its batch; -1 if it is in none.
+        chunks: Its id as pulsar-client has it, if it is in chunks; without it, only the last one of
+            them could be acknowledged.
     """
 
     place: EntryPlace
@@ -64,15 +69,14 @@ class OpenLetter:
     origin_published: datetime | None = None
     copy_of: str | None = None
     batch: int = -1
+    chunks: Any = attrs.field(default=None, eq=False)
 
     @classmethod
-    def read(
-        cls, place: EntryPlace, published_ms: int, properties: Mapping[str, str], batch: int = -1
-    ) -> OpenLetter:
-        """Read a letter's properties, without what is another's (`Recipient.own`)."""
-        topic = properties.get(REAL_TOPIC)
+    def read(cls, id_: Any, published_ms: int, properties: Mapping[str, str]) -> OpenLetter:
+        """Read a letter's raw id and properties, without what is another's (`Recipient.own`)."""
+        topic, position = properties.get(REAL_TOPIC), Position.of(id_)
         return cls(
-            place,
+            EntryPlace.of(position),
             datetime.fromtimestamp(published_ms / 1000, UTC),
             count=reconsume_times(properties),
             delayed=properties.get(DELAY_TIME, "0") != "0",
@@ -80,7 +84,8 @@ class OpenLetter:
             origin=origin_message_id(properties),
             origin_published=_moment(properties.get(FAILURE_PUBLISH_TIME)),
             copy_of=properties.get(SEEK_COPY_OF),
-            batch=batch,
+            batch=position.batch,
+            chunks=id_ if ";" in str(id_) else None,
         )
 
     @property
@@ -94,10 +99,9 @@ class OpenLetter:
         if not self.origin:
             return None
         try:
-            position = Position.parse(self.origin.rsplit(";", maxsplit=1)[-1])
+            return EntryPlace.of(Position.of(self.origin))
         except ConfigError:
             return None
-        return EntryPlace.of(position)
 
     @property
     def starts_anew(self) -> bool:
@@ -127,9 +131,8 @@ class SeekJudge:
 
     def fates(self, letters: Iterable[OpenLetter]) -> list[tuple[OpenLetter, Fate]]:
         """Return all letters of one retry topic, from all of its partitions, each with its fate."""
-        known = list(letters)
+        known, restored = list(letters), self.restored or ()
         copied = frozenset(each.copy_of for each in known if each.copy_of)
-        restored = self.restored or ()
         origins = frozenset((each.topic, each.origin) for each in restored if each.origin)
         names = frozenset(each.name for each in restored)
 
@@ -138,12 +141,13 @@ class SeekJudge:
                 return Fate.KEPT  # consumers of several topics have one retry topic for all of them
             if self.everything:
                 return Fate.PURGED
-            if self.restored is None:
-                return self._moved(letter, is_copied=letter.name in copied)
             if letter.name in names:
                 return Fate.RESET
-            again = (letter.topic, letter.origin) in origins or letter.copy_of in names
-            return self._with_snapshot(letter, again=again)
+            if (letter.topic, letter.origin) in origins or letter.copy_of in names:
+                return Fate.REPLAYED  # by a letter that is restored
+            if letter.name in copied:
+                return Fate.REPLAYED  # by its copy: a seek was killed after it had stored the copy
+            return self._by_original(letter)
 
         found = [(each, fate(each)) for each in known]
         entries: dict[EntryPlace, Fate] = {}
@@ -154,42 +158,22 @@ class SeekJudge:
             for each, one in found
         ]
 
-    def _moved(self, letter: OpenLetter, *, is_copied: bool) -> Fate:
-        """Return the fate of a letter in a move to a time or a message."""
-        if is_copied:
-            return Fate.REPLAYED  # by its copy: a seek was killed after it had stored the copy
-        fate = self._by_original(letter)
-        if fate in {Fate.REPLAYED, Fate.PURGED}:
+    def _by_original(self, letter: OpenLetter) -> Fate:
+        place, before, fate = letter.origin_place, self.before or _LONG_AGO, None
+        if letter.topic is not None and place is not None:
+            fates = (main.fate(place) for main in self.mains)
+            fate = next((each for each in fates if each is not None), None)
+        if fate is Fate.REPLAYED:
             return fate
-        if fate is None and self._is_before(letter.origin_published or letter.published, letter):
+        if self.restored is None:
+            oldest = min(letter.published, letter.origin_published or letter.published)
+            is_purged = oldest < before if fate is None else fate is Fate.PURGED
+        else:
+            # A message that is acknowledged in the snapshot may have been redriven since, so it
+            # must not be lost.
+            is_purged = letter.published < before
+        if is_purged:
             return Fate.PURGED
-        return self._kept(letter)
-
-    def _with_snapshot(self, letter: OpenLetter, *, again: bool) -> Fate:
-        """Return the fate of a letter that the snapshot does not hold.
-
-        With *again*, the snapshot holds an equal letter.
-        """
-        if again or self._by_original(letter) is Fate.REPLAYED:
-            return Fate.REPLAYED
-        if self._is_before(letter.published, letter):
-            return Fate.PURGED
-        # A message that is acknowledged in the snapshot may have been redriven since, so it must
-        # not be lost.
-        return self._kept(letter)
-
-    def _is_before(self, moment: datetime, letter: OpenLetter) -> bool:
-        return self.before is not None and min(moment, letter.published) < self.before
-
-    def _by_original(self, letter: OpenLetter) -> Fate | None:
-        place = letter.origin_place
-        if letter.topic is None or place is None:
-            return None
-        fates = (main.fate(place) for main in self.mains)
-        return next((fate for fate in fates if fate is not None), None)
-
-    @staticmethod
-    def _kept(letter: OpenLetter) -> Fate:
         return Fate.KEPT if letter.starts_anew else Fate.RESET
 
 

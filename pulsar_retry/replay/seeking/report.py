@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 import attrs
 
-from pulsar_retry.replay.seeking.goal import Fate, PartitionReport
-from pulsar_retry.replay.seeking.letters import OpenLetter
+from pulsar_retry.replay.seeking.goal import PartitionReport
 
 
 @attrs.frozen
@@ -35,11 +32,6 @@ class LetterCounts:
     copied: int = 0
     late: int = 0
     unreadable: int = 0
-
-    @classmethod
-    def of(cls, fates: Iterable[tuple[OpenLetter, Fate]], unreadable: int = 0) -> LetterCounts:
-        """Count the fates of letters."""
-        return cls(**Counter(fate.value for _, fate in fates), unreadable=unreadable)
 
 
 @attrs.frozen

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
+from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.admin.transport import NotShownError
 from pulsar_retry.client import Client
 from pulsar_retry.errors import RetentionError, SeekError
@@ -20,7 +21,7 @@ from pulsar_retry.replay.seeking.mover import GRACE, Mover, client_of
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.snapshot import Snapshot
 from pulsar_retry.replay.seeking.survey import letters_of, published_at, survey_main
-from pulsar_retry.replay.seeking.target import LATEST, SeekTarget, SeekTo, target_of
+from pulsar_retry.replay.seeking.target import SeekTo, Target, target_of, target_text
 from pulsar_retry.replay.seeking.warnings import beyond_retention
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.runtime.upstream import publish_time
@@ -86,47 +87,45 @@ def seek(
     with subscription.cluster.admin() as admin:
         mains = survey_main(admin, subscription)
         with client_of(subscription.cluster) as client:
-            goals, before = _goals(client, admin, mains, target, now)
-            warnings = beyond_retention(admin, goals, target, now)
+            begins, before = _begins(client, admin, mains, target, now)
+            goals = [
+                Goal.at(each, begin, reaches=_reaches(admin, each))
+                for each, begin in zip(mains, begins, strict=True)
+            ]
+            warnings: list[str] = []
+            if isinstance(target, datetime) and target < now:
+                warnings = beyond_retention(admin, goals, target, now)
             if warnings and not (dry_run or partial_retention):
                 raise RetentionError(
                     f"{warnings[0]}. To start at the oldest message instead, set "
-                    "partial_retention=True"
+                    "partial_retention (--partial)"
                 )
             letters = letters_of(admin, subscription)
-            judge = SeekJudge(subscription.topic, before=before, everything=target.end == LATEST)
-            mover = Mover(client, admin, subscription, wait)
-            return mover.run(
-                goals, (), letters, judge, to=str(target), dry_run=dry_run, warnings=warnings
+            judge = SeekJudge(subscription.topic, before=before, everything=target == "latest")
+            return Mover(client, admin, subscription, wait).run(
+                goals, letters, judge, to=target_text(target), dry_run=dry_run, warnings=warnings
             )
 
 
-def _goals(
-    client: Client,
-    admin: AdminClient,
-    mains: Sequence[Surveyed],
-    target: SeekTarget,
-    now: datetime,
-) -> tuple[list[Goal], datetime | None]:
-    """Return the goal of each partition, and the time of the target, if it has one."""
-    if target.end == LATEST:
-        return [_goal(admin, each, None) for each in mains], None
-    if target.time is not None:
-        return [_since(client, admin, each, target.time, now) for each in mains], target.time
-    if target.position is None:
-        return [_goal(admin, each, _first(each)) for each in mains], None
-    home, place = _home(mains, target.position), EntryPlace.of(target.position)
+def _begins(
+    client: Client, admin: AdminClient, mains: Sequence[Surveyed], target: Target, now: datetime
+) -> tuple[Sequence[Start], datetime | None]:
+    """Return where each partition is to begin, and the time of the target, if it has one."""
+    if target == "latest":
+        return ["latest"] * len(mains), None
+    if target == "earliest":
+        return [Position(*each.log.first) for each in mains], None
+    if isinstance(target, datetime):
+        return [_since(client, admin, each, target, now) for each in mains], target
+    home, place = _home(mains, target), EntryPlace.of(target)
     when, first = _message_at(client, admin, home, place)
     if when is None and place >= home.log.first:
-        raise SeekError(f"there is no message {target.position} in {home.topic}")
+        raise SeekError(f"there is no message {target} in {home.topic}")
     if when is None or first is None:
-        raise RetentionError(f"message {target.position} is not in {home.topic} any more")
-    begin = target.position if first == place else Position(*first)
-    goals = [
-        _goal(admin, each, begin) if each is home else _since(client, admin, each, when, now)
-        for each in mains
-    ]
-    return goals, when
+        raise RetentionError(f"message {target} is not in {home.topic} any more")
+    begin = target if first == place else Position(*first)
+    others = (begin if each is home else _since(client, admin, each, when, now) for each in mains)
+    return [*others], when
 
 
 def _message_at(
@@ -139,37 +138,30 @@ def _message_at(
     except NotShownError:
         begin = seen.log.first.before
         for raw, position in read_after(client, admin, seen.topic, begin, seen.log):
-            last = EntryPlace.of(position)
-            first = first_of(raw, last)
-            if place in {first, last}:
+            first = first_of(raw)
+            if place in {first, EntryPlace.of(position)}:
                 return publish_time(raw), first
         raise
 
 
-def _goal(admin: AdminClient, seen: Surveyed, begin: Position | None) -> Goal:
-    reaches = None
+def _reaches(admin: AdminClient, seen: Surveyed) -> datetime | None:
+    """Return when the oldest message of a partition was published; None if this is not known."""
     with contextlib.suppress(NotShownError):
-        reaches = published_at(admin, seen, seen.log.first)
-    return Goal(seen, begin, reaches=reaches)
-
-
-def _first(seen: Surveyed) -> Position:
-    return Position(*seen.log.first)
+        return published_at(admin, seen, seen.log.first)
+    return None
 
 
 def _since(
     client: Client, admin: AdminClient, seen: Surveyed, when: datetime, now: datetime
-) -> Goal:
-    """Return the goal of a partition that begins at a time."""
+) -> Position:
+    """Return where a partition begins that is moved to a time."""
     found = admin.topics.message_id_at(seen.topic, when)
-    if found.ledger < 0 or found.entry < 0:
-        return _goal(admin, seen, _first(seen))
-    begin = max(EntryPlace.of(found), seen.log.first)
+    begin = seen.log.first if found.entry < 0 else max(EntryPlace.of(found), seen.log.first)
     if when <= now:  # what was stored after the survey is not read here
         begin = min(begin, seen.log.end)
         if (last := seen.log.last_before(begin)) is not None:
             begin = min(_passed_over(client, admin, seen, when, last), default=begin)
-    return _goal(admin, seen, Position(*begin))
+    return Position(*begin)
 
 
 def _passed_over(
@@ -185,9 +177,9 @@ def _passed_over(
     open_then = (each for each in ledgers if closed.get(each, since) >= since - _AHEAD_MS)
     mark, log = EntryPlace(next(open_then, last.ledger), -1), seen.log.until(last)
     unread: list[EntryPlace] = []
-    for raw, position in read_after(client, admin, seen.topic, mark, log, skipped=unread.append):
+    for raw, _ in read_after(client, admin, seen.topic, mark, log, skipped=unread.append):
         if raw.publish_timestamp() >= since:
-            yield first_of(raw, EntryPlace.of(position))
+            yield first_of(raw)
     for place in unread[-_MOST_UNREAD:]:  # the last ones may be chunks of a message after *last*
         try:
             published = published_at(admin, seen, place)
@@ -201,7 +193,7 @@ def _passed_over(
 def _home(mains: Sequence[Surveyed], position: Position) -> Surveyed:
     """Return the partition that contains a message id."""
     for each in mains:
-        if any(ledger == position.ledger for ledger, _ in each.log.ledgers):
+        if position.ledger in dict(each.log.ledgers):
             return each
     if len(mains) == 1:
         return mains[0]

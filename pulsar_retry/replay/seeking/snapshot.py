@@ -29,10 +29,9 @@ from pulsar_retry.errors import (
     AdminNotFoundError,
     PulsarRetryError,
     SnapshotError,
-    TopicMissingError,
 )
 from pulsar_retry.policy.checks import Duration, seconds
-from pulsar_retry.replay.ack_state import EntryPlace, Surveyed, cursor_of
+from pulsar_retry.replay.ack_state import AckState, Surveyed
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import read_after
 from pulsar_retry.replay.seeking.capture import (
@@ -47,8 +46,8 @@ from pulsar_retry.replay.seeking.goal import Goal
 from pulsar_retry.replay.seeking.letters import SeekJudge
 from pulsar_retry.replay.seeking.mover import GRACE, Mover, client_of
 from pulsar_retry.replay.seeking.report import SeekReport
-from pulsar_retry.replay.seeking.republishing import read_open_letters
 from pulsar_retry.replay.seeking.survey import (
+    existing,
     letters_of,
     published_at,
     survey_all,
@@ -58,8 +57,6 @@ from pulsar_retry.replay.seeking.survey import (
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.runtime.upstream import publish_time
 from pulsar_retry.wire.names import TopicName
-from pulsar_retry.wire.owner import Recipient
-from pulsar_retry.wire.properties import REAL_SUBSCRIPTION, RETRY_TOPIC
 
 #: The prefix of the pins. Two underscores mark subscriptions of the system; our commands neither
 #: show nor read them.
@@ -74,7 +71,6 @@ _FORGOTTEN = (
     "{} messages are acknowledged behind others that are not, in more ranges than a snapshot "
     "keeps: a restore delivers them again"
 )
-_NOT_COPIED = "{} letters of the snapshot could not be read, so they are not copied"
 _UNKNOWN = (
     "this role may not read the policies of {}: if there is a TTL, a backlog quota or a "
     "subscription expiration, the snapshot may be lost earlier, or may block producers"
@@ -173,12 +169,8 @@ class Snapshot:
             SnapshotError: there is no such topic, or a snapshot cannot be read.
         """
         full = str(TopicName.parse(topic))
-        with cluster.admin() as admin:
-            try:
-                found = _stored(cluster, admin, full, _now())
-            except AdminNotFoundError:
-                where = f"{full} at {admin.endpoint.admin_url}"
-                raise TopicMissingError(f"there is no topic {where}") from None
+        with cluster.admin() as admin, existing(admin, full):
+            found = _stored(cluster, admin, full, _now())
         return [
             each for each in found if each.is_ready and subscription in {None, each.subscription}
         ]
@@ -225,9 +217,7 @@ class Snapshot:
             SeekError: the restore could not be finished; run it again.
         """
         wait = seconds("grace", grace)
-        target = subscription or Subscription(
-            self.cluster, self.topic, self.subscription, retry_letter_topic=self.retry_topic
-        )
+        target = subscription or self._made_of
         if target.topic != self.topic:
             raise SnapshotError(
                 f"snapshot {self.name!r} belongs to {self.topic}, not to {target.topic}"
@@ -264,6 +254,11 @@ class Snapshot:
     # -- storing ----------------------------------------------------------------------------------
 
     @property
+    def _made_of(self) -> Subscription:
+        retry = self.retry_topic
+        return Subscription(self.cluster, self.topic, self.subscription, retry_letter_topic=retry)
+
+    @property
     def _pin(self) -> str:
         return _PIN + self.name
 
@@ -274,8 +269,8 @@ class Snapshot:
     def encode(self) -> str:
         """Return its description as JSON."""
         stored = attrs.filters.exclude("cluster", "warnings")
-        facts = attrs.asdict(self, filter=stored, value_serializer=_plain)
-        return json.dumps({"version": _VERSION, **facts}, separators=(",", ":"))
+        facts = {"version": _VERSION, **attrs.asdict(self, filter=stored)}
+        return json.dumps(facts, default=datetime.isoformat, separators=(",", ":"))
 
     @classmethod
     def decode(cls, cluster: Cluster, text: str) -> Snapshot:
@@ -312,20 +307,17 @@ class Snapshot:
         try:
             for each in others:
                 self._create_pin(admin, each, {})
-            whole = {each.topic: self._capture(admin, each.topic) for each in seen}
-            fitting = {topic: each.fitting(MOST_RANGES) for topic, each in whole.items()}
-            forgotten = sum(lost for _, lost in fitting.values())
-            done = attrs.evolve(
-                self,
-                backlog=sum(each.backlog for each, _ in fitting.values()),
-                is_ready=True,
-                warnings=self.warnings + ((_FORGOTTEN.format(forgotten),) if forgotten else ()),
-            )
-            for topic in reversed(fitting):
-                text = {_CAPTURE: fitting[topic][0].encode()}
-                if topic == first.topic:
+            now = [self._pinned(admin, each.topic) for each in seen]
+            kept = [attrs.evolve(each, acks=each.acks.fitting(MOST_RANGES)) for each in now]
+            backlog = sum(each.backlog for each in kept)
+            forgotten = backlog - sum(each.backlog for each in now)
+            warnings = (*self.warnings, *([_FORGOTTEN.format(forgotten)] if forgotten else []))
+            done = attrs.evolve(self, backlog=backlog, is_ready=True, warnings=warnings)
+            for each in reversed(kept):
+                text = {_CAPTURE: Capture(each.acks, each.log.last).encode()}
+                if each.topic == first.topic:
                     text[_MANIFEST] = done.encode()
-                admin.subscriptions.set_properties(topic, self._pin, text)
+                admin.subscriptions.set_properties(each.topic, self._pin, text)
         except BaseException:
             with contextlib.suppress(PulsarRetryError):  # otherwise it is removed later
                 self._delete(admin)
@@ -336,24 +328,20 @@ class Snapshot:
         at = Position(*seen.acks.mark)
         admin.subscriptions.create(seen.topic, self._pin, at=at, properties=properties)
 
-    def _capture(self, admin: AdminClient, topic: str) -> Capture:
-        """Capture a pinned partition."""
-        pin = survey_partition(admin, topic, self._pin)
-        now = survey_partition(admin, topic, self.subscription)
+    def _pinned(self, admin: AdminClient, topic: str) -> Surveyed:
+        """Return the state of a partition, of which the pin keeps all that is not acknowledged."""
+        facts = admin.topics.internal_stats(topic)
+        pin, now = (Surveyed.of(topic, facts, name) for name in (self._pin, self.subscription))
         if (
             pin is None
             or now is None
             or now.log.count(pin.acks.mark) < now.log.count(now.acks.mark)
         ):
             raise SnapshotError(f"{topic} changed while the snapshot was made; try again")
-        return Capture(now.acks, now.log.last, now.acks.backlog(now.log))
+        return now
 
     def _captures(self, admin: AdminClient) -> dict[str, Capture]:
-        """Return the captures of all partitions.
-
-        Raises:
-            SnapshotError: a capture is missing, or cannot be read.
-        """
+        """Return the captures of all partitions."""
         found = {}
         for topic in self._all_topics:
             try:
@@ -380,43 +368,24 @@ class Snapshot:
     def _move(self, mover: Mover, captures: Mapping[str, Capture], *, dry_run: bool) -> SeekReport:
         """Move a subscription to the snapshot."""
         admin, target = mover.admin, mover.subscription
-        made_of = Recipient.of((self.topic,), self.subscription, self.retry_topic)
+        source = self._made_of.recipient
         mains = [_goal(each, captures) for each in survey_main(admin, target)]
-        letters = letters_of(admin, target)
+        letters, retries = letters_of(admin, target), list[Goal]()
         held = [  # the letters that it holds, as surveys of their partitions
             attrs.evolve(each, log=each.log.until(capture.last), acks=capture.acks)
-            for each in survey_all(admin, [*self.retry_topics], self._pin)
+            for each in survey_all(admin, self.retry_topics, self._pin)
             for capture in [captures[each.topic]]
         ]
-        unreadable: builtins.list[EntryPlace] = []
-        by_topic = {
-            each.topic: read_open_letters(mover.client, admin, each, made_of, unreadable=unreadable)
-            for each in held
-        }
-        restored = [letter for each in by_topic.values() for letter in each]
+        if target.recipient == source:
+            retries = [_goal(each, captures) for each in letters]
+            restored = [letter for each in held for letter in mover.read(each, source)[0]]
+        else:  # another subscription gets copies in its own retry topic
+            if not dry_run and any(each.backlog for each in held):
+                self._make_retry_topic(admin, target)
+            restored = mover.copy(held, source, dry_run=dry_run)
         judge = SeekJudge(target.topic, before=self.created, restored=restored)
         to = f"snapshot {self.name}"
-        if (target.name, target.retry_letter_topic) == (self.subscription, self.retry_topic):
-            retries = [_goal(each, captures) for each in letters]
-            return mover.run(mains, retries, letters, judge, to=to, dry_run=dry_run)
-        copied = len(restored)
-        if restored and not dry_run:  # another subscription gets copies in its own retry topic
-            self._make_retry_topic(admin, target)
-            theirs = {REAL_SUBSCRIPTION: target.name, RETRY_TOPIC: target.retry_letter_topic}
-            copied = 0
-            for each in held:
-                places = [letter.place for letter in by_topic[each.topic]]
-                done = set(mover.publish_letters(each, places, made_of, theirs))
-                copied += sum(place in done for place in places)
-        lost = len(unreadable) + len(restored) - copied
-        report = mover.run(mains, (), letters, judge, to=to, dry_run=dry_run)
-        counts = attrs.evolve(
-            report.letters,
-            copied=copied,
-            unreadable=report.letters.unreadable + lost,
-        )
-        problems = report.problems + ((_NOT_COPIED.format(lost),) if lost else ())
-        return attrs.evolve(report, letters=counts, problems=problems)
+        return mover.run(mains, letters, judge, retries=retries, to=to, dry_run=dry_run)
 
     def _make_retry_topic(self, admin: AdminClient, target: Subscription) -> None:
         retry = target.retry_letter_topic
@@ -437,36 +406,27 @@ def _make_subscription(
     dry_run: bool,
 ) -> None:
     """Create a subscription to restore if it does not exist yet."""
-    for topic in subscription.partitions(admin):
-        if cursor_of(admin.topics.internal_stats(topic), subscription.name) is not None:
+    for topic in admin.topics.partition_names(subscription.topic):
+        if survey_partition(admin, topic, subscription.name) is not None:
             continue
         if dry_run:
             raise SnapshotError(
                 f"there is no subscription {subscription.name!r} on {topic}: a restore creates it, "
                 "but a dry run does not"
             )
-        capture = captures.get(topic)
-        at: Start = "earliest" if capture is None else Position(*capture.acks.mark)
+        at: Start = Position(*captures[topic].acks.mark) if topic in captures else "earliest"
         with contextlib.suppress(AdminConflictError):  # a consumer has just created it
             admin.subscriptions.create(topic, subscription.name, at=at)
 
 
 def _goal(seen: Surveyed, captures: Mapping[str, Capture]) -> Goal:
     """Return the goal of a partition; a partition that was added later is replayed entirely."""
-    capture = captures.get(seen.topic)
-    if capture is None:
-        return Goal(seen, Position(*seen.log.first))
-    mark = capture.acks.mark
-    return Goal(seen, Position(mark.ledger, mark.entry + 1), capture.acks)
+    acks = captures[seen.topic].acks if seen.topic in captures else AckState.of_nothing(seen.log)
+    return Goal.at(seen, Position(acks.mark.ledger, acks.mark.entry + 1), acks.ranges)
 
 
 def _stored(cluster: Cluster, admin: AdminClient, topic: str, now: datetime) -> list[Snapshot]:
-    """Return the snapshots of a main topic, finished or not, oldest first; remove those over.
-
-    Raises:
-        AdminNotFoundError: there is no such topic.
-        SnapshotError: a snapshot cannot be read.
-    """
+    """Return the snapshots of a main topic, finished or not, oldest first; remove those over."""
     first = admin.topics.partition_names(topic)[0]
     subscriptions = admin.topics.stats(first, precise=False)["subscriptions"]
     texts = [
@@ -525,7 +485,3 @@ def _kept_for(admin: AdminClient, topic: str) -> tuple[timedelta, list[str]]:
     except AdminForbiddenError:
         return LIFETIME, [_UNKNOWN.format(topic)]
     return kept, warnings
-
-
-def _plain(_instance: Any, _field: Any, value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from pulsar_retry.admin.client import AdminClient
@@ -17,20 +19,15 @@ def survey_partition(admin: AdminClient, topic: str, subscription: str) -> Surve
     return Surveyed.of(topic, admin.topics.internal_stats(topic), subscription)
 
 
-def survey_all(admin: AdminClient, topics: list[str], subscription: str) -> list[Surveyed]:
-    """Return the state of partitions, all of which must have the subscription.
+def survey_all(admin: AdminClient, topics: Iterable[str], subscription: str) -> list[Surveyed]:
+    """Return the state of partitions.
 
     Raises:
-        SeekError: a partition does not have it, or there is no such topic.
+        SeekError: a partition does not have the subscription.
     """
     found: list[Surveyed] = []
     for topic in topics:
-        try:
-            one = survey_partition(admin, topic, subscription)
-        except AdminNotFoundError:
-            raise TopicMissingError(
-                f"there is no topic {topic} at {admin.endpoint.admin_url}"
-            ) from None
+        one = survey_partition(admin, topic, subscription)
         if one is None:
             raise SeekError(f"there is no subscription {subscription!r} on {topic}")
         found.append(one)
@@ -43,25 +40,35 @@ def survey_main(admin: AdminClient, subscription: Subscription) -> list[Surveyed
     Raises:
         SeekError: there is no such topic, or a partition does not have the subscription.
     """
-    if not subscription.topic.startswith("persistent://"):
-        raise SeekError(f"{subscription.topic} is not persistent: it keeps no messages")
-    if logical(subscription.topic) != subscription.topic:
+    topic = subscription.topic
+    if not topic.startswith("persistent://"):
+        raise SeekError(f"{topic} is not persistent: it keeps no messages")
+    if (whole := logical(topic)) != topic:
         raise SeekError(
-            f"{subscription.topic} is a partition: name the topic, {logical(subscription.topic)}, "
-            "whose partitions are all moved"
+            f"{topic} is a partition: name the topic, {whole}, whose partitions are all moved"
         )
+    with existing(admin, topic):
+        return survey_all(admin, admin.topics.partition_names(topic), subscription.name)
+
+
+@contextlib.contextmanager
+def existing(admin: AdminClient, topic: str) -> Iterator[None]:
+    """Convert the answer that there is no such topic.
+
+    Raises:
+        TopicMissingError: there is none.
+    """
     try:
-        topics = subscription.partitions(admin)
+        yield
     except AdminNotFoundError:
-        raise TopicMissingError(
-            f"there is no topic {subscription.topic} at {admin.endpoint.admin_url}"
-        ) from None
-    return survey_all(admin, topics, subscription.name)
+        where = admin.endpoint.admin_url
+        raise TopicMissingError(f"there is no topic {topic} at {where}") from None
 
 
 def letters_of(admin: AdminClient, subscription: Subscription) -> list[Surveyed]:
     """Return the state of the retry topic's partitions that have the subscription, if any."""
-    topics = subscription.retry_partitions(admin)
+    retry = subscription.retry_letter_topic
+    topics = admin.topics.partition_names(retry) if admin.topics.exists(retry) else []
     found = (survey_partition(admin, topic, subscription.name) for topic in topics)
     return [each for each in found if each is not None]
 

@@ -30,7 +30,7 @@ from pulsar_retry.admin.subscriptions import Subscriptions
 from pulsar_retry.cli import main
 from pulsar_retry.replay.seeking import mover as seek_moving
 where, count = sys.argv.pop(1), int(sys.argv.pop(1))
-owners = {"reset": Subscriptions, "acknowledge": seek_moving, "publish_again": seek_moving}
+owners = {"reset": Subscriptions, "acknowledge": seek_moving, "_publish": seek_moving.Mover}
 owner = owners[where]
 original = getattr(owner, where)
 calls = 0
@@ -155,7 +155,7 @@ def test_pins_are_hidden(run, namespace, topic, consumer, publish):
 
 
 @pytest.mark.parametrize(
-    ("where", "count"), [("reset", 1), ("reset", 2), ("publish_again", 1), ("acknowledge", 3)]
+    ("where", "count"), [("reset", 1), ("reset", 2), ("_publish", 1), ("acknowledge", 3)]
 )
 def test_killed(run, admin, topic, subscription, subscribe, publish, where, count):
     """A seek that is killed anywhere is run again: nothing is lost, and no letter is left over."""
@@ -197,7 +197,7 @@ def test_a_killed_restore(run, admin, topic, subscription, consumer, publish, su
     consumer.close()
     arguments = ["snapshot", "restore", topic, SUBSCRIPTION, snapshot.name, "--yes"]
 
-    killed("publish_again", 1, *arguments)
+    killed("_publish", 1, *arguments)
     assert 0 == run(*arguments)[0]
 
     assert firsts(*"0123") == delivered(subscribe())

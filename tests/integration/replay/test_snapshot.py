@@ -14,7 +14,7 @@ import pulsar_retry as pr
 from pulsar_retry.admin.position import Position
 from pulsar_retry.replay import Snapshot, Subscription, seek
 from pulsar_retry.replay.ack_state import EntryPlace
-from pulsar_retry.replay.seeking import republishing
+from pulsar_retry.replay.seeking import mover
 from pulsar_retry.replay.seeking.acking import acknowledge
 from support.encrypting import key_files
 from support.reading import SOON, SUBSCRIPTION
@@ -234,14 +234,14 @@ def test_what_is_not_copied_is_told(broker, topic, subscription, run, held, monk
     held(b"1", 1)
     held(b"2", 2)
     snapshot = Snapshot.create(subscription, name="one")
-    places = republishing.read_places
+    places = mover.read_places
 
     def one_less(client: Any, admin: Any, seen: Any, *wanted: Any, **options: Any) -> Any:
         found = places(client, admin, seen, *wanted, **options)
         return itertools.islice(found, 1) if wanted else found
 
     with monkeypatch.context() as patch:
-        patch.setattr(republishing, "read_places", one_less)
+        patch.setattr(mover, "read_places", one_less)
         report = snapshot.restore(subscription_of(broker, topic, "lacks"))
         assert (1, 1, False) == (
             report.letters.copied,
@@ -337,7 +337,7 @@ def test_a_killed_creation_is_removed(
     """What a process left that died while it made a snapshot is found by the janitor."""
     publish(b"1")
     with monkeypatch.context() as patch:
-        patch.setattr(Snapshot, "_capture", _die)
+        patch.setattr(Snapshot, "_pinned", _die)
         patch.setattr(Snapshot, "_delete", _die)
         with pytest.raises(KeyboardInterrupt):
             Snapshot.create(subscription, name="half")
@@ -474,10 +474,10 @@ def test_an_exclusive_consumer_is_in_the_way(client, cluster_parts, topic, publi
     place = EntryPlace(published.ledger, published.entry)
 
     with pytest.raises(pr.SeekError, match=r"Exclusive.*stop them"):
-        acknowledge(*cluster_parts, topic, SUBSCRIPTION, [place])
+        acknowledge(*cluster_parts, topic, SUBSCRIPTION, {place: None})
 
     exclusive.close()
-    acknowledge(*cluster_parts, topic, SUBSCRIPTION, [place])
+    acknowledge(*cluster_parts, topic, SUBSCRIPTION, {place: None})
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ def test_the_clients_ids_are_read(position) -> None:
 def test_of_a_chunked_message_it_is_the_last_chunks() -> None:
     """That is where the broker acknowledges it."""
     assert Position(3, 9) == Position.of("(3,7,-1,-1);(3,9,-1,-1)")
+    assert Position(3, 7) == Position.of_first("(3,7,-1,-1);(3,9,-1,-1)")
 
 
 @pytest.mark.parametrize("text", ["", "3", "a:b", "1:2:3:4:5", "(1,2", "1:" + "9" * 30])

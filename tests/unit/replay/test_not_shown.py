@@ -25,7 +25,7 @@ ANY: Any = MagicMock()
 #: Everything that asks for an entry, and can do without.
 ASKS: dict[str, Callable[[Any], object]] = {
     "a message": lambda admin: seek._message_at(ANY, admin, SEEN, PLACE),
-    "a goal": lambda admin: seek._goal(admin, SEEN, None),
+    "how far it reaches": lambda admin: seek._reaches(admin, SEEN),
     "passed over": lambda admin: [*seek._passed_over(ANY, admin, SEEN, _moment(), PLACE)],
     "the oldest": lambda admin: snapshot._oldest(ANY, admin, [SEEN]),
     "a letter": lambda admin: reading.read_one(ANY, admin, ["orders"], "3:0"),

@@ -19,7 +19,7 @@ T0 = datetime(2026, 1, 1, tzinfo=UTC)
 LOG = Log(((10, 8), (12, 8)), EntryPlace(12, 7))
 #: Moved to 10:4; since then 10:6 was acknowledged.
 NOW = Surveyed(TOPIC, LOG, AckState(EntryPlace(10, 3), (Range(10, 6, 6),)), EntryPlace(10, 7))
-MAIN = Goal(NOW, Position(10, 4), now=NOW)
+MAIN = Goal.at(NOW, Position(10, 4)).look(NOW)
 
 
 def letter(origin: str | None = None, place: EntryPlace = ELSEWHERE, **facts: object) -> OpenLetter:
@@ -153,7 +153,7 @@ def test_no_message_is_lost(given_origins, purges):
         assert place is not None
         is_open = LOG.has(place) and not MAIN.acks.is_acknowledged(place)
         assert what is not Fate.REPLAYED or is_open
-        assert what is not Fate.PURGED or place <= MAIN.cut
+        assert what is not Fate.PURGED or place <= MAIN.acks.mark
 
 
 @given(st.lists(origins, max_size=20))
@@ -184,9 +184,9 @@ def test_read_and_anew():
         "FAILURE_PUBLISH_TIME": "2026-01-01T00:00:00+00:00",
     }
 
-    one = OpenLetter.read(EntryPlace(50, 1), 1000, properties)
+    one = OpenLetter.read("(50,1,-1,-1)", 1000, properties)
     again = anew(properties, one.name, pr.Naming.TDMQ_2_9_2)
-    copy = OpenLetter.read(EntryPlace(51, 0), 2000, again)
+    copy = OpenLetter.read("(51,0,-1,-1)", 2000, again)
 
     assert (TOPIC, EntryPlace(10, 4), 7, True, T0) == (
         one.topic,
@@ -206,4 +206,4 @@ def test_garbage_times(text):
     """A time that is none counts as absent."""
     properties = {} if text is None else {"FAILURE_PUBLISH_TIME": text}
 
-    assert OpenLetter.read(EntryPlace(1, 1), 0, properties).origin_published is None
+    assert OpenLetter.read("(1,1,-1,-1)", 0, properties).origin_published is None

@@ -12,7 +12,6 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range, Surveyed
 from pulsar_retry.replay.seeking.goal import Goal
 from pulsar_retry.replay.seeking.report import LetterCounts, SeekReport
-from pulsar_retry.replay.seeking.target import SeekTarget
 from pulsar_retry.replay.seeking.warnings import beyond_retention
 
 LOG = Log(((3, 6), (5, 6)), EntryPlace(5, 5))
@@ -41,7 +40,7 @@ def opened(state: AckState) -> set[EntryPlace]:
 @given(states, st.sampled_from(ALL))
 def test_numbers_of_a_move(before, begin):
     """What comes again and what is purged are told exactly, whatever was acknowledged before."""
-    goal = Goal(Surveyed("t", LOG, before, EntryPlace(5, 6)), Position(*begin))
+    goal = Goal.at(Surveyed("t", LOG, before, EntryPlace(5, 6)), Position(*begin))
 
     report = goal.report()
 
@@ -56,10 +55,10 @@ def test_numbers_of_a_move(before, begin):
 def test_numbers_of_a_restore(before, captured):
     """So are they with ranges of a snapshot."""
     mark = captured.mark
-    goal = Goal(
+    goal = Goal.at(
         Surveyed("t", LOG, before, EntryPlace(5, 6)),
         Position(mark.ledger, mark.entry + 1),
-        captured,
+        captured.ranges,
     )
 
     report = goal.report()
@@ -74,7 +73,7 @@ def test_numbers_of_a_restore(before, captured):
 @given(states)
 def test_numbers_of_a_purge(before):
     """At the end nothing is left."""
-    report = Goal(Surveyed("t", LOG, before, EntryPlace(5, 6)), None).report()
+    report = Goal.at(Surveyed("t", LOG, before, EntryPlace(5, 6)), "latest").report()
 
     assert (0, 0, "latest") == (report.backlog_after, report.replayed, report.begin)
     assert len(opened(before)) == report.purged
@@ -84,14 +83,15 @@ def test_in_hand():
     """What is in hand is what is open before the next read."""
     acks = AckState.of(EntryPlace(3, 1), [Range(3, 4, 4)])
 
-    assert 3 == Surveyed("t", LOG, acks, EntryPlace(5, 0)).in_hand
-    assert 0 == Surveyed("t", LOG, acks, EntryPlace(3, 2)).in_hand
+    for read, expected in ((EntryPlace(5, 0), 3), (EntryPlace(3, 2), 0)):
+        goal = Goal.at(Surveyed("t", LOG, acks, read), Position(3, 0))
+        assert expected == len(goal.pending)
 
 
 def test_json():
     """A report is JSON with its totals."""
     seen = Surveyed("t", LOG, AckState(EntryPlace(3, 2)), EntryPlace(5, 6))
-    part = Goal(seen, Position(3, 0), reaches=datetime(2026, 1, 1, tzinfo=UTC)).report()
+    part = Goal.at(seen, Position(3, 0), reaches=datetime(2026, 1, 1, tzinfo=UTC)).report()
     counts = LetterCounts(reset=2)
     report = SeekReport(
         "t", "s", "earliest", dry_run=False, partitions=(part, part), letters=counts, consumers=1
@@ -115,9 +115,9 @@ def test_a_topic_that_has_lost_nothing_is_whole(ledgers, late, warned):
         internal_stats=lambda _: stats,
         retention=lambda _: None,
     )
-    goal = Goal(Surveyed("t", LOG, AckState(EntryPlace(3, -1)), EntryPlace(3, 0)), None)
-    now, target = born + timedelta(hours=2), SeekTarget(time=born + timedelta(hours=1))
+    goal = Goal.at(Surveyed("t", LOG, AckState(EntryPlace(3, -1)), EntryPlace(3, 0)), "latest")
+    now, asked = born + timedelta(hours=2), born + timedelta(hours=1)
 
-    found = beyond_retention(SimpleNamespace(topics=topics), [goal], target, now)
+    found = beyond_retention(SimpleNamespace(topics=topics), [goal], asked, now)
 
     assert warned == len(found)

@@ -63,19 +63,6 @@ def test_ranges_are_the_union(given_ranges, mark):
     )
 
 
-@given(states, states)
-def test_missing(wanted, there):
-    """What has still to be acknowledged is told, and nothing else."""
-    missing = set(wanted.missing(there))
-
-    assert missing == {
-        EntryPlace(r.ledger, e)
-        for r in wanted.ranges
-        for e in range(r.first, r.last + 1)
-        if not there.is_acknowledged(EntryPlace(r.ledger, e))
-    }
-
-
 def test_a_range_over_ledgers():
     """A range from one ledger into another covers those between."""
     cursor = {"markDeletePosition": "3:2", "individuallyDeletedMessages": "[(3:6..9:1]]"}

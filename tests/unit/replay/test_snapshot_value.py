@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pulsar_retry.errors import ConfigError, SnapshotError
 from pulsar_retry.replay import Cluster, Snapshot
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Range
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
 from pulsar_retry.replay.seeking.capture import (
     LEAST,
     LIFETIME,
@@ -82,11 +82,11 @@ def test_description():
     assert SNAPSHOT == Snapshot.decode(CLUSTER, warned.encode())
 
 
-@given(st.integers(0, 9), st.integers(-1, 9), st.integers(0, 99))
-def test_capture(ledger, entry, backlog):
+@given(st.integers(0, 9), st.integers(-1, 9))
+def test_capture(ledger, entry):
     """A capture reads what it has written."""
     acks = AckState.of(EntryPlace(ledger, entry), [Range(ledger, entry + 2, entry + 5)])
-    capture = Capture(acks, EntryPlace(ledger, entry + 9), backlog)
+    capture = Capture(acks, EntryPlace(ledger, entry + 9))
 
     assert capture == Capture.decode(capture.encode())
 
@@ -122,15 +122,16 @@ def test_names():
 def test_what_does_not_fit_is_forgotten():
     """The smallest ranges first; their messages count as backlog again."""
     ranges = [Range(1, 99 * n, 99 * n + n % 7) for n in range(1, 100)]
-    capture = Capture(AckState.of(EntryPlace(1, 0), ranges), EntryPlace(1, 9999), backlog=5)
+    acks, log = AckState.of(EntryPlace(1, 0), ranges), Log(((1, 9999),), EntryPlace(1, 9998))
 
-    assert (capture, 0) == capture.fitting(99)
-    found, lost = capture.fitting(30)
+    assert acks == acks.fitting(99)
+    found = acks.fitting(30)
 
-    kept = set(found.acks.ranges)
+    kept = set(found.ranges)
     gone = [each for each in ranges if each not in kept]
-    assert (30, lost) == (len(kept), found.backlog - 5)
-    assert lost == sum(each.last - each.first + 1 for each in gone)
+    assert 30 == len(kept)
+    lost = sum(each.last - each.first + 1 for each in gone)
+    assert lost == found.backlog(log) - acks.backlog(log)
     assert max(each.last - each.first for each in gone) <= min(e.last - e.first for e in kept)
 
 
@@ -140,4 +141,4 @@ def test_the_largest_capture_is_small_enough():
     firsts = sorted(chance.sample(range(10**7), MOST_RANGES))
     acks = AckState.of(EntryPlace(987_654, 0), [Range(987_654, n, n) for n in firsts])
 
-    assert len(Capture(acks, EntryPlace(987_654, 10**7), 0).encode()) < 256 * 1024
+    assert len(Capture(acks, EntryPlace(987_654, 10**7)).encode()) < 256 * 1024
