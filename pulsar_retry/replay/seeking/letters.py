@@ -49,8 +49,7 @@ class OpenLetter:
     Attributes:
         place: Its place.
         published: When it was published.
-        count: How often its message was reconsumed.
-        delayed: Whether it was published with a delay.
+        starts_anew: Whether it has neither a count nor a delay to reset.
         topic: The topic of its original, without a partition; None if the letter does not give it.
         origin: The id of its original in that topic, as text.
         origin_published: When the original was published, if the letter gives it.
@@ -62,8 +61,7 @@ class OpenLetter:
 
     place: EntryPlace
     published: datetime
-    count: int = 0
-    delayed: bool = False
+    starts_anew: bool = True
     topic: str | None = None
     origin: str | None = None
     origin_published: datetime | None = None
@@ -78,8 +76,7 @@ class OpenLetter:
         return cls(
             EntryPlace.of(position),
             datetime.fromtimestamp(published_ms / 1000, UTC),
-            count=reconsume_times(properties),
-            delayed=properties.get(DELAY_TIME, "0") != "0",
+            starts_anew=not reconsume_times(properties) and properties.get(DELAY_TIME, "0") == "0",
             topic=logical(topic) if topic else None,
             origin=origin_message_id(properties),
             origin_published=_moment(properties.get(FAILURE_PUBLISH_TIME)),
@@ -95,18 +92,11 @@ class OpenLetter:
 
     @property
     def origin_place(self) -> EntryPlace | None:
-        """The place of its original, or of the last chunk of a chunked original."""
-        if not self.origin:
-            return None
+        """The place of its original, or of the last chunk of a chunked original; None: unknown."""
         try:
             return EntryPlace.of(Position.of(self.origin))
         except ConfigError:
             return None
-
-    @property
-    def starts_anew(self) -> bool:
-        """Whether it has neither a count nor a delay to reset."""
-        return self.count == 0 and not self.delayed
 
 
 @attrs.frozen

@@ -24,7 +24,7 @@ MAIN = Goal.at(NOW, Position(10, 4)).look(NOW)
 
 def letter(origin: str | None = None, place: EntryPlace = ELSEWHERE, **facts: object) -> OpenLetter:
     """Return a letter that was retried twice and is delayed."""
-    facts = {"published": T0, "count": 2, "delayed": True, "topic": TOPIC} | facts
+    facts = {"published": T0, "starts_anew": False, "topic": TOPIC} | facts
     return OpenLetter(place, origin=origin, **facts)
 
 
@@ -53,7 +53,7 @@ def test_by_its_original(origin, expected):
 
 def test_nothing_to_reset():
     """A letter without count and delay stays as it is, so that a second run adds nothing."""
-    assert Fate.KEPT is fate(letter("3:1:-1", count=0, delayed=False))
+    assert Fate.KEPT is fate(letter("3:1:-1", starts_anew=True))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_another_topic():
 def test_a_copy_of_a_killed_run():
     """A letter whose copy is there already goes, and the copy stays."""
     first = letter("3:1:-1", EntryPlace(50, 7))
-    copy = letter("3:1:-1", EntryPlace(50, 9), count=0, delayed=False, copy_of="50:7")
+    copy = letter("3:1:-1", EntryPlace(50, 9), starts_anew=True, copy_of="50:7")
 
     assert Fate.REPLAYED is fate(first, copy)
     assert Fate.KEPT is fate(copy, first)
@@ -123,7 +123,7 @@ def test_a_batch_has_one_fate(is_first, other, expected):
 def test_restored_letters():
     """A snapshot's letters come back; later ones of the same messages go."""
     restored = letter("3:1:-1", EntryPlace(50, 7))
-    later = letter("3:1:-1", EntryPlace(50, 9), count=3)
+    later = letter("3:1:-1", EntryPlace(50, 9))
     foreign = letter("3:2:-1", EntryPlace(50, 10))
     old = letter("3:3:-1", EntryPlace(50, 2), published=T0 - timedelta(hours=2))
     rule = {"restored": [restored], "before": T0 - timedelta(hours=1)}
@@ -167,7 +167,7 @@ def test_a_second_run_changes_nothing(given_origins):
             left.append(one)
         if what is Fate.RESET:
             moved = EntryPlace(51, one.place.entry)
-            left.append(attrs.evolve(one, place=moved, count=0, delayed=False, copy_of="x"))
+            left.append(attrs.evolve(one, place=moved, starts_anew=True, copy_of="x"))
 
     assert all(what is Fate.KEPT for _, what in judge.fates(left))
 
@@ -188,13 +188,14 @@ def test_read_and_anew():
     again = anew(properties, one.name, pr.Naming.TDMQ_2_9_2)
     copy = OpenLetter.read("(51,0,-1,-1)", 2000, again)
 
-    assert (TOPIC, EntryPlace(10, 4), 7, True, T0) == (
+    assert (TOPIC, EntryPlace(10, 4), False, T0) == (
         one.topic,
         one.origin_place,
-        one.count,
-        one.delayed,
+        one.starts_anew,
         one.origin_published,
     )
+    for name in ("RECONSUMETIMES", "DELAY_TIME"):
+        assert not OpenLetter.read("(50,1,-1,-1)", 1000, {name: properties[name]}).starts_anew
     assert copy.starts_anew
     assert ("50:1", one.origin) == (copy.copy_of, copy.origin)
     assert "red" == again["colour"]
