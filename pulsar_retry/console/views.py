@@ -18,6 +18,7 @@ from pulsar_retry.console.forms import DONE, usual_name
 from pulsar_retry.console.login import Access
 from pulsar_retry.ops.formatting import clean, short, words_of_age
 from pulsar_retry.replay.redriving.report import STAYS, STOPPED
+from pulsar_retry.wire.envelope import moment_of
 from pulsar_retry.wire.names import TopicName
 
 FILES = Path(__file__).parent / "pages"
@@ -109,7 +110,7 @@ def _namespace(topic: str) -> str:
 
 def _when(at: float | None) -> str:
     """Return a time in seconds since 1970, for people."""
-    return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return "" if at is None else f"{moment_of(round(at * 1000)):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _due(at: float) -> str:

@@ -18,10 +18,9 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
-from pulsar_retry.wire.envelope import read_published
+from pulsar_retry.wire.envelope import moment_of, read_published
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.owner import Recipient
 from pulsar_retry.wire.properties import (
@@ -85,7 +84,7 @@ class Facts:
         else:
             self.chain = identity_of(message, self.properties) or self.message_id
         self.crashes = 0
-        sent = datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)
+        sent = moment_of(message.publish_timestamp())
         self.published = read_published(self.properties) or sent
 
     @property

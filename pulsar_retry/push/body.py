@@ -15,7 +15,7 @@ import attrs
 
 from pulsar_retry._version import __version__
 from pulsar_retry.runtime.upstream import raw_of
-from pulsar_retry.wire.envelope import PUBSUB_ATTRIBUTES, read_envelope
+from pulsar_retry.wire.envelope import LAST_MOMENT, PUBSUB_ATTRIBUTES, read_envelope
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.owner import Recipient
 from pulsar_retry.wire.properties import (
@@ -126,7 +126,7 @@ class Pushed:
     @property
     def publish_time(self) -> str:
         """When the message was first published (RFC 3339, UTC, to the millisecond)."""
-        seconds, milliseconds = divmod(self.published_ms, 1000)
+        seconds, milliseconds = divmod(min(self.published_ms, LAST_MOMENT), 1000)
         return f"{_second(seconds)}.{milliseconds:03d}Z"
 
     @property

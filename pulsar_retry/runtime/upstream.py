@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from datetime import UTC, datetime
+from datetime import datetime
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +18,7 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.errors import ConfigError, UndecodableError, attributes_of, shown
+from pulsar_retry.wire.envelope import moment_of
 
 #: Names by module and class: private ones, and functions of the C++ binding `_pulsar` that `pulsar`
 #: has not, or not in this form. What is no function is an attribute that the methods use.
@@ -193,7 +194,7 @@ def comes_again(raw: Any, topic: Any) -> bool:
 
 def publish_time(message: Any) -> datetime:
     """Return when a message, raw or not, was published."""
-    return datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)
+    return moment_of(message.publish_timestamp())
 
 
 def message_of(raw: Any, schema: Any, *, letter: bool | None = None) -> Message:

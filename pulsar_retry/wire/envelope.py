@@ -32,6 +32,9 @@ Redact = Callable[[str, str], str | None]
 
 _log = logging.getLogger("pulsar_retry")
 
+#: The last millisecond of the year 9999, which is the last one of Python's calendar.
+LAST_MOMENT = 253_402_300_799_999
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: The maximum characters of an error's text, before it is redacted and shortened.
@@ -303,6 +306,14 @@ def read_envelope(properties: Mapping[str, str]) -> Envelope:
             for value, names in _KNOWN_TEXTS.items()
         },
     )
+
+
+def moment_of(milliseconds: int) -> datetime:
+    """Return a time in milliseconds since 1970; if it is after the year 9999, the end of that.
+
+    Some clients write the publish time of their messages in another unit.
+    """
+    return datetime.fromtimestamp(min(milliseconds, LAST_MOMENT) / 1000, UTC)
 
 
 def read_published(properties: Mapping[str, str]) -> datetime | None:

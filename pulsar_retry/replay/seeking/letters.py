@@ -12,6 +12,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.seeking.goal import Fate, Goal
+from pulsar_retry.wire.envelope import moment_of
 from pulsar_retry.wire.names import Naming, logical
 from pulsar_retry.wire.properties import (
     DELAY,
@@ -75,7 +76,7 @@ class OpenLetter:
         topic, position = properties.get(REAL_TOPIC), Position.of(id_)
         return cls(
             EntryPlace.of(position),
-            datetime.fromtimestamp(published_ms / 1000, UTC),
+            moment_of(published_ms),
             starts_anew=not reconsume_times(properties) and properties.get(DELAY_TIME, "0") == "0",
             topic=logical(topic) if topic else None,
             origin=origin_message_id(properties),
