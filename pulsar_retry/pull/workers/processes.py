@@ -15,6 +15,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable
+from contextvars import copy_context
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -224,7 +225,7 @@ def _answer(handle: Callable[[Any], Any], message: Any) -> bytes:
     None: it has succeeded.
     """
     try:
-        outcome = outcome_of(handle(message))
+        outcome = outcome_of(copy_context().run(handle, message))
     except BaseException as error:  # noqa: BLE001 - as in a thread
         return dumps((True, _raised(error)))
     return dumps(None if outcome is None else (False, outcome))

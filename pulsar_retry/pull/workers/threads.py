@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 from pulsar_retry.policy.outcomes import outcome_of
@@ -69,7 +70,11 @@ class WorkerThread:
                 self._close()
 
     def _handle_all(self) -> None:
-        """Handle messages until none is ready. Written inline, because it runs once per message."""
+        """Handle messages until none is ready. Written inline, because it runs once per message.
+
+        Each handler has a context of its own, as on an event loop: what it binds, for the log say,
+        is not there with the next message.
+        """
         hand, slot, handler, settler = self._hand, self.slot, self._handler, self._settler
         take, acknowledge = hand.ready.popleft, settler.consumer.acknowledge
         while not (hand.closed or slot.retired):
@@ -81,7 +86,7 @@ class WorkerThread:
             slot.work = item
             message, size, entry = item
             try:
-                outcome = handler(message)
+                outcome = copy_context().run(handler, message)
                 if outcome is not None:
                     outcome = outcome_of(outcome)
             except BaseException as error:  # noqa: BLE001 - each error fails the attempt

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,15 @@ def hiding(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def drop(_message: Any) -> Any:
     """Drop the message."""
     return pr.Drop("seen before")
+
+
+USER: ContextVar[bytes] = ContextVar("USER")
+
+
+def bind(message: Any) -> None:
+    """Bind a context variable, which the message before has not bound."""
+    assert USER.get(None) is None
+    USER.set(message.data())
 
 
 def hidden(message: Any) -> Any:

@@ -13,12 +13,16 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.observe.counting import COUNTERS
+from pulsar_retry.pull.workers.processes import ProcessWorker
 from pulsar_retry.testing import MemoryBroker
+from pulsar_retry.wire.owner import Recipient
 from support.pull import workers
 from support.pull.handling import SOON, fails
 
 ONCE = pr.RetryPolicy(max_attempts=1)
+FACTS = functools.partial(facts_of, recipient=Recipient.of(["orders"], "billing", None))
 
 
 @pytest.fixture
@@ -193,3 +197,30 @@ def test_a_deferral_by_a_nack_is_counted(memory: MemoryBroker, outcome: pr.Defer
     deliveries = Counter(counters.counts("deliveries")) - before
     assert {"nacked": 1, "deferred": 2, "acknowledged": 1} == deliveries
     assert ["nack"] * 3 == [each.kind for each in told]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_handler_binds(memory: MemoryBroker, *, is_async: bool) -> None:
+    """A context variable, of the log say, is not there with the next message of the worker."""
+    found: list[bytes | None] = []
+
+    def handle(message: Any) -> None:
+        found.append(workers.USER.get(None))
+        workers.USER.set(message.data())
+
+    async def handle_on_a_loop(message: Any) -> None:
+        await asyncio.sleep(0)
+        handle(message)
+
+    handler: Any = handle_on_a_loop if is_async else handle
+    with memory.client().subscriber("orders", "billing", handler, concurrency=1):
+        memory.join("orders", "billing")
+    assert [None] * 3 == found
+
+
+def test_what_a_handler_binds_in_a_worker_process(memory: MemoryBroker) -> None:
+    """Nor is it there."""
+    worker = ProcessWorker(workers.bind, pulsar.schema.BytesSchema(), FACTS)
+    for message in memory.messages("orders"):
+        assert worker(message) is None
+    worker.close()
