@@ -274,6 +274,8 @@ class Subscriber:
             else:
                 self._serve(opened)
         except BaseException as error:  # noqa: BLE001 - `result` raises it
+            if isinstance(error, pulsar.AlreadyClosed):
+                error.add_note("The client was closed before the subscriber was stopped")
             self.course.error = error
             name = self._options.subscription
             text = "the subscription %r has ended: %s"

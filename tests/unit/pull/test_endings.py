@@ -172,6 +172,21 @@ def test_a_consumer_that_cannot_be_closed(
 # -- being told -----------------------------------------------------------------------------------
 
 
+def test_a_client_that_is_closed_first(
+    memory: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The subscription ends with an error that says why, as does the log."""
+    client = memory.client()
+    subscriber = client.subscriber("orders", "billing", print).start()
+    client.close()
+    why = "The client was closed before the subscriber was stopped"
+    with pytest.raises(pulsar.AlreadyClosed) as raised:
+        subscriber.result(SOON)
+    assert [why] == raised.value.__notes__
+    assert why in subscriber.health.reason
+    assert why in caplog.text
+
+
 def test_with_raises_what_nobody_was_told(memory: MemoryBroker) -> None:
     """At the end of a block that knows nothing of it; not twice, and not instead of its error."""
     client = memory.client()
