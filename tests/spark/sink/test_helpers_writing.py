@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
 import pulsar_retry as pr
 from pulsar_retry_spark import PulsarFailuresError, failures, register, split, write_failures
 from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.sink.sink import arrow_sender
 from support.reading import SOON, read_all
 
 
@@ -47,6 +51,18 @@ def test_each_row_is_there_with_its_reason(failed, options, client, dead):
     assert (30, sum(len(each.data()) for each in messages)) == (report.rows, report.bytes)
     assert {dead: 30} == report.by_topic
     assert {"dead_letter": 30} == report.by_action
+
+
+def test_modules_are_left_out_of_the_collection_after_each_task(failed, options):
+    """Spark runs one in each worker: it took longer than the sending of few rows."""
+    send = arrow_sender(SinkOptions.parse(options))
+
+    def count(batches):
+        assert 1 == len(list(send(batches)))
+        yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()]})
+
+    ((frozen,),) = failed.coalesce(1).mapInArrow(count, "frozen long").collect()
+    assert frozen > 50_000
 
 
 def test_one_rule_makes_ids(failed, options, client, dead):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -71,6 +72,13 @@ def test_equal_connections_share_a_client():
     with clients.lease(Connection("b")) as other:
         assert other is not one
     assert 1 == len(connection.opened)
+
+
+def test_a_driver_collects_its_garbage():
+    """What is left out in Spark's workers is never left out in a user's own process."""
+    with clients.lease(Connection("a")):
+        pass
+    assert 0 == gc.get_freeze_count()
 
 
 def test_an_idle_client_is_closed(monkeypatch):
