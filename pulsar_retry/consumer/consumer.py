@@ -358,7 +358,14 @@ class Consumer(pulsar.Consumer):
         pulsar-client sends up to 0.1 s late: 0.2 s later, unless nothing was acknowledged since
         such a wait. One that comes after the seek acknowledges its message at the new position,
         too.
+
+        Raises:
+            ConfigError: it is the id of a letter, which is no place in the topic.
         """
+        retry, raw = self._in_hand.retry, raw_of(messageid)
+        if retry is not None and isinstance(raw, _pulsar.MessageId) and retry.has_ledger_of(raw):
+            accepted = "an id of the topic, or a time; this is a letter's, and letters stay"
+            raise ConfigError.bad("messageid", messageid, accepted)
         self._in_hand.await_acknowledgements()
         super().seek(messageid)
         self._receiving.drop(letters=False)

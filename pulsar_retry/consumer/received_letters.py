@@ -273,16 +273,19 @@ class ReceivedLetters(Source):
         raw = raw_of(message)
         return isinstance(raw, _pulsar.MessageId) and self._holds(raw)
 
+    def has_ledger_of(self, message_id: Any) -> bool:
+        """Tell whether a letter of the ledger of a raw id was received here."""
+        return message_id.ledger_id() in self._ledgers
+
     def _holds(self, message_id: Any) -> bool:
         """Tell whether a raw message id is a letter's.
 
         Raises:
             ConfigError: no message of its ledger was received here, so it may be either.
         """
-        ledger = message_id.ledger_id()
-        if ledger in self._ledgers:
+        if self.has_ledger_of(message_id):
             return True
-        if ledger not in self._others and self.knows_all:
+        if message_id.ledger_id() not in self._others and self.knows_all:
             raise ConfigError(
                 f"the message id {message_id} may belong to the topic or to {self._topic}, because "
                 "this consumer has received no message of its ledger: pass the message, or use a "

@@ -340,6 +340,19 @@ def test_seeking_to_a_message(place: Place) -> None:
     assert [["c"], ["b", "c"]] == got
 
 
+def test_a_letter_is_no_place_to_seek_to(place: Place) -> None:
+    """Its id is one of the retry topic, and would move the topic to its end, or to its start."""
+    place.publish("a", "b", "c")
+    with place.subscribe(enable_retry=True) as consumer:
+        consumer.reconsume_later(consumer.receive(SOON), delay=0)
+        message = consumer.receive(SOON)
+        while pr.attempt_of(message) == 1:
+            message = consumer.receive(SOON)
+        with pytest.raises(pr.ConfigError, match=r"messageid=.*letter"):
+            consumer.seek(message.message_id())
+    assert ["a", "b", "c"] == sorted(rest(place, place.subscribe(enable_retry=True), least=3))
+
+
 def test_seeking_to_a_time(place: Place) -> None:
     """The position is the first message that was published at that time or later."""
     consumer = place.subscribe()
