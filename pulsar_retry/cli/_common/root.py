@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from _pulsar import PulsarException
+from _pulsar import Interrupted, PulsarException
 
 from pulsar_retry._version import __version__
 from pulsar_retry.errors import AdminError, ConfigError, PulsarRetryError, UnreachableError
@@ -88,6 +88,8 @@ def run(arguments: Sequence[str] | None, began: float) -> int:
 
 def _tell(error: Exception, *, as_json: bool) -> int:
     """Print an error and return the exit code."""
+    if isinstance(error, Interrupted) or isinstance(error.__cause__, Interrupted):
+        error = click.Abort()  # Ctrl-C while pulsar-client waited
     code, text = _FAILED, str(error)
     if isinstance(error, click.ClickException):
         code, text = error.exit_code, error.format_message()

@@ -259,10 +259,18 @@ def test_the_report_of_a_topic_is_not_lost_with_the_next_one(capsys, monkeypatch
     assert "topic_missing" == json.loads(output.err)["code"]
 
 
+def _interrupted_seek() -> pr.SeekError:
+    error = pr.SeekError("pulsar://localhost:6650: ResultInterrupted; run it again")
+    error.__cause__ = pulsar.Interrupted()
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
         (click.Abort(), "aborted"),
+        (pulsar.Interrupted("Pulsar error: ResultInterrupted"), "aborted"),  # Ctrl-C in C++
+        (_interrupted_seek(), "aborted"),
         (pr.TopicMissingError("there is no topic"), "topic_missing"),
         (pr.UnreachableError("x was not reached: it refuses the connection: token"), "forbidden"),
         (pr.UnreachableError("x was not reached: connection refused"), "unreachable"),
