@@ -113,7 +113,8 @@ class Mover:
         goals = [*mains, *retries]
         connected = self._connected(goals)
         known = what_to_know(self.admin, it, mains, letters, connected, grace=self.grace)
-        consumers = max(count for count, _ in connected)  # one for all partitions counts once
+        # One consumer for all partitions counts once; a redrive may have one of the retry topic.
+        consumers = max(count for count, _ in connected[: len(mains)])
         if not dry_run:
             self._reset(goals)
             if consumers:

@@ -432,6 +432,19 @@ def test_dry_run(admin, topic, subscription, consumer, publish):
     assert 0 == admin.backlog(subscription.retry_letter_topic, SUBSCRIPTION)
 
 
+def test_a_consumer_of_the_retry_topic_alone(client, subscription, consumer, publish):
+    """That of a redrive, for example: it is not one of those that come back."""
+    publish(b"1")
+    consumer.reconsume_later(consumer.receive(SOON), delay=3600)
+    snapshot = Snapshot.create(subscription)
+    consumer.close()
+    client.subscribe(
+        subscription.retry_letter_topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared
+    )
+
+    assert 0 == snapshot.restore(dry_run=True).consumers
+
+
 def test_another_topic(broker, topic, subscription, consumer, publish):
     """A snapshot is of one topic."""
     publish(b"1")
