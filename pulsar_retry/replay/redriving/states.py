@@ -83,6 +83,10 @@ class Unsettled:
 class Source:
     """The partitions of a dead-letter topic, as the broker reports them during a run.
 
+    Every method raises `AdminError` if the REST API is unreachable or refuses a request, and
+    `RedriveError` if the subscription no longer exists. Those that read, and cannot, raise
+    `pulsar.PulsarException`.
+
     Attributes:
         admin: Reports.
         client: Reads entries that have not come.
@@ -96,22 +100,13 @@ class Source:
     ends: Mapping[str, EntryPlace]
 
     def unsettled(self, topic: str, states: LetterStates) -> Unsettled:
-        """Compare a partition with what the run knows.
-
-        Raises:
-            AdminError: the REST API is unreachable, or refuses the request.
-            RedriveError: the subscription no longer exists.
-        """
+        """Compare a partition with what the run knows."""
         now = self._now(topic)
         counts = Counter(map(states.of_entry, now.acks.unacknowledged(now.log)))
         return Unsettled(counts[DONE], counts[NEW], now.read > now.log.last)
 
     def left(self, states: LetterStates) -> Counter[str]:
-        """Return how many letters have not come to the run, by reason. Reads them.
-
-        Raises:
-            AdminError: the REST API is unreachable, or refuses a request.
-        """
+        """Return how many letters have not come to the run, by reason. Reads them."""
         found = Counter[str]()
         for topic in self.ends:
             _, open_ = self._open(topic, states)
@@ -132,10 +127,6 @@ class Source:
         """Acknowledge what the run is done with, and the broker has not as acknowledged.
 
         It reads these letters alone: others in front of them stay where they are.
-
-        Raises:
-            AdminError: the REST API is unreachable, or refuses a request.
-            pulsar.PulsarException: a letter cannot be read.
         """
         for topic in self.ends:
             now, open_ = self._open(topic, states)
@@ -153,10 +144,6 @@ class Source:
         pulsar-client keeps what is acknowledged of a batch for each time that it is read, and a
         reader acknowledges the first message by itself. So if that one stays, the reader begins
         behind it.
-
-        Raises:
-            AdminError: the REST API is unreachable, or refuses a request.
-            pulsar.PulsarException: a letter cannot be read.
         """
         mixed = states.mixed_batches()
         for topic in self.ends if mixed else ():
@@ -178,11 +165,7 @@ class Source:
                             consumer.acknowledge_async(raw, lambda _: None)
 
     def kept_by_batches(self, states: LetterStates) -> int:
-        """Return how many letters are done, and stay if the broker acknowledges only whole batches.
-
-        Raises:
-            AdminError: the REST API is unreachable, or refuses a request.
-        """
+        """Return how many letters are done, and stay if only whole batches are acknowledged."""
         count, mixed = 0, states.mixed_batches()
         for topic in self.ends if mixed else ():
             now = self._now(topic)
