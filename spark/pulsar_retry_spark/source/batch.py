@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -15,13 +16,12 @@ from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.parsing import Option, option_texts
 from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.source.extent import CLOCK_DIFFERENCE_MS, Extent, held
+from pulsar_retry_spark.source.extent import held
 from pulsar_retry_spark.source.options import SourceOptions
 from pulsar_retry_spark.source.patience import refusals_of
-from pulsar_retry_spark.source.positions import END
 from pulsar_retry_spark.source.reading import Piece, read_batches
 from pulsar_retry_spark.source.rows import SCHEMA
-from pulsar_retry_spark.source.topics import Partition, existing, quiet, warn_if_none
+from pulsar_retry_spark.source.topics import AT_ONCE, existing, quiet, warn_if_none
 
 
 def schema() -> StructType:
@@ -46,23 +46,9 @@ def pieces(options: SourceOptions) -> list[Piece]:
     with refusals_of("the topics could not be looked up"), lease(connection) as cached:
         found = existing(cached.client, options)
         warn_if_none(found, options)
-        partitions = {each.name: each for each in found}
-        extents = held(cached, found, since=options.since, strict=options.fail_on_data_loss)
-
-    def piece(partition: Partition, extent: Extent) -> Piece:
-        certain = extent.last != END  # else only the time bounds the query
-        return Piece(
-            partition,
-            None,
-            extent.last,
-            first=extent.first,
-            since=options.since,
-            until=None if certain else round(time.time() * 1000) + CLOCK_DIFFERENCE_MS,
-            certain=certain,
-            strict=options.fail_on_data_loss,
-        )
-
-    return [piece(partitions[name], each) for name, each in extents.items()]
+        wanted = [Piece.of(each, options) for each in found]
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            return [each for each in threads.map(partial(held, cached), wanted) if each is not None]
 
 
 def read_failures(spark: SparkSession, options: Mapping[str, Option]) -> DataFrame:

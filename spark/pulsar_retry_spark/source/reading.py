@@ -20,6 +20,7 @@ from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark.clients import CachedClient, lease
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.source.options import SourceOptions
 from pulsar_retry_spark.source.patience import (
     BROKER_IS_AWAY,
     PATIENCE,
@@ -85,7 +86,7 @@ class Piece:
     Attributes:
         partition: The partition.
         after: The last message before the piece; None to start at the beginning.
-        end: The last message to read.
+        end: The last message to read; `END` for all that comes.
         first: Without *after*: the first message, which must exist if *whole*; None if not known.
         since: The publish time in milliseconds before which messages are left out.
         until: The publish time in milliseconds after which reading stops.
@@ -94,13 +95,25 @@ class Piece:
     """
 
     partition: Partition
-    after: MessagePosition | None
-    end: MessagePosition
+    after: MessagePosition | None = None
+    end: MessagePosition = END
     first: MessagePosition | None = None
     since: int | None = None
     until: int | None = None
     certain: bool = True
     strict: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        partition: Partition,
+        options: SourceOptions,
+        after: MessagePosition | None = None,
+        end: MessagePosition = END,
+    ) -> Piece:
+        """Return a piece of *partition* for a query with *options*."""
+        strict = options.fail_on_data_loss
+        return cls(partition, after, end, since=options.since, strict=strict)
 
     @property
     def whole(self) -> bool:
@@ -213,6 +226,17 @@ def messages(
                 if bounds.is_row(at, raw.publish_timestamp(), _id_text(at, number, raw)):
                     yield at, raw
     bounds.finish()
+
+
+def last_of(client: CachedClient, piece: Piece, queue: int) -> MessagePosition | None:
+    """Return the last complete message of *piece*; None if there is none.
+
+    Raises:
+        PulsarSourceError: messages are missing, or do not come.
+        pulsar.PulsarException: the broker was not reached, or refuses.
+    """
+    last = deque((position for position, _ in messages(client, piece, queue)), maxlen=1)
+    return MessagePosition(*last[0]) if last else None
 
 
 class Bounds:

@@ -98,10 +98,14 @@ class FailureStreamReader(DataSourceStreamReader):
                 self._planner_from(start)  # the batch is repeated: keep the broker from deleting it
         if not start and LATEST.items() <= end.items():
             return []  # messages older than the stream are left out
-        befores, ends = from_offset(start), from_offset(end)
+        options, befores = self._options, from_offset(start)
         return [
-            InputPartition(self._piece(name, befores.get(name), last))
-            for name, last in ends.items()
+            InputPartition(
+                Piece.of(
+                    Partition.of(options.topic_of(name), name), options, befores.get(name), last
+                )
+            )
+            for name, last in from_offset(end).items()
             if name not in befores or last > befores[name]
         ]
 
@@ -142,16 +146,6 @@ class FailureStreamReader(DataSourceStreamReader):
         if ends == positions:
             self._idle = (start, time.monotonic() + _POLL)
         return to_offset(ends, {key: start[key] for key in LATEST if key in start})
-
-    def _piece(self, name: str, after: MessagePosition | None, end: MessagePosition) -> Piece:
-        partition = Partition.of(self._options.topic_of(name), name)
-        return Piece(
-            partition,
-            after,
-            end,
-            since=self._options.since,
-            strict=self._options.fail_on_data_loss,
-        )
 
     def _planner_from(self, start: dict[str, str]) -> Planner:
         """Return the planner. At the first call, the checkpoint says that *start* was processed."""
@@ -252,13 +246,7 @@ class Planner:
         reached = dict(positions)
         for index, name in enumerate(behind[shift:] + behind[:shift]):
             share = -(-rows // (len(behind) - index))
-            piece = Piece(
-                self._partitions[name],
-                positions.get(name),
-                ends[name],
-                since=self._options.since,
-                strict=self._options.fail_on_data_loss,
-            )
+            piece = Piece.of(self._partitions[name], self._options, positions.get(name), ends[name])
             with closing(messages(self._client, piece, min(share, self._options.queue))) as found:
                 passed = [position for position, _ in islice(found, share)]
             if passed:

@@ -20,7 +20,7 @@ from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.patience import last_message_id, patiently
 from pulsar_retry_spark.source.positions import MessagePosition
-from pulsar_retry_spark.source.reading import LOOK_BACK, Piece, deleted, messages
+from pulsar_retry_spark.source.reading import LOOK_BACK, Piece, deleted, last_of
 from pulsar_retry_spark.source.topics import Partition
 
 #: Seconds in which the subscription becomes free after a query has ended.
@@ -136,9 +136,8 @@ class ReadingSubscription:
         """
         for start in (last.back(LOOK_BACK), after):
             piece = Piece(partition, start, last, certain=False, strict=self.strict)
-            found = [position for position, _ in messages(self.client, piece, LOOK_BACK)]
-            if found:
-                return MessagePosition(*found[-1])
+            if (found := last_of(self.client, piece, LOOK_BACK)) is not None:
+                return found
         return None
 
     def acknowledge(self, positions: Mapping[str, MessagePosition]) -> None:

@@ -10,19 +10,22 @@ anything else, and never tells the source.
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from pyspark.sql.datasource import InputPartition
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.clients import lease
+from pulsar_retry_spark.clients import CachedClient, lease
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.source.extent import last_messages
+from pulsar_retry_spark.source.extent import last_message
 from pulsar_retry_spark.source.options import SourceOptions
 from pulsar_retry_spark.source.patience import patiently, refusals_of
-from pulsar_retry_spark.source.positions import LATEST, to_offset
+from pulsar_retry_spark.source.positions import LATEST, MessagePosition, to_offset
+from pulsar_retry_spark.source.reading import Piece
 from pulsar_retry_spark.source.stream import NOT_PLANNED, FailureStreamReader
-from pulsar_retry_spark.source.topics import existing, quiet
+from pulsar_retry_spark.source.topics import AT_ONCE, existing, quiet
 
 #: Seconds between two checks for new messages while it is not known where the query is.
 _POLL = 1.0
@@ -76,11 +79,15 @@ class UnlimitedStreamReader(FailureStreamReader):
         if time.monotonic() >= self._seen[1]:
             reach(options.connection, PulsarSourceError)
             with refusals_of(NOT_PLANNED), lease(quiet(options.connection)) as cached:
-                found = patiently(
-                    lambda: last_messages(
-                        cached, existing(cached.client, options), strict=options.fail_on_data_loss
-                    )
-                )
+                found = patiently(lambda: self._last_messages(cached))
             marks = LATEST if options.starting == "latest" else {}
             self._seen = (to_offset(found, marks), time.monotonic() + _POLL)
         return self._seen[0]
+
+    def _last_messages(self, client: CachedClient) -> dict[str, MessagePosition]:
+        options = self._options
+        found = existing(client.client, options)
+        pieces = [Piece(each, strict=options.fail_on_data_loss) for each in found]
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            ends = zip(pieces, threads.map(partial(last_message, client), pieces), strict=True)
+            return {piece.partition.name: last for piece, last in ends if last is not None}
