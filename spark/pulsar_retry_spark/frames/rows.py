@@ -141,29 +141,8 @@ def failures(
     Raises:
         ConfigError: a text does not name a column, or *reason* has a type that can't be a reason.
     """
+    given = {name: value for name, value in locals().items() if name != "df"}
     check_frame("df", df)
-    given: dict[str, Column | str | float | None] = {
-        "payload": payload,
-        "key": key,
-        "ordering_key": ordering_key,
-        "action": action,
-        "topic": topic,
-        "reason": reason,
-        "error": error,
-        "details": details,
-        "stage": stage,
-        "rule": rule,
-        "retryable": retryable,
-        "attempt": attempt,
-        "delay_ms": delay_ms,
-        "not_before": not_before,
-        "event_time": event_time,
-        "origin_topic": origin_topic,
-        "origin_message_id": origin_message_id,
-        "headers": headers,
-        "dedupe_id": dedupe_id,
-        "source": source,
-    }
     for name in _facts_of_split(df, reason):
         given[name] = name if given[name] is None and _has(df, name) else given[name]
     for name, column in _of_source(df, given).items():

@@ -7,6 +7,7 @@ has (`Route.fixed`), then the row's headers, then `Route.defaults`.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ from pulsar_retry_spark.options import (
 )
 from pulsar_retry_spark.schemas import TopicSchema
 from pulsar_retry_spark.sink.messages import Group, Messages
-from pulsar_retry_spark.sink.values import RowSchemas, Versions
+from pulsar_retry_spark.sink.values import Versions, row_schemas
 
 #: How many reasons are counted separately; the others are counted together.
 _MAX_REASONS = 1000
@@ -170,7 +171,6 @@ class Router:
         *task* are the properties that describe this task. *clock* returns seconds since 1970.
         *versions* looks the schemas up that rows were read with.
         """
-        self._schemas = RowSchemas(options, columns, versions)
         self._options = options
         self._columns = columns
         self.targets = targets
@@ -179,6 +179,7 @@ class Router:
             topics = (targets.topic,)
             self._recipient = Recipient.of(topics, targets.subscription, targets.retry)
         self._task = dict(task)
+        self._versions: Versions = functools.cache(versions)
         self._clock = clock
         self.routes: dict[Decision, Route] = {}
         self.reasons: Counter[str] = Counter()
@@ -205,7 +206,7 @@ class Router:
             yield from self.messages(batch.slice(half))
             return
         made = self._made(frame, taken, names, now)
-        schemas = self._schemas.of(batch) if self._schemas.are_used else None
+        schemas = row_schemas(batch, self._columns, self._options.schema, self._versions)
         made.groups = self._grouped(frame, taken, made, schemas)
         self._count(frame, taken)
         yield made
@@ -213,13 +214,8 @@ class Router:
     def _usual(self, frame: Frame) -> Taken:
         """Return the routes of rows of which nothing but the decision differs."""
         taken = Taken()
-        if len(frame.decisions) == 1:
-            taken.take(self._route(frame.decisions[0], frame, 0))
-            return taken
-        for row, decision in enumerate(frame.decisions):
-            taken.codes.append(
-                taken.take(self.routes.get(decision) or self._route(decision, frame, row))
-            )
+        codes = [taken.take(self._route(d, frame, row)) for row, d in enumerate(frame.decisions)]
+        taken.codes = codes if len(taken.routes) > 1 else []
         return taken
 
     def _odd(self, frame: Frame, odd: Odd, now: int) -> Taken:

@@ -55,48 +55,33 @@ def with_topic_schema(options: SinkOptions, frame: Any) -> SinkOptions:
     return attrs.evolve(options, schema=schema)
 
 
-class RowSchemas:
-    """Finds the schemas of the rows of one task. Not thread-safe."""
+def row_schemas(
+    batch: pa.RecordBatch, columns: Columns, latest: TopicSchema | None, versions: Versions
+) -> list[TopicSchema | None] | None:
+    """Return the schema of each row; None if no row has one.
 
-    def __init__(self, options: SinkOptions, columns: Columns, versions: Versions) -> None:
-        self._schema = options.schema
-        self._versions = versions
-        known = columns.known
-        self._own = (known["topic"], known["schema_version"]) if columns.has_schemas else None
-        self._found: dict[tuple[str | None, int], TopicSchema] = {}
+    Rows that were read keep the version that they were written with; *latest* is for all others.
 
-    @property
-    def are_used(self) -> bool:
-        """Whether a row can have a schema."""
-        return self._schema is not None or self._own is not None
+    Raises:
+        PulsarFailuresError: the registry no longer has a version.
+        pulsar.PulsarException: the broker was not reached, or refuses.
+    """
+    if not columns.has_schemas:
+        return None if latest is None else [latest] * batch.num_rows
+    read = (batch.column(columns.known[name]) for name in ("topic", "schema_version"))
+    return [
+        latest if version is None else _version(topic, version, versions)
+        for topic, version in zip(*[each.to_pylist() for each in read], strict=True)
+    ]
 
-    def of(self, batch: pa.RecordBatch) -> list[TopicSchema | None]:
-        """Return the schema of each row.
 
-        Rows that were read keep the version that they were written with.
-
-        Raises:
-            PulsarFailuresError: the registry no longer has a version.
-            pulsar.PulsarException: the broker was not reached, or refuses.
-        """
-        if self._own is None:
-            return [self._schema] * batch.num_rows
-        topics, versions = (batch.column(at).to_pylist() for at in self._own)
-        return [
-            self._schema if version is None else self._version(topic, version)
-            for topic, version in zip(topics, versions, strict=True)
-        ]
-
-    def _version(self, topic: str | None, version: int) -> TopicSchema:
-        schema = self._found.get((topic, version))
-        if schema is None:
-            schema = None if topic is None else self._versions(topic, version)
-            if schema is None or not schema.is_known:
-                raise PulsarFailuresError(
-                    "NO_SCHEMA",
-                    f"a row was written with version {version} of the schema of {topic}, which the "
-                    "registry does not have: leave the column schema_version out to write such "
-                    "rows without their schemas",
-                )
-            self._found[topic, version] = schema
-        return schema
+def _version(topic: str | None, version: int, versions: Versions) -> TopicSchema:
+    schema = None if topic is None else versions(topic, version)
+    if schema is None or not schema.is_known:
+        raise PulsarFailuresError(
+            "NO_SCHEMA",
+            f"a row was written with version {version} of the schema of {topic}, which the "
+            "registry does not have: leave the column schema_version out to write such "
+            "rows without their schemas",
+        )
+    return schema

@@ -11,7 +11,7 @@ from pulsar_retry.consumer.arguments import check_nameable
 from pulsar_retry.consumer.old_names import old_names
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, kind_of, logical
+from pulsar_retry.wire.names import Naming, TopicName, kind_of, logical
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.options import (
     DEAD_LETTER,
@@ -221,12 +221,8 @@ def _listed(text: str, wanted: Collection[str]) -> tuple[SourceTopic, ...]:
 def _topic(
     kind: str, given: str | None, topic: str, subscription: str, naming: Naming
 ) -> SourceTopic:
-    def name_in(names: LetterTopics) -> str:
-        return names.retry if kind == RETRY else names.dead_letter
-
     if given is not None:
         return SourceTopic(kind, given)
     check_nameable(subscription, DeadLetterPolicy(), retry=True)
-    old = old_names(topic, subscription, naming)
-    new = naming.topics(topic, subscription)
-    return SourceTopic(kind, name_in(new), None if old is None else name_in(old))
+    old, new = old_names(topic, subscription, naming), naming.topics(topic, subscription)
+    return SourceTopic(kind, getattr(new, kind), None if old is None else getattr(old, kind))
