@@ -10,28 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pulsar_retry_spark.datasource import register
-    from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
-    from pulsar_retry_spark.frames.rows import failures
-    from pulsar_retry_spark.frames.splitting import cast_failed, split
-    from pulsar_retry_spark.sink.report import Report
-    from pulsar_retry_spark.sink.writing import route_batches, write_failures
-    from pulsar_retry_spark.source.batch import read_failures
-    from pulsar_retry_spark.source.topics import topic_schema
-
-__all__ = [
-    "PulsarFailuresError",
-    "PulsarSourceError",
-    "Report",
-    "cast_failed",
-    "failures",
-    "read_failures",
-    "register",
-    "route_batches",
-    "split",
-    "topic_schema",
-    "write_failures",
-]
+    from pulsar_retry_spark.datasource import register as register
+    from pulsar_retry_spark.errors import PulsarFailuresError as PulsarFailuresError
+    from pulsar_retry_spark.errors import PulsarSourceError as PulsarSourceError
+    from pulsar_retry_spark.frames.rows import failures as failures
+    from pulsar_retry_spark.frames.splitting import cast_failed as cast_failed
+    from pulsar_retry_spark.frames.splitting import split as split
+    from pulsar_retry_spark.sink.report import Report as Report
+    from pulsar_retry_spark.sink.writing import route_batches as route_batches
+    from pulsar_retry_spark.sink.writing import write_failures as write_failures
+    from pulsar_retry_spark.source.batch import read_failures as read_failures
+    from pulsar_retry_spark.source.topics import topic_schema as topic_schema
 
 _MODULES = {
     "PulsarFailuresError": "errors",
@@ -46,6 +35,8 @@ _MODULES = {
     "topic_schema": "source.topics",
     "write_failures": "sink.writing",
 }
+
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
