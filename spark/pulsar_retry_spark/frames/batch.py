@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,17 @@ TEXTS = {
     "details": FAILURE_MESSAGE,
     "stage": FAILURE_STAGE,
     "rule": FAILURE_RULE,
+}
+
+#: How the columns of texts and bytes are decoded.
+_DECODERS: dict[str, Callable[[pa.Array], pa.Array]] = {
+    **dict.fromkeys(TEXTS, encoding.texts),
+    **dict.fromkeys(("action", "target_topic", "origin_topic", "dedupe_id"), encoding.strings),
+    "payload": encoding.binaries,
+    "key": encoding.keys,
+    "ordering_key": encoding.binaries,
+    "origin_message_id": encoding.message_ids,
+    "source": encoding.json_texts,
 }
 
 
@@ -82,51 +94,30 @@ class Frame:
 
 def read_frame(batch: pa.RecordBatch, columns: Columns) -> Frame:
     """Decode the columns of *batch*."""
-    sizes = pa.array([0] * batch.num_rows, pa.int64())
-
-    def column(name: str) -> pa.Array | None:
-        at = columns.known.get(name)
-        return None if at is None else batch.column(at)
-
-    def decoded(
-        name: str, decode: Callable[[pa.Array], pa.Array] = encoding.strings
-    ) -> pa.Array | None:
-        """Return a column of texts or bytes; its bytes are counted."""
-        nonlocal sizes
-        found = column(name)
-        if found is None:
-            return None
-        found = decode(found)
-        sizes = pc.add(sizes, encoding.lengths(found))
-        return found
-
-    texts = {name: decoded(ours, encoding.texts) for ours, name in TEXTS.items()}
-    payload = decoded("payload", encoding.binaries)
-    event_time = column("event_time")
+    found = {name: batch.column(at) for name, at in columns.known.items()}
+    decoded = {name: decode(found[name]) for name, decode in _DECODERS.items() if name in found}
+    event_time = found.get("event_time")
+    known = decoded.get
     deciding = [
-        decoded("action"),
-        column("retryable"),
-        column("attempt"),
-        decoded("target_topic"),
+        known("action"),
+        found.get("retryable"),
+        found.get("attempt"),
+        known("target_topic"),
     ]
     return Frame(
         count=batch.num_rows,
-        properties={name: each for name, each in texts.items() if each is not None},
+        properties={name: decoded[ours] for ours, name in TEXTS.items() if ours in decoded},
         decisions=_decisions(deciding, batch.num_rows),
-        payload=payload,
-        key=decoded("key", encoding.keys),
-        ordering_key=decoded("ordering_key", encoding.binaries),
-        origin=(
-            decoded("origin_topic"),
-            decoded("origin_message_id", encoding.message_ids),
-            decoded("source", encoding.json_texts),
-        ),
-        dedupe_id=decoded("dedupe_id"),
+        payload=decoded["payload"],
+        key=known("key"),
+        ordering_key=known("ordering_key"),
+        origin=(known("origin_topic"), known("origin_message_id"), known("source")),
+        dedupe_id=known("dedupe_id"),
         event_time=None
         if event_time is None
         else pa.array(encoding.millis(event_time), pa.int64()),
-        payload_sizes=encoding.lengths(payload).to_pylist(),
-        sizes=sizes.to_pylist(),
+        payload_sizes=encoding.lengths(decoded["payload"]).to_pylist(),
+        sizes=functools.reduce(pc.add, map(encoding.lengths, decoded.values())).to_pylist(),
     )
 
 
