@@ -46,6 +46,10 @@ _log = logging.getLogger("pulsar_retry")
 #: The error text of `result` for a subscriber that was not started.
 NOT_STARTED = "the subscriber was not started: call start() or run()"
 
+#: How often the broker has to say in a row that there is no such topic, until that counts. When it
+#: starts, it has no namespaces for some seconds.
+_ENOUGH_DENIALS = 4
+
 
 class Subscriber:
     """Calls a handler with every message of a subscription, and settles each message.
@@ -86,7 +90,8 @@ class Subscriber:
 
         While the broker is unreachable or too busy, subscribing is tried again in the background,
         with growing pauses. In this case `start` returns after the first attempt, which is logged
-        as a WARNING, and `health` gives the reason.
+        as a WARNING, and `health` gives the reason. A topic or namespace that does not exist is
+        asked for four times within 7 s, because a broker that starts has none for a moment.
 
         Raises:
             RuntimeError: the subscriber was started before.
@@ -303,22 +308,24 @@ class Subscriber:
         Raises:
             Exception: the broker refuses the subscription.
         """
-        pause = FIRST_PAUSE
+        pause, denials = FIRST_PAUSE, 0
         while self.course.stop is None:
             try:
                 return open_subscription(self._client, self._options)
-            except TRANSIENT as error:
+            except Exception as error:
+                denials = denials + 1 if isinstance(error, pulsar.TopicNotFound) else 0
+                if not (isinstance(error, TRANSIENT) or 0 < denials < _ENOUGH_DENIALS):
+                    if not self.course.opened.is_set():
+                        self.course.refusal = error
+                    raise
                 text = (
                     "the subscription %r could not be opened, and will be tried again in %g s: %s"
                 )
                 self._trouble = _text_of(error)
                 name = self._options.subscription
                 _log.warning(text, name, pause, self._trouble, extra=self._facts())
-            except Exception as error:
-                if not self.course.opened.is_set():
-                    self.course.refusal = error
-                raise
-            self.course.report_opened()
+            if not denials:
+                self.course.report_opened()
             again = self._clock.monotonic() + pause
             while self.course.stop is None and (left := again - self._clock.monotonic()) > 0:
                 self._hand.wait(left)

@@ -134,6 +134,26 @@ def test_a_broker_that_is_away(
     assert report.complete
 
 
+@pytest.mark.parametrize("kind", ["sync", "asyncio"])
+def test_a_namespace_that_is_not_there_yet(memory: MemoryBroker, kind: str) -> None:
+    """A broker that starts has no namespaces for a moment, so only the fourth refusal counts."""
+    memory.faults.refuse_subscribe("orders", error=pulsar.TopicNotFound, times=3)
+    notes = Notes()
+
+    async def scenario() -> None:
+        async with memory.asyncio_client() as client:
+            subscriber = client.subscriber("orders", "billing", notes)
+            passing = asyncio.to_thread(memory.clock.advance, 1 + 2 + 4)
+            await asyncio.gather(subscriber.start(), passing)
+            await subscriber.stop()
+
+    if kind == "sync":
+        memory.client().subscriber("orders", "billing", notes).start().stop()
+    else:
+        asyncio.run(scenario())
+    assert not memory.faults.pending()
+
+
 def test_one_that_stays_away(memory: MemoryBroker) -> None:
     """What was not opened yet can be stopped; what is refused later ends it."""
     memory.faults.refuse_subscribe("orders", error=pulsar.Timeout, times=2)
@@ -141,7 +161,8 @@ def test_one_that_stays_away(memory: MemoryBroker) -> None:
     report = client.subscriber("orders", "billing", Notes()).start().stop()
     assert report is not None
     assert (0, 0, True) == (report.acknowledged, report.abandoned, report.complete)
-    memory.faults.refuse_subscribe("orders", error=pulsar.TopicNotFound)
+    memory.faults.refuse_subscribe("orders", error=pulsar.Timeout)
+    memory.faults.refuse_subscribe("orders", error=pulsar.TopicNotFound, times=4)
     subscriber = client.subscriber("orders", "billing", Notes()).start()
     with pytest.raises(pulsar.TopicNotFound):
         subscriber.result(60)
