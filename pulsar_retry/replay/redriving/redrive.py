@@ -50,6 +50,7 @@ from pulsar_retry.replay.redriving.source import (
     check_holds_letters,
     consumer_of,
     ends,
+    fetched_ahead,
     find_subscription,
     holds_retries,
     keeping_subscription,
@@ -344,16 +345,23 @@ class Redrive:
         aftermath, keeper = Aftermath(admin, client, self._job), TargetKeeper(admin)
         has_retries = holds_retries(admin, self._source, through)
         with contextlib.ExitStack() as stack:
-            consumer = stack.enter_context(
-                consumer_of(
-                    *(admin, client, self._source, through),
-                    verb=self.verb,
-                    job=self._job,
-                    by=self._by,
-                    rate=self._rate,
-                    is_retry=has_retries,
+            opened = stack.enter_context(contextlib.ExitStack())
+
+            def open_(more: int = 1) -> Any:
+                opened.close()
+                return opened.enter_context(
+                    consumer_of(
+                        *(admin, client, self._source, through),
+                        verb=self.verb,
+                        job=self._job,
+                        by=self._by,
+                        rate=self._rate,
+                        more=more,
+                        is_retry=has_retries,
+                    )
                 )
-            )
+
+            consumer = open_()
             partitions = admin.topics.partition_names(self._source)
             last = ends(admin, partitions)
             source = Source(admin, client, through, last)
@@ -378,6 +386,8 @@ class Redrive:
                 limit=self._limit,
                 progress=lambda: tell(report()),
                 cancelled=self._cancelled,
+                ahead=fetched_ahead(self._rate, len(partitions)) * len(partitions),
+                open_again=open_,
                 read=partial(read_letters, client, admin, partitions, through)
                 if has_retries
                 else None,

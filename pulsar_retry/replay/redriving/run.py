@@ -63,6 +63,12 @@ _HURRY = 10.0
 _WAIT_MS, _LULL = 200, 1.0
 #: Seconds without a letter after which no more come: if the broker has sent all, and otherwise.
 _ON_ITS_WAY, _STUCK = 10.0, 60.0
+#: Seconds in which as many letters are taken as are fetched ahead; otherwise the consumer is opened
+#: again. pulsar-client asks for more when half of them is taken, and it acknowledges the first
+#: chunks of a letter if the others do not come within a minute.
+_TURN = 25.0
+#: Seconds without a letter after which twice as many are fetched ahead; they double each time.
+_PLUGGED = 4.0
 #: Seconds between two questions about acknowledgements, and until they are sent again.
 _ASK, _AGAIN = 0.2, 5.0
 #: How many letters are in flight at most; with a rate, those of a second.
@@ -132,6 +138,8 @@ class Run:
         limit: float,
         progress: Callable[[], None],
         cancelled: threading.Event,
+        ahead: int = 0,
+        open_again: Callable[[int], Any] | None = None,
         read: Callable[[], Iterator[LetterInPlace]] | None = None,
     ) -> None:
         """Prepare.
@@ -146,6 +154,9 @@ class Run:
             limit: How many letters may be redriven.
             progress: Called twice a second.
             cancelled: Tells that it is cancelled.
+            ahead: How many letters *consumer* fetches ahead, of all partitions.
+            open_again: Closes *consumer* and returns another one, which fetches as many times that
+                many letters ahead as it is told.
             read: Reads the letters, if *consumer* does not get them.
         """
         self._consumer, self._hand_off, self._judge = consumer, hand_off, judge
@@ -160,6 +171,9 @@ class Run:
         self._refused_last = ""  # why the last letter was not published; empty after a success
         self._unread = ""  # why no letter could be read; empty after a success
         self._open_partitions = dict(source.ends)
+        self._ahead, self._open_again = ahead, open_again if read is None else None
+        self._more, self._turn_began, self._turn_left = 1, time.monotonic(), ahead
+        self._is_closed = False
         self.states = LetterStates()
         self.tally = tally
 
@@ -190,6 +204,7 @@ class Run:
             yield from self._read_letters(self._read)
             return
         came = asked = time.monotonic()
+        plugged = _PLUGGED
         while self._open_partitions and self.tally.stopped is None:
             self._check()
             raw = self._receive()
@@ -197,13 +212,17 @@ class Run:
             if raw is not None:
                 found = self._first_seen(raw)
                 if found is not None:
+                    plugged = _PLUGGED
                     yield raw, found
                 came = asked = time.monotonic()
             elif not self._consumer.is_connected():
                 came = asked = now
             elif now - asked > _LULL:
                 asked = now
-                self._close_partitions(now - came)
+                if not self._close_partitions(now - came) and now - came > plugged:
+                    plugged *= 2
+                    self._more *= 2
+                    self._reopen()
 
     def _read_letters(
         self, read: Callable[[], Iterator[LetterInPlace]]
@@ -235,12 +254,32 @@ class Run:
 
     def _receive(self) -> Any:
         """Return a raw letter; None if none comes."""
+        self._turn_left -= 1
+        if self._turn_left < 0:
+            self._begin_turn()
         try:
             return self._consumer.receive(_WAIT_MS)
         except _pulsar.Timeout:
+            self._begin_turn()  # everything that was fetched is taken
             return None
         except _pulsar.PulsarException as error:
             raise RedriveError(f"the dead-letter topic cannot be read: {error}") from error
+
+    def _begin_turn(self) -> None:
+        self._turn_began, self._turn_left = time.monotonic(), self._ahead * self._more
+
+    def _reopen(self) -> None:
+        """Open the consumer again. What comes again is known by its place.
+
+        If that fails, the broker is away, and it is tried again.
+        """
+        if self._open_again is None:
+            return
+        self._is_closed = True
+        with contextlib.suppress(AdminError, pulsar.PulsarException):
+            self._consumer = self._open_again(self._more)
+            self._is_closed = False
+        self._begin_turn()
 
     def _first_seen(self, raw: Any) -> Position | None:
         """Return a letter's place; None if it came before, or is no part of the run."""
@@ -257,16 +296,24 @@ class Run:
             self._consumer.acknowledge_async(raw, lambda _: None)
         return place if state == NEW else None
 
-    def _close_partitions(self, silence: float) -> None:
-        """Read no more from partitions whose letters have all come, or that are silent."""
+    def _close_partitions(self, silence: float) -> bool:
+        """Read no more from partitions whose letters have all come, or that are silent.
+
+        Returns:
+            Whether the broker has sent all letters, as far as it is known. It has not if those that
+            cannot be decrypted are as many as may be fetched ahead.
+        """
+        all_sent = True
         try:
             for topic in list(self._open_partitions):
                 now = self._source.unsettled(topic, self.states)
+                all_sent &= now.all_sent
                 if not now.unseen or silence > (_ON_ITS_WAY if now.all_sent else _STUCK):
                     del self._open_partitions[topic]
         except AdminError:
             if silence > _STUCK:
                 self._open_partitions.clear()
+        return all_sent
 
     # -- handing on -------------------------------------------------------------------------------
 
@@ -351,8 +398,11 @@ class Run:
         self._take_back()
         if self._cancelled.is_set() and self._goes_on:
             self.tally.stopped = CANCELLED
-        if time.monotonic() >= self._next_tick:
+        now = time.monotonic()
+        if now >= self._next_tick:
             self._tick()
+        if now - self._turn_began > _TURN and (self._is_closed or self._consumer.is_connected()):
+            self._reopen()
 
     def _tick(self) -> None:
         now = time.monotonic()

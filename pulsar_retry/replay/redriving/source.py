@@ -36,8 +36,6 @@ AUDIT_TOPIC = "pulsar-retry-audit"
 #: Seconds to wait until the broker has removed the consumer of a killed process.
 _BUSY_PATIENCE = 5.0
 #: For how many seconds a redrive's consumer fetches letters ahead, and how many at most.
-#: pulsar-client asks for more when half of that is taken, and it acknowledges the first chunks of a
-#: letter if the others do not come within a minute.
 _AHEAD, _MOST_AHEAD = 20.0, 1000
 #: The properties of a redrive's consumer, by which others learn whose it is.
 _JOB, _BY, _VERB = "pulsar-retry-job", "pulsar-retry-by", "pulsar-retry-verb"
@@ -171,6 +169,11 @@ def holds_retries(admin: AdminClient, topic: str, through: str | None) -> bool:
     return False
 
 
+def fetched_ahead(rate: float, partitions: int) -> int:
+    """Return how many letters a redrive fetches ahead from each of its *partitions*."""
+    return max(1, int(min(rate * _AHEAD / partitions, _MOST_AHEAD)))
+
+
 class _Acknowledger:
     """Acknowledges letters of a retry topic, which its consumers go on to receive.
 
@@ -201,6 +204,7 @@ def consumer_of(
     job: str,
     by: str,
     rate: float,
+    more: int = 1,
     is_retry: bool = False,
 ) -> Iterator[Any]:
     """Yield a consumer of the topic's subscription, as a raw consumer, and close it.
@@ -219,6 +223,7 @@ def consumer_of(
         job: The id of the redrive.
         by: Who does it.
         rate: How many letters per second are taken at most.
+        more: How many times as many letters as usual are fetched ahead.
         is_retry: Whether the topic is a retry topic.
 
     Raises:
@@ -226,7 +231,7 @@ def consumer_of(
     """
     partitions = admin.topics.partition_names(topic)
     kind = pulsar.ConsumerType.Shared if is_retry else pulsar.ConsumerType.Exclusive
-    ahead = 0 if is_retry else max(1, int(min(rate * _AHEAD / len(partitions), _MOST_AHEAD)))
+    ahead = 0 if is_retry else fetched_ahead(rate, len(partitions)) * more
     give_up = time.monotonic() + _BUSY_PATIENCE
 
     def wait(who: str | None) -> None:

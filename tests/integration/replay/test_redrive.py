@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
+import threading
 from datetime import UTC, datetime
 
 import pulsar
@@ -11,6 +13,8 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.consumer.handoff.handoff import HandOff
+from pulsar_retry.consumer.handoff.sending import Flight
 from pulsar_retry.replay import Filter, Redriven, Subscription
 from pulsar_retry.replay.reading import read_letters
 from pulsar_retry.replay.redriving.report import Became
@@ -406,6 +410,45 @@ def test_a_slow_redrive_fetches_little_ahead(dead, partitions) -> None:
 
     slow.run(look)
     assert 3 <= sent[0] <= 80
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_redrive_that_stands_still(dead, monkeypatch, partitions) -> None:
+    """Its consumer is opened again: pulsar-client acknowledges what stays incomplete for a minute.
+
+    What comes again is neither published nor counted again.
+    """
+    monkeypatch.setattr("pulsar_retry.replay.redriving.source._MOST_AHEAD", 8)
+    monkeypatch.setattr("pulsar_retry.replay.redriving.run.IN_FLIGHT", 3)
+    monkeypatch.setattr("pulsar_retry.replay.redriving.run._TURN", 0.5)
+    opened, hand_on, is_again = itertools.count(1), HandOff.hand_on, threading.Event()
+
+    def count(*arguments, **options):
+        if next(opened) == 3:
+            is_again.set()
+        return consumer_of(*arguments, **options)
+
+    def late(self: HandOff, flight: Flight) -> None:
+        def go_on() -> None:
+            is_again.wait(60)
+            hand_on(self, flight)
+
+        threading.Thread(target=go_on).start()
+
+    monkeypatch.setattr("pulsar_retry.replay.redriving.redrive.consumer_of", count)
+    monkeypatch.setattr(HandOff, "hand_on", late)
+    consumer = dead.subscribe()
+    dead.create("keep", partitions=partitions)
+    dead.fill(7)
+    dead.send(bytes(12_000_000), dead.properties(7))
+    dead.fill(5)
+
+    done = dead.redrive().run()
+
+    assert is_again.is_set()
+    assert (13, {}, True) == (done.redriven, done.left, done.is_complete)
+    received(consumer, 13)
+    assert 0 == dead.backlog()
 
 
 def test_what_became_of_them(dead) -> None:
