@@ -212,7 +212,8 @@ def consumer_of(
     That of a dead-letter topic is Exclusive, so that neither another redrive nor another consumer
     takes its letters. With this type the broker also has no limit for letters that are delivered
     and not acknowledged. A retry topic has consumers, which go on: this one only acknowledges, and
-    only another redrive is in its way.
+    only another redrive is in its way. Of two that come at the same moment, that with the greater
+    id makes way.
 
     Args:
         admin: Says who else reads.
@@ -243,7 +244,7 @@ def consumer_of(
             )
         time.sleep(0.2)
 
-    with contextlib.ExitStack() as stack:
+    def opened(stack: contextlib.ExitStack) -> dict[str, Any]:
         consumers: dict[str, Any] = {}
         for each in partitions if is_retry else [topic]:
             while each not in consumers:
@@ -264,9 +265,19 @@ def consumer_of(
                     continue
                 stack.callback(_close, bare)
                 consumers[each] = bare._consumer  # raw messages need less time
-        other = partial(who_reads, admin, topic, subscription, is_retry=True, but=job)
+        return consumers
+
+    other = partial(who_reads, admin, topic, subscription, is_retry=True, but=job)
+    with contextlib.ExitStack() as stack:
+        consumers = opened(stack)
         while is_retry and (who := other()):
-            wait(who)
+            if any("" < _job(each) < job for each in _consumers(admin, topic, subscription)):
+                stack.close()
+                while who := other():
+                    wait(who)
+                consumers = opened(stack)
+            else:
+                wait(who)
         yield _Acknowledger(consumers) if is_retry else consumers[topic]
 
 
@@ -287,17 +298,9 @@ def who_reads(
 
     For a retry topic, whose consumers go on, only redrives count, except the job *but*.
     """
-    consumers = [
-        consumer
-        for each in admin.topics.partition_names(topic)
-        for consumer in admin.topics.stats(each, precise=False)["subscriptions"]
-        .get(subscription, {})
-        .get("consumers", ())
-    ]
+    consumers = _consumers(admin, topic, subscription)
     if is_retry:
-        jobs = ((each.get("metadata") or {}).get(_JOB) for each in consumers)
-        pairs = zip(consumers, jobs, strict=True)
-        consumers = [each for each, job in pairs if job not in {None, but}]
+        consumers = [each for each in consumers if _job(each) not in {"", but}]
     if not consumers:
         return None
     first, more = consumers[0], len(consumers) - 1
@@ -311,6 +314,22 @@ def who_reads(
     name, address = first.get("consumerName"), first.get("address")
     others = f", and so do {more} more" if more else ""
     return f"the consumer {name} of {address} reads it {since}{others}"
+
+
+def _consumers(admin: AdminClient, topic: str, subscription: str) -> list[Mapping[str, Any]]:
+    """Return what the broker says of the consumers of a subscription."""
+    return [
+        consumer
+        for each in admin.topics.partition_names(topic)
+        for consumer in admin.topics.stats(each, precise=False)["subscriptions"]
+        .get(subscription, {})
+        .get("consumers", ())
+    ]
+
+
+def _job(consumer: Mapping[str, Any]) -> str:
+    """Return the id of the redrive that a consumer belongs to; empty if it belongs to none."""
+    return str((consumer.get("metadata") or {}).get(_JOB, ""))
 
 
 def operator_name() -> str:

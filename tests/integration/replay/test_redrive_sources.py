@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 import time
 from urllib.error import HTTPError
 
@@ -15,6 +16,7 @@ import pulsar_retry as pr
 from pulsar_retry.replay import Filter, Redrive, Redriven
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.reading import read_letters, read_one
+from pulsar_retry.replay.redriving import source
 from pulsar_retry.replay.redriving.targets import DISCARD
 from support.reading import SOON, SUBSCRIPTION, drain
 from support.replay.redriving import at_letter, received
@@ -102,6 +104,39 @@ def test_a_first_letter_that_the_broker_cannot_show(dead, client) -> None:
 
     assert (1, {}, True) == (done.redriven, done.left, done.is_complete)
     received(consumer, 1)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_two_operators_at_the_same_moment(dead, partitions, monkeypatch) -> None:
+    """One goes on, although both see the other one."""
+    monkeypatch.setattr(source, "_BUSY_PATIENCE", 30.0)
+    if partitions:
+        dead.cluster.admin().topics.create(dead.retry, partitions=partitions)
+    consumer = dead.subscribe()
+    dead.fill_retry(3, delay=3_600)
+    both, look = threading.Barrier(2), source.who_reads
+    ends: list[Redriven | pr.RedriveError] = []
+
+    def together(*arguments, **options) -> str | None:
+        with contextlib.suppress(threading.BrokenBarrierError):  # the other one looks no more
+            both.wait(10)
+        return look(*arguments, **options)
+
+    def run() -> None:
+        try:
+            ends.append(Redrive(dead.retry, cluster=dead.cluster, wait=0).run())
+        except pr.RedriveError as error:
+            ends.append(error)
+
+    monkeypatch.setattr(source, "who_reads", together)
+    operators = [threading.Thread(target=run) for _ in range(2)]
+    for each in operators:
+        each.start()
+    for each in operators:
+        each.join()
+
+    assert 3 == sum(each.redriven for each in ends if isinstance(each, Redriven))
+    received(consumer, 3)
 
 
 def test_retries_that_become_due_meanwhile_are_left_alone(dead, monkeypatch) -> None:
