@@ -89,8 +89,8 @@ _TERMINATED = (
     "it, and it is created again"
 )
 _INCOMPATIBLE = (
-    "It refuses the schema. If it has messages without a schema, upload the schema first "
-    "(pulsar-admin schemas upload); otherwise the schema does not fit those that it has"
+    "It refuses the schema. If it has messages without a schema, or the namespace allows no new "
+    "schema, upload it first (pulsar-admin schemas upload); otherwise it does not fit the others"
 )
 
 
