@@ -224,7 +224,8 @@ class Client(pulsar.Client):
             schema: The schema of the messages, such as ``pulsar.schema.JsonSchema(Order)``. The
                 default is plain bytes.
             message_listener: A function of two arguments, the consumer and the message. A thread of
-                pulsar-client calls it with each message. `receive` must not be used then.
+                pulsar-client calls it with each message. `receive` must not be used then. If it
+                raises, pulsar-client logs that, and the message stays unacknowledged.
             receiver_queue_size: How many messages pulsar-client fetches ahead. A larger queue can
                 raise the throughput and needs more memory. 0 disables fetching ahead; then receive
                 time-outs, partitioned topics and ``enable_retry`` are not possible.
