@@ -8,6 +8,8 @@ import pulsar_retry as pr
 from support.reading import SUBSCRIPTION, dead_letter_topic, retry_topic
 from support.waiting import eventually
 
+pytestmark = pytest.mark.timeout(900)  # a Go program is built first
+
 both_orders = pytest.mark.parametrize("order", [("python", "go"), ("go", "python")])
 
 

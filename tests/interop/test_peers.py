@@ -9,6 +9,8 @@ import pytest
 from support.reading import SUBSCRIPTION, dead_letter_topic, is_settled, retry_topic
 from support.waiting import eventually
 
+pytestmark = pytest.mark.timeout(900)  # a Go program is built first
+
 
 @pytest.fixture(params=["java", "go"], scope="module")
 def language(request):

@@ -155,31 +155,34 @@ def test_a_slow_redrive_of_retries_through_an_outage(
         assert (0, True) == (again.redriven, again.is_complete)
 
 
-def stalled(dead, proxy, monkeypatch):
-    """Redrive all letters; after some of them, the network stalls for four seconds."""
-    mending = threading.Timer(4, proxy.mend)
+def stalled(dead, proxy, monkeypatch, is_over):
+    """Redrive all letters; after some of them, the network stalls until *is_over* says so."""
+    is_stalled = threading.Event()
 
     def stall() -> None:
         proxy.stall(to_server=False)
-        mending.start()
+        is_stalled.set()
 
+    def look_and_mend(run, silence: float) -> None:
+        look(run, silence)
+        if is_stalled.is_set() and is_over(run, silence):
+            proxy.mend()
+
+    look = redrive_run.Run._close_partitions
+    monkeypatch.setattr(redrive_run.Run, "_close_partitions", look_and_mend)
     at_letter(monkeypatch, 200, stall)
     cluster = Cluster(proxy.url, admin_url=dead.broker.admin_url)
-    done = Redrive(dead.dlq, cluster=cluster, rate=1_000).run()
-    mending.join()
-    return done
+    return Redrive(dead.dlq, cluster=cluster, rate=1_000).run()
 
 
 @pytest.mark.parametrize("count", [1_500, 4_000], ids=["all are sent", "as many as it may hold"])
 def test_letters_that_are_on_their_way(dead, proxy, count, monkeypatch) -> None:
     """The redrive waits for letters that the broker has sent and that have not come yet."""
-    monkeypatch.setattr(
-        redrive_run, "_ON_ITS_WAY", 60.0
-    )  # a busy machine may mend the network late
+    monkeypatch.setattr(redrive_run, "_ON_ITS_WAY", 60.0)  # also if the machine is busy
     consumer = dead.subscribe()
     dead.fill(count)
 
-    done = stalled(dead, proxy, monkeypatch)
+    done = stalled(dead, proxy, monkeypatch, lambda _, silence: silence > 2)
 
     assert (count, {}, None) == (done.redriven, done.left, done.stopped)
     numbers, _ = collect(consumer, count)
@@ -192,7 +195,7 @@ def test_letters_that_come_too_late(dead, proxy, monkeypatch) -> None:
     dead.subscribe()
     dead.fill(1_500)
 
-    done = stalled(dead, proxy, monkeypatch)
+    done = stalled(dead, proxy, monkeypatch, lambda run, _: not run._open_partitions)
 
     late = done.left["late"]
     assert 0 < late == 1_500 - done.redriven
