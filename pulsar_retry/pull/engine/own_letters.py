@@ -19,6 +19,7 @@ what was published, and each drops what the other cannot.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -35,6 +36,9 @@ _MOST = 10_000
 #: Seconds for which a message is remembered after it is due, or dead. A broker needs less to
 #: redeliver the messages of a killed process, and later a user may want to start it again.
 _REMEMBERED_AFTER_DUE = 30.0
+
+#: Seconds in which copies come after a consumer was opened again.
+_COPIES_COME_FOR = 60.0
 
 
 class Record(NamedTuple):
@@ -77,6 +81,7 @@ class OwnLetters:
 
     Attributes:
         is_empty: Whether no message has failed yet.
+        has_copies: Whether there may be copies, see `closed`.
     """
 
     def __init__(
@@ -92,6 +97,9 @@ class OwnLetters:
         never set.
         """
         self.is_empty = True
+        self.has_copies = False
+        self._copies: set[str] = set()
+        self._copies_until = -math.inf
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._most = most
         self._clock = clock
@@ -148,6 +156,33 @@ class OwnLetters:
         with self._lock:
             known = self._known.get(key)
             return known is not None and known.is_dead and self._steady() < known.until
+
+    def closed(self) -> None:
+        """Record that the consumer was closed for a while: what has letters may come again.
+
+        A broker that does not know which messages of a batch are acknowledged delivers all of them
+        with the first that is not, and counts from 0. Without this, the first ones of a batch might
+        be tried again and again, and the others never.
+        """
+        with self._lock:
+            now = self._steady()
+            if now >= self._copies_until:
+                self._copies.clear()
+            self._copies |= {
+                key for key, known in self._known.items() if known.stamp and now < known.until
+            }
+            self._copies_until = math.inf
+            self.has_copies = bool(self._copies)
+
+    def opened(self) -> None:
+        """Record that the consumer was opened again: copies come now."""
+        self._copies_until = self._steady() + _COPIES_COME_FOR
+
+    def is_copy(self, key: str) -> bool:
+        """Tell whether a message of the topic is a copy of one that has a letter already."""
+        with self._lock:
+            self.has_copies = self._steady() < self._copies_until
+            return self.has_copies and key in self._copies
 
     def supersede(self, key: str, failures: int, stamp: int | None) -> bool:
         """Tell whether a letter, which counts so many *failures*, is superseded by a newer one.

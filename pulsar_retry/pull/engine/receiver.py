@@ -528,6 +528,7 @@ class Receiver:
         for held in self.take_down():
             self._settler.remember(held, _REMEMBERED)
             self._hand.settled(held)
+        self._settler.own_letters.closed()
         self._handle.suspend()
         self.is_resting, self._pausing_since = True, None
         self._next_try, self._pause = 0.0, FIRST_PAUSE
@@ -551,6 +552,7 @@ class Receiver:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             self._hand.notify()  # for the time of the next try
             return False
+        self._settler.own_letters.opened()
         self.is_resting, self._cut = False, frozenset()
         self._refusal, self._denials = None, 0
         raw = self._consumer._consumer = self._handle.in_hand.main.raw

@@ -289,9 +289,12 @@ class Settler:
 
     def _is_outdated(self, message: Any) -> bool:
         own = self.own_letters
+        is_letter = not self._nacks and self.handle.in_hand.is_letter(message)
+        if own.has_copies and not is_letter and own.is_copy(self.handle.facts(message).chain):
+            return True
         if self._nacks:  # after a seek the count begins at 0, and the message must be handled
             return message.redelivery_count() > 0 and own.is_dead(self.handle.facts(message).chain)
-        if not self.handle.in_hand.is_letter(message):
+        if not is_letter:
             return False
         facts = self.handle.facts(message)
         count, stamp = reconsume_times(facts.properties), stamp_of(facts.properties)

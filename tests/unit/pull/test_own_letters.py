@@ -197,3 +197,25 @@ def test_an_immediate_retry_takes_half_a_second(memory: MemoryBroker) -> None:
         memory.send("orders", b"order")
         memory.join("orders", "billing")
     assert [0.5, 0.5] == pytest.approx([b - a for a, b in itertools.pairwise(began)], abs=0.01)
+
+
+def test_copies_come_only_after_a_pause(own, clock):
+    """However long it was, and for a minute; a seek later on brings messages that are needed."""
+    fail(own, "without letter", 1)
+    assert not own.has_copies
+    own.closed()
+    clock.now += 3600
+    own.opened()
+    assert own.has_copies
+    assert [True, False, False] == [own.is_copy(key) for key in ("a", "without letter", "other")]
+    clock.now += 59
+    own.closed()  # what was a copy then still is one
+    clock.now += 3600
+    own.opened()
+    assert own.is_copy("a")
+    clock.now += 61
+    assert not own.is_copy("a")
+    assert not own.has_copies
+    own.closed()
+    own.opened()
+    assert not own.is_copy("a")
