@@ -1,9 +1,9 @@
 """The hand: the messages that are received and not settled, and the workers.
 
-The receiving thread and the workers share it. Only one thread at a time receives messages. It puts
-them into a deque, which needs no lock, and the workers take them from there. A worker that finds
-none goes to sleep until it is woken, and notifies the receiving thread. Many messages are received
-together. A lock, or a switch between threads, is necessary only once for all of them.
+The receiving thread puts messages into a deque, which needs no lock, and the workers take them from
+there. A worker that finds none goes to sleep until it is woken, and notifies the receiving thread.
+Many messages are received together. A lock, or a switch between threads, is necessary only once for
+all of them.
 """
 
 from __future__ import annotations
@@ -154,8 +154,6 @@ class Hand:
         closed: Whether the workers are to end.
         low: When fewer messages than this are ready, more are received, before a worker is idle. 0
             switches this off.
-        top_up: Receives more. A worker that sees too few messages ready calls it, with the number
-            of messages that it takes at once; it does not block.
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
@@ -171,7 +169,6 @@ class Hand:
         self.is_stopping = False
         self.closed = False
         self.low = 0
-        self.top_up: Callable[..., None] = lambda *_: self.notify()
         self._changed = clock.lock()  # held until something has changed
         self._changed.acquire()
         self._lock = threading.Lock()

@@ -1,14 +1,9 @@
-"""The receiving thread: it decides when to receive, how much, and which workers to wake.
-
-While messages keep coming, a worker on an event loop receives in its place (`Receiver.top_up`).
-"""
+"""The receiving thread: it decides when to receive, how much, and which workers to wake."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -41,16 +36,12 @@ _STOP_CHECK_INTERVAL = 0.25
 #: consumer that the broker has disconnected is connected again after a tenth of a second.
 _CONNECTION_CHECK_INTERVAL = 0.025
 
-#: Milliseconds to wait for the topic alone while its messages arrive steadily. After that both
-#: topics are waited for, which costs more.
-_WAIT_ALONE_MS = 5
-
 #: How many messages are received at once at most.
 _MOST = 256
 
 #: If the workers handle all messages that were received at once within these seconds, more are
 #: received next time. If they need more than five times as long, fewer are received.
-_SHORT_BATCH_SECONDS = 0.001
+_SHORT_BATCH_SECONDS = 0.005
 
 #: If a handler takes fewer seconds than this, one worker is enough. Two active workers would pass
 #: the interpreter's lock to each other at every call of pulsar-client, which costs more.
@@ -70,9 +61,6 @@ _REMEMBERED = 3600.0
 
 #: Why the gate of the hand is closed.
 _PAUSED = "paused"
-
-#: Seconds after which more workers are woken if one worker has not finished.
-_WAKE_MORE_AFTER = 0.005
 
 
 class FlowGate:
@@ -94,10 +82,7 @@ class FlowGate:
 
 
 class Receiver:
-    """Receives messages for the workers of one subscription.
-
-    All methods except `top_up` run on the receiving thread. A lock makes sure that only one of the
-    two threads receives at a time.
+    """Receives messages for the workers of one subscription, on the receiving thread.
 
     Attributes:
         gate: Knows how much of the limits of flow control is used.
@@ -159,8 +144,6 @@ class Receiver:
         self._next_try, self._pause = 0.0, FIRST_PAUSE
         self._refusal: str | None = None  # why it could not be opened again
         self._denials = 0  # how many final ones came in a row
-        # Locked by the thread that receives, or decides about it.
-        self._receive_lock = threading.Lock()
         self._renewal = Renewal(handle.in_hand.main.raw, self._now, hand.notify)
 
     def run(self) -> None:
@@ -173,8 +156,6 @@ class Receiver:
         """
         hand = self._hand
         self._batch_size = len(hand.slots)
-        self._receive_lock.acquire()  # not released at the end: nothing is received any more
-        hand.top_up = self.top_up
         while not hand.is_stopping:
             if self._settler.fatal is not None:
                 raise self._settler.fatal
@@ -185,7 +166,7 @@ class Receiver:
             if is_asleep or self.paused is not None:
                 if self._handle.outbox.closed:  # no receive would say so
                     raise pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
-                self._wait(wait)
+                hand.wait(wait)
             elif self._breaker is not None and self._breaker.is_open:
                 self._try_messages(self._breaker, wait)
             elif not self._is_wanted():
@@ -197,43 +178,12 @@ class Receiver:
         """Receive messages for idle workers, within *wait* seconds."""
         self._adapt()
         if self._hand.queue is self._hand.gated or not (room := self._room()):
-            self._wait(wait)
-            return
-        is_paced = self._admission is not None and self._is_paced(self._admission)
-        if not self._fill(room, None if is_paced else wait) and is_paced:
+            self._hand.wait(wait)
+        elif self._admission is not None and self._is_paced(self._admission):
+            self._fill(room, None)
             self._await_workers(wait)
-
-    def _wait(self, timeout: float) -> bool:
-        """Do what `Hand.wait` does. Meanwhile a worker may receive."""
-        self._receive_lock.release()
-        try:
-            return self._hand.wait(timeout)
-        finally:
-            self._receive_lock.acquire()
-
-    def top_up(self, taken: int = 0) -> None:
-        """Receive messages that have arrived already, on the thread of a worker that wants more.
-
-        So messages that keep coming cost no switch between threads. If there are none, or an error
-        occurs, the receiving thread is woken: it can wait, and it handles errors.
-
-        Args:
-            taken: How many of them the worker takes at once, so that no other is woken for them.
-        """
-        if not self._receive_lock.acquire(blocking=False):
-            return  # the receiving thread is receiving
-        hand = self._hand
-        try:
-            self._adapt()
-            room = self._room() if hand.queue is hand.ready else None
-            has_more = room is not None and self._fill(room, None, taken)
-            if has_more and not (taken and hand.idle):
-                return  # if this worker takes no more soon, the receiving thread wakes others
-        except Exception:  # noqa: BLE001 - the receiving thread gets the same error
-            _log.debug("messages could not be received", exc_info=True)
-        finally:
-            self._receive_lock.release()
-        hand.notify()
+        else:
+            self._fill(room, wait)
 
     def _is_wanted(self) -> bool:
         """Tell whether to receive more: a worker is idle, or will be soon."""
@@ -277,30 +227,27 @@ class Receiver:
         """
         hand, admission = self._hand, self._admission
         if breaker.room() < 1 or (admission is not None and admission.may_begin() < 1):
-            self._wait(wait)
+            hand.wait(wait)
             return
         if not hand.gated and (room := self._room()):
             self._fill(room, wait)
         if hand.gated and breaker.wants_more() and (room := self._room()):
             self._fill(room, _A_MOMENT)
         if not breaker.let_in() and not self._room():
-            self._wait(wait)
+            hand.wait(wait)
 
-    def _fill(self, most: tuple[int, int], wait: float | None, taken: int = 0) -> bool:
+    def _fill(self, most: tuple[int, int], wait: float | None) -> None:
         """Receive until no message comes, or until the workers have enough for a moment.
 
         *most* are the messages and bytes that there is room for. *wait* is how many seconds to wait
-        for the first message; None does not wait. For *taken*, see `top_up`. Return whether there
-        may be more.
+        for the first message; None does not wait.
         """
         hand, lanes = self._hand, self._lanes
         settler, own_letters = self._settler, self._settler.own_letters
         room, space = most
-        received, total, has_more = 0, 0, False
-        flowing, whole = self._flowing(), self._whole
+        received, total, whole = 0, 0, self._whole
         try:
-            message = self._first(wait, flowing)
-            # Get the function again: it may be the turn of the retry topic now.
+            message = self._first(wait)
             flowing = self._flowing()
             put_up = hand.queue.append  # the gate may have been closed during the wait
             while True:
@@ -313,7 +260,6 @@ class Receiver:
                     received += 1
                     total += length
                     if received >= room or total >= space:
-                        has_more = True
                         break
                 message = self._receive(0) if flowing is None else whole(flowing(0))
         except pulsar.Timeout:
@@ -326,8 +272,7 @@ class Receiver:
                 self._probe.doubt()
             self._handed_out, self._handed_out_at = received, self._now()
             self._next_look = min(self._next_look, self._handed_out_at + self._interval)
-            hand.wake((1 if self._is_quick else received) - taken)
-        return has_more
+            hand.wake(1 if self._is_quick else received)
 
     def _at_a_time(self) -> int:
         """Return how many messages may be received at once."""
@@ -348,18 +293,13 @@ class Receiver:
             return len(ready)
         return sum(place is None or not place.retries for _, _, place in ready.copy())
 
-    def _first(self, wait: float | None, flowing: Callable[[int], Any] | None) -> Any:
+    def _first(self, wait: float | None) -> Any:
         """Return the next message; check the connection if none comes.
 
         Raises:
             pulsar.Timeout: no message came.
         """
         if wait is None:
-            return self._receive(0) if flowing is None else self._whole(flowing(0))
-        if flowing is not None:
-            with contextlib.suppress(pulsar.Timeout):
-                return self._whole(flowing(_WAIT_ALONE_MS))
-        with contextlib.suppress(pulsar.Timeout):
             return self._receive(0)
         try:
             return self._receive(max(1, round(wait * 1000)))
@@ -389,8 +329,8 @@ class Receiver:
         hand = self._hand
         waits = self._admission is not None and self._admission.may_begin() < 1
         if waits or not (hand.ready and hand.idle):
-            self._wait(wait)
-        elif not self._wait(min(wait, _WAKE_MORE_AFTER)):
+            hand.wait(wait)
+        elif not hand.wait(min(wait, _SHORT_BATCH_SECONDS)):
             self._is_quick = False
             hand.wake(len(hand.ready))
 

@@ -188,7 +188,7 @@ class LoopWorkers:
         """Take the next message that was let out; return None if there is none any more."""
         hand = self._hand
         if len(hand.ready) == hand.low > 0:
-            hand.top_up()  # before the message is taken, so that it still counts as waiting
+            hand.notify()
         try:
             return hand.ready.popleft()
         except IndexError:

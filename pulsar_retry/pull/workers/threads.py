@@ -60,8 +60,7 @@ class WorkerThread:
                 self._handle_all()
                 if self.slot.retired:
                     return
-                self._hand.top_up(1)  # often there are more: then no thread has to wake up
-                if not self._hand.ready and self._hand.lie_down(self._sleep.release):
+                if self._hand.lie_down(self._sleep.release):
                     self._sleep.acquire()
         except BaseException as error:  # noqa: BLE001 - it ends the subscription
             self._died(error)

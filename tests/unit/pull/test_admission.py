@@ -25,7 +25,7 @@ class Counted:
         self.out = self.done = 0
         self.sums: set[int] = set()
         self._hand = hand
-        hand.top_up = self.look
+        hand.notify = self.look  # type: ignore[method-assign]
 
     def look(self) -> None:
         """Add up, as a receiving thread does."""
