@@ -12,7 +12,7 @@ from pulsar_retry.observe.counting import Counters
 from pulsar_retry.observe.tracing import outgoing
 from pulsar_retry.policy.outcomes import Reject
 from pulsar_retry.policy.retry import NOT_RETRYABLE
-from pulsar_retry.pull.workers.loop import RECIPIENT, RETRIES_IN_PLACE
+from pulsar_retry.pull.workers.loop import RECIPIENT
 from pulsar_retry.push.body import (
     BYTES_CONTENT,
     JSON_CONTENT,
@@ -124,7 +124,7 @@ class Pusher:
         """Return the body, and the headers without the token."""
         form, subscription = self._form, self._form.subscription_name or ""
         pushed = Pushed.of(message, RECIPIENT.get(), self._of_letters)
-        attempt = pushed.attempt + RETRIES_IN_PLACE.get()
+        attempt = pushed.attempt + message.retries_in_lane
         headers = common_headers(pushed, attempt)
         if form.wrapped:
             body = wrapped(pushed, subscription, attempt if self._tells_attempt else None)

@@ -26,8 +26,6 @@ _SETTLERS = 8
 
 #: The subscription whose messages a handler gets.
 RECIPIENT: ContextVar[Recipient] = ContextVar("RECIPIENT")
-#: How often a lane has retried the current message of a handler.
-RETRIES_IN_PLACE: ContextVar[int] = ContextVar("RETRIES_IN_PLACE", default=0)
 
 
 class LoopWorkers:
@@ -197,9 +195,6 @@ class LoopWorkers:
     def _begun(self, slot: Slot, item: Item) -> Awaitable[Any]:
         """Start to handle *item*; return the awaitable."""
         slot.work = item
-        retries = 0 if (entry := item[2]) is None else entry.retries
-        if retries != RETRIES_IN_PLACE.get():
-            RETRIES_IN_PLACE.set(retries)
         if self._admission is not None:
             # The handler of a dispatcher has its own time-out and is never interrupted, so it needs
             # no task.
