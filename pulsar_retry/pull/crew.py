@@ -176,7 +176,7 @@ class Crew:
             self._on_loop.replace(slot)
             return
         worker = self._worker()
-        self._hand.replace(slot, worker.slot)
+        self._hand.slots[self._hand.slots.index(slot)] = worker.slot
         worker.thread.start()
 
     def _died(self, error: BaseException) -> None:

@@ -34,11 +34,11 @@ from pulsar_retry.errors import (
 from pulsar_retry.policy.checks import Duration, seconds
 from pulsar_retry.policy.outcomes import Reject, Retry
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.engine.hand import Hand, Held
+from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.opening import open_subscription
 from pulsar_retry.pull.options import Options
-from pulsar_retry.runtime.upstream import error_of
+from pulsar_retry.runtime.upstream import Message, error_of
 from pulsar_retry.runtime.worker import Worker
 
 _log = logging.getLogger("pulsar_retry")
@@ -61,21 +61,21 @@ class Pulled:
     """A pulled message in hand, as the puller keeps it.
 
     Attributes:
-        held: The message.
+        message: The message.
         policy: The retry policy of the pull.
         began: When it was returned, by the puller's clock.
         ends_at: When its lease ends; -inf after that.
         is_settled: Whether the caller has settled the message.
     """
 
-    held: Held
+    message: Message
     policy: RetryPolicy
     began: float
     ends_at: float = -math.inf
     is_settled: bool = False
 
     def __str__(self) -> str:
-        return f"the delivery of {self.held.message.message_id()}"
+        return f"the delivery of {self.message.message_id()}"
 
 
 class Delivery:
@@ -91,7 +91,7 @@ class Delivery:
     """
 
     def __init__(self, puller: Puller, pulled: Pulled, attempt: int) -> None:
-        self.message = pulled.held.message
+        self.message = pulled.message
         self.attempt = attempt
         self._puller, self._pulled = puller, pulled
 
@@ -299,7 +299,7 @@ class Puller:
     def _wants(self) -> bool:
         return any(pull.wanted for pull in self._pulls)
 
-    def _came(self, consumer: Any, message: pulsar.Message) -> None:
+    def _came(self, consumer: Any, message: Any) -> None:
         """Give a message to the pull that waits longest. pulsar-client calls it, on its thread."""
         with self._lock:
             settler = self._settler
@@ -346,24 +346,24 @@ class Puller:
         self, settler: Settler, message: Any, deadline: Duration, policy: RetryPolicy
     ) -> Delivery:
         with self._lock:
-            pulled = Pulled(Held(message, 0, None), policy, self._now())
+            pulled = Pulled(message, policy, self._now())
             self._extend(pulled, deadline)
             self._in_hand += 1
-        return Delivery(self, pulled, settler.attempt(pulled.held))
+        return Delivery(self, pulled, settler.attempt(pulled.message))
 
     # -- settling, for `Delivery` ------------------------------------------------------------------
 
     def acknowledge(self, pulled: Pulled) -> None:
         """Acknowledge a message."""
-        self._ended(pulled).consumer.acknowledge(pulled.held.message)
+        self._ended(pulled).consumer.acknowledge(pulled.message)
 
     def fail(self, pulled: Pulled, error: Exception) -> None:
         """Do what the policy of the pull decides about *error*, and wait until it is done."""
         settler = self._ended(pulled)
         try:
-            future = settler.act_on_failure(pulled.held, error, pulled.policy)
+            future = settler.act_on_failure(pulled.message, error, pulled.policy)
         except Exception as trouble:
-            settler.come_back(pulled.held, trouble)
+            settler.come_back(pulled.message, trouble)
             raise
         if future is not None:
             future.result()
@@ -377,7 +377,7 @@ class Puller:
 
     def hand_back(self, pulled: Pulled) -> None:
         """Have a message delivered again at once; this does not count as an attempt."""
-        self._ended(pulled).handle.ask_back(pulled.held.message)
+        self._ended(pulled).handle.ask_back(pulled.message)
 
     def _ended(self, pulled: Pulled) -> Settler:
         """End a delivery; return its settler."""
@@ -478,7 +478,7 @@ class Puller:
                 self._check_later()
         for pulled in gone:
             error = LeaseExpired(f"{pulled} was not settled before its lease expired")
-            settler.settle_failure(pulled.held, error, pulled.policy)
+            settler.settle_failure(pulled.message, error, pulled.policy)
         if closes:
             settler.consumer.close()
 

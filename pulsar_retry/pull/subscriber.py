@@ -406,16 +406,16 @@ class Subscriber:
             hand.wake(len(hand.ready))
             hand.wait(min(left, receiver.look()))
         for slot in hand.slots:  # the results of these handlers are ignored
-            if (held := slot.work) is not None:
-                slot.watched = held
-                slot.expire(held, interrupts=False)
+            if (message := slot.work) is not None:
+                slot.watched = message
+                slot.expire(message, interrupts=False)
         return handed_back + self._hand_back(receiver, ready=True)
 
     def _hand_back(self, receiver: Receiver, *, ready: bool) -> int:
         """Give up messages that no handler has begun; closing the consumer redelivers them."""
         unstarted = receiver.take_down(ready=ready)
-        for held in unstarted:
-            self._hand.settled(held)
+        for message in unstarted:
+            self._hand.settled(message)
         return len(unstarted)
 
     def _reported(self, counted: Counter[str], handed_back: int) -> Report:

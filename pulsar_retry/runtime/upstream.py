@@ -108,6 +108,7 @@ class Message(pulsar.Message):
         is_nacked: Whether this delivery was nacked and counted in `Returns`, not by the broker.
         facts: See `facts_of`.
         retries_in_lane: How often a subscriber has retried it in its lane.
+        place: What a subscriber knows of it beside that; None for most messages.
     """
 
     is_letter: bool | None = None
@@ -115,6 +116,7 @@ class Message(pulsar.Message):
     is_nacked: bool = False
     facts: Any = None
     retries_in_lane: int = 0
+    place: Any = None
 
     def value(self) -> Any:
         """Return the decoded payload; subscribers recognize the error of one that is broken."""

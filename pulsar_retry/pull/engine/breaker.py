@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsar_retry.errors import noted
-from pulsar_retry.pull.engine.hand import Hand, Held, Item
+from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.settings import Breaker
 from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.upstream import Message
 from pulsar_retry.wire.properties import reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
@@ -321,9 +322,9 @@ class BreakerGate:
             _log.warning(_OPENED, self._name, ENOUGH, self._error, extra=self._about)
         return spends
 
-    def succeeded(self, held: Held) -> None:
+    def succeeded(self, message: Message) -> None:
         """Record a success that the workers do not count (`Hand.done`)."""
-        key = self._key(held) if self.is_open else ""
+        key = self._key(message) if self.is_open else ""
         with self._lock:
             began = self._circuit.opened_at
             if not self.is_open:
@@ -338,10 +339,10 @@ class BreakerGate:
         if closes:
             _log.warning(_CLOSED, self._name, self._now() - began, extra=self._about)
 
-    def ended(self, held: Held) -> None:
+    def ended(self, message: Message) -> None:
         """Record that a message has ended, and that this says nothing about an outage."""
         if self.is_open:
-            key = self._key(held)
+            key = self._key(message)
             with self._lock:
                 self._circuit.ended(key)
             self._hand.notify()
@@ -416,14 +417,13 @@ class BreakerGate:
             "(if the messages are at fault: Reject, dead_letter_on or breaker=None)"
         )
 
-    def _rank(self, item: Item) -> tuple[bool, bool]:
-        held = Held.of(item)
-        is_retry = reconsume_times(self._facts(held.message).properties) > 0
-        key = self._key(held)
+    def _rank(self, message: Message) -> tuple[bool, bool]:
+        is_retry = reconsume_times(self._facts(message).properties) > 0
+        key = self._key(message)
         return self._circuit.rank(key, retried=is_retry, sampled=self._takes_sample)
 
-    def _key(self, item: Item) -> str:
-        key: str = self._facts(item[0]).name
+    def _key(self, message: Message) -> str:
+        key: str = self._facts(message).name
         return key
 
     @property

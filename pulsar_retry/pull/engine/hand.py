@@ -13,70 +13,34 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import attrs
 
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.upstream import Message
 
 
-@attrs.define(eq=False)
+@attrs.frozen
 class Place:
-    """What is known of a message in hand beside itself. Most messages have none.
+    """What is known of a message in hand (`Message.place`). Most messages have none.
+
+    A message with a place is not acknowledged by its worker, but by the settler.
 
     Attributes:
         lane: The key of its lane; None if it has no lane.
-        retries: How often it was retried in its lane.
         era: The era in which it was received (`OrderedLanes.begin_anew`).
     """
 
     lane: str | None = None
-    retries: int = 0
     era: int = 0
-
-
-class Held(NamedTuple):
-    """A message in hand: the only record of it.
-
-    On its way from the receiving thread to a worker it is a plain tuple of the same fields, which
-    takes a fifth of the time to make. `Held.of` gives it names.
-
-    Attributes:
-        message: The `pulsar.Message`.
-        size: The size of its payload, in bytes.
-        place: What is known beside that; None for most messages. A message with a place is not
-            acknowledged by its worker, but by the settler.
-    """
-
-    message: Any
-    size: int
-    place: Place | None
-
-    @property
-    def lane(self) -> str | None:
-        """The key of its lane; None if it has no lane."""
-        return None if self.place is None else self.place.lane
-
-    def again(self) -> Held:
-        """Return the same message for another attempt: slots know an attempt by its object."""
-        return Held(*self)
-
-    @classmethod
-    def of(cls, item: Item) -> Held:
-        """Return *item* as a `Held`, with named fields."""
-        return item if isinstance(item, Held) else cls(*item)
-
-
-Item = tuple[Any, int, Place | None]
 
 
 class Slot:
     """The state of one worker, as other threads see it.
 
     Attributes:
-        done: How many messages it has acknowledged.
-        size: The size of these messages, in bytes.
         work: The message that it handles; None if there is none.
         watched: The message that it handles, if that message has a lease because it takes long.
         expired: The message that it still handles although the lease has expired.
@@ -87,45 +51,45 @@ class Slot:
     """
 
     __slots__ = (
-        "done",
         "expired",
         "interrupt",
         "lock",
         "retired",
         "seen",
         "seen_at",
-        "size",
         "watched",
         "work",
     )
 
     def __init__(self) -> None:
-        self.done = 0
-        self.size = 0
-        self.work: Item | None = None
-        self.watched: Item | None = None
-        self.expired: Item | None = None
+        self.work: Message | None = None
+        self.watched: Message | None = None
+        self.expired: Message | None = None
         self.interrupt: Callable[[], None] | None = None
         self.retired = False
         self.lock = threading.Lock()  # guards the moment in which the work ends or expires
-        self.seen: Item | None = None
+        self.seen: Message | None = None
         self.seen_at = 0.0
 
-    def may_settle(self, held: Item) -> bool:
-        """End *work*; tell whether it may be settled because its lease has not expired."""
-        with self.lock:
-            self.work = None
-            return self.expired is not held
+    def may_settle(self, message: Message) -> bool:
+        """End *work*; tell whether it may be settled because its lease has not expired.
 
-    def expire(self, held: Item, *, interrupts: bool = True) -> bool:
+        If the same message comes again, after a failure, that is another attempt.
+        """
+        with self.lock:
+            is_expired = self.expired is message
+            self.work = self.watched = self.expired = self.seen = None
+            return not is_expired
+
+    def expire(self, message: Message, *, interrupts: bool = True) -> bool:
         """Take *work* away from the worker; tell whether the worker still handled it.
 
         The handler is interrupted before the worker can begin the next message.
         """
         with self.lock:
-            if self.work is not held:
+            if self.work is not message:
                 return False
-            self.expired = held
+            self.expired = message
             if interrupts and self.interrupt is not None:
                 self.interrupt()
             return True
@@ -148,8 +112,8 @@ class Hand:
         queue: Where messages go that could be handled next: one of these two.
         idle: For each worker that sleeps, the function that wakes it.
         slots: The workers.
-        counting: The slots that count what the workers have acknowledged.
         received: How many messages were received. `received_size` is their size in bytes.
+        acknowledged: The sizes of messages that workers have acknowledged, until they are counted.
         is_stopping: Whether nothing more is to be received.
         closed: Whether the workers are to end.
         low: When fewer messages than this are ready, more are received, before a worker is idle. 0
@@ -157,21 +121,22 @@ class Hand:
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
-        self.ready: deque[Item] = deque()
-        self.gated: deque[Item] = deque()
+        self.ready: deque[Message] = deque()
+        self.gated: deque[Message] = deque()
         self.queue = self.ready
         self._closed_by: set[str] = set()
         self.idle: deque[Callable[[], object]] = deque()
         self.slots: list[Slot] = []
-        self.counting = self.slots
         self.received = 0
         self.received_size = 0
+        self.acknowledged: deque[int] = deque()
         self.is_stopping = False
         self.closed = False
         self.low = 0
         self._changed = clock.lock()  # held until something has changed
         self._changed.acquire()
         self._lock = threading.Lock()
+        self._done = 0
         self._settled = 0
         self._settled_size = 0
         # What replaces it is true. So the worker whose handler returns in a forked child ends.
@@ -179,30 +144,23 @@ class Hand:
 
     def in_hand(self) -> tuple[int, int]:
         """Return how many messages are in hand, and their size in bytes."""
-        with self._lock:
-            count, size = self._settled, self._settled_size
-        for slot in self.counting:
-            count += slot.done
-            size += slot.size
-        return self.received - count, self.received_size - size
+        settled = self.done() + self._settled
+        return self.received - settled, self.received_size - self._settled_size
 
     def done(self) -> int:
         """Return how many messages the workers have acknowledged themselves."""
-        count = 0
-        for slot in self.counting:
-            count += slot.done
-        return count
+        with self._lock, contextlib.suppress(IndexError):
+            while True:
+                self._settled_size += self.acknowledged.popleft()
+                self._done += 1
+        return self._done
 
-    def replace(self, slot: Slot, by: Slot) -> None:
-        """Replace a worker that hangs or has died; the new worker continues its counts."""
-        by.done, by.size = slot.done, slot.size
-        self.slots[self.slots.index(slot)] = by
-
-    def settled(self, held: Held) -> None:
+    def settled(self, message: Message) -> None:
         """Record a message that was settled other than by a worker's own acknowledgement."""
+        size = message._message.length()
         with self._lock:
             self._settled += 1
-            self._settled_size += held.size
+            self._settled_size += size
         self.notify()
 
     # -- workers ----------------------------------------------------------------------------------
@@ -228,13 +186,13 @@ class Hand:
             for _ in range(count):
                 self.idle.pop()()
 
-    def put(self, held: Item) -> None:
+    def put(self, message: Message) -> None:
         """Make one message ready, for a worker that sleeps, or for the next that is free.
 
         While the gate is closed, it waits behind the gate.
         """
         queue = self.queue
-        queue.append(held)
+        queue.append(message)
         if queue is self.ready:
             self.wake(1)
         else:
@@ -263,26 +221,24 @@ class Hand:
             self.ready.extend(self._taken(self.gated))
             self.wake(len(self.slots))
 
-    def let_in(self, held: Item) -> bool:
+    def let_in(self, message: Message) -> bool:
         """Have a gated message handled, although the gate is closed; tell whether it was there."""
         try:
-            self.gated.remove(held)
+            self.gated.remove(message)
         except ValueError:  # the gate has opened in this moment
             return False
-        held = Held.of(held)
-        if held.place is None:  # so that the settler learns how it ends
-            held = held._replace(place=Place())
-        self.ready.append(held)
+        message.place = message.place or Place()  # so that the settler learns how it ends
+        self.ready.append(message)
         self.wake(1)
         return True
 
     @staticmethod
-    def _taken(queue: deque[Item]) -> list[Held]:
+    def _taken(queue: deque[Message]) -> list[Message]:
         """Empty *queue*, and return what was in it."""
         taken = []
         with contextlib.suppress(IndexError):
             while True:
-                taken.append(Held.of(queue.popleft()))
+                taken.append(queue.popleft())
         return taken
 
     def close(self) -> None:
@@ -303,11 +259,11 @@ class Hand:
         """Wait until something has changed, *timeout* seconds at most; tell whether it has."""
         return self._changed.acquire(timeout=timeout)
 
-    def unstarted(self) -> list[Held]:
+    def unstarted(self) -> list[Message]:
         """Remove and return the messages that no handler has begun."""
         return [*self.take_gated(), *self._taken(self.ready)]
 
-    def take_gated(self) -> list[Held]:
+    def take_gated(self) -> list[Message]:
         """Remove and return the messages that wait behind the gate."""
         return self._taken(self.gated)
 

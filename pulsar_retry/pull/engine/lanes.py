@@ -8,14 +8,15 @@ import math
 import threading
 from collections import deque
 from collections.abc import Container, Hashable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import attrs
 import pulsar
 
-from pulsar_retry.pull.engine.hand import Hand, Held, Place
+from pulsar_retry.pull.engine.hand import Hand, Place
 from pulsar_retry.pull.settings import Lanes
 from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.upstream import Message
 
 Item = TypeVar("Item")
 
@@ -141,14 +142,14 @@ class OrderedLanes:
     ) -> None:
         self._now = clock.monotonic
         self._by_key = consumer_type == pulsar.ConsumerType.KeyShared
-        self._table: LaneTable[Held] = LaneTable()
+        self._table: LaneTable[Message] = LaneTable()
         self._succeeded_at = -math.inf
         self._most = lanes.max_parked
         self._hand = hand
         self._lock = threading.Lock()
         self._era = 0
 
-    def key_of(self, message: Any) -> str | None:
+    def key_of(self, message: Message) -> str | None:
         """Return the lane of a message; None if it has no lane.
 
         On Key_Shared that is its ordering key, or else its key, as for the broker. On Exclusive and
@@ -161,15 +162,14 @@ class OrderedLanes:
         except UnicodeDecodeError as error:  # Java clients can store bytes that are not text
             return repr(error.object)
 
-    def admit(self, message: Any, size: int) -> None:
+    def admit(self, message: Message) -> None:
         """Make a received message ready, now or when it is its turn."""
-        key = self.key_of(message)
-        held = Held(message, size, None if key is None else Place(key, era=self._era))
-        if key is not None:
+        if (key := self.key_of(message)) is not None:
+            message.place = Place(key, self._era)
             with self._lock:
-                if not self._table.offer(key, held):
+                if not self._table.offer(key, message):
                     return
-        self._hand.queue.append(held)
+        self._hand.queue.append(message)
 
     def done(self, key: str, *, succeeded: bool) -> None:
         """Note that the first message of a lane is settled."""
@@ -180,11 +180,11 @@ class OrderedLanes:
         if following is not None:
             self._hand.put(following)
 
-    def park(self, key: str, held: Held, delay: float) -> None:
+    def park(self, key: str, message: Message, delay: float) -> None:
         """Have the first message of a lane handled again in *delay* seconds."""
         now = self._now()
         with self._lock:
-            self._table.park(key, held.again(), now + delay, now)
+            self._table.park(key, message, now + delay, now)
         self._hand.notify()
 
     def tick(self) -> float:
@@ -195,8 +195,8 @@ class OrderedLanes:
         with self._lock:
             due = self._table.take_due(now)
             wait = self._table.next_due() - now
-        for held in due:
-            self._hand.put(held)
+        for message in due:
+            self._hand.put(message)
         return wait
 
     def problems(self) -> list[str]:
@@ -251,8 +251,8 @@ class OrderedLanes:
         """Tell whether a message was received before `begin_anew`."""
         return place.era != self._era
 
-    def clear(self, unstarted: Sequence[Held] = ()) -> list[Held]:
+    def clear(self, unstarted: Sequence[Message] = ()) -> list[Message]:
         """Remove and return what waits or is parked; remove the lanes of *unstarted* messages."""
-        keys = {held.lane for held in unstarted}
+        keys = {message.place.lane for message in unstarted if message.place is not None}
         with self._lock:
             return self._table.clear(keys)

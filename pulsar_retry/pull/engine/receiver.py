@@ -20,11 +20,12 @@ from pulsar_retry.pull.engine.connection import (
     ConnectionProbe,
     Renewal,
 )
-from pulsar_retry.pull.engine.hand import AdmissionControl, Hand, Held
+from pulsar_retry.pull.engine.hand import AdmissionControl, Hand
 from pulsar_retry.pull.engine.lanes import OrderedLanes
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.settings import PAUSE, RESUME, FlowControl, Lease
 from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.upstream import Message
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -254,9 +255,9 @@ class Receiver:
                 if own_letters.is_empty or not settler.is_superfluous(message):
                     length = message._message.length()  # data() would copy it
                     if lanes is None:
-                        put_up((message, length, None))
+                        put_up(message)
                     else:
-                        lanes.admit(message, length)
+                        lanes.admit(message)
                     received += 1
                     total += length
                     if received >= room or total >= space:
@@ -291,7 +292,7 @@ class Receiver:
         ready = self._hand.ready
         if self._lanes is None:
             return len(ready)
-        return sum(place is None or not place.retries for _, _, place in ready.copy())
+        return sum(not message.retries_in_lane for message in ready.copy())
 
     def _first(self, wait: float | None) -> Any:
         """Return the next message; check the connection if none comes.
@@ -367,14 +368,14 @@ class Receiver:
         A quick handling never gets a lease, so that leases cost nothing for the usual message.
         """
         for slot in list(self._hand.slots):
-            if (held := slot.work) is not slot.seen:
-                slot.seen, slot.seen_at, slot.watched = held, now, None
-            elif held is None or held is slot.expired:
+            if (message := slot.work) is not slot.seen:
+                slot.seen, slot.seen_at, slot.watched = message, now, None
+            elif message is None or message is slot.expired:
                 continue
-            elif slot.watched is not held:
-                slot.watched = held  # its worker has seen that when this is called again
+            elif slot.watched is not message:
+                slot.watched = message  # its worker has seen that when this is called again
             elif now >= slot.seen_at + self._longest:
-                self._settler.expire(slot, held)
+                self._settler.expire(slot, message)
 
     # -- new connections --------------------------------------------------------------------------
 
@@ -403,10 +404,10 @@ class Receiver:
         """Let go of messages that no handler has begun. The broker may deliver them again."""
         if self._lanes is not None:
             self._lanes.begin_anew()
-        for held in self.take_down():
-            self._settler.let_go(held, self._cut)
+        for message in self.take_down():
+            self._settler.let_go(message, self._cut)
 
-    def take_down(self, *, ready: bool = True) -> list[Held]:
+    def take_down(self, *, ready: bool = True) -> list[Message]:
         """Remove and return the messages in hand that no handler has begun.
 
         Unless *ready*, those stay that a worker will take next.
@@ -465,9 +466,9 @@ class Receiver:
 
     def _rest(self) -> None:
         """Close the consumer, so that the broker delivers to others what no handler has begun."""
-        for held in self.take_down():
-            self._settler.remember(held, _REMEMBERED)
-            self._hand.settled(held)
+        for message in self.take_down():
+            self._settler.remember(message, _REMEMBERED)
+            self._hand.settled(message)
         self._settler.own_letters.closed()
         self._handle.suspend()
         self.is_resting, self._pausing_since = True, None

@@ -8,7 +8,6 @@ import threading
 from collections import Counter
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
 
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.outbox import text_properties
@@ -39,12 +38,12 @@ from pulsar_retry.policy.outcomes import (
 from pulsar_retry.policy.retry import RetryPolicy, decide
 from pulsar_retry.pull.engine.breaker import BreakerGate
 from pulsar_retry.pull.engine.ending import CrashLoop, crashes_of, ending, failure_of
-from pulsar_retry.pull.engine.hand import Hand, Held, Item, Place, Slot
+from pulsar_retry.pull.engine.hand import Hand, Slot
 from pulsar_retry.pull.engine.lanes import OrderedLanes
 from pulsar_retry.pull.engine.own_letters import OwnLetters, Record
 from pulsar_retry.pull.settings import Letters
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-from pulsar_retry.runtime.upstream import raw_of
+from pulsar_retry.runtime.upstream import Message, raw_of
 from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_STAMP, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
@@ -104,53 +103,51 @@ class Settler:
 
     # -- what workers report ----------------------------------------------------------------------
 
-    def succeeded(self, slot: Slot, item: Item) -> None:
+    def succeeded(self, slot: Slot, message: Message) -> None:
         """Acknowledge a message of a lane, or a message that took long enough to get a lease."""
-        if not slot.may_settle(item):
-            self._too_late(item)
+        if not slot.may_settle(message):
+            self._too_late(message)
             return
-        self._acknowledge(Held.of(item), ACKNOWLEDGED)
+        self._acknowledge(message, ACKNOWLEDGED)
 
-    def failed(self, slot: Slot, item: Item, error: BaseException) -> None:
+    def failed(self, slot: Slot, message: Message, error: BaseException) -> None:
         """Do what the policy decides about a message whose handler raised or returned *error*."""
-        is_in_time = slot.may_settle(item)
+        is_in_time = slot.may_settle(message)
         if (fatal := ending(error)) is not None:
-            self._end_subscription(Held.of(item) if is_in_time else None, fatal)
+            self._end_subscription(message if is_in_time else None, fatal)
         elif is_in_time:
-            self.settle_failure(Held.of(item), error)
+            self.settle_failure(message, error)
         else:
-            self._too_late(item)
+            self._too_late(message)
 
-    def expire(self, slot: Slot, item: Item) -> None:
+    def expire(self, slot: Slot, message: Message) -> None:
         """Take a message away from its handler, because its lease has expired."""
-        if not slot.expire(item):
+        if not slot.expire(message):
             return
         self._count("expired")
         error = LeaseExpired("the handler did not return before its lease expired")
-        self.settle_failure(Held.of(item), error)
+        self.settle_failure(message, error)
 
-    def not_settled(self, item: Item, error: BaseException) -> None:
+    def not_settled(self, message: Message, error: BaseException) -> None:
         """Record that a message could not be acknowledged: it is redelivered."""
-        held = Held.of(item)
         self._count("unsettled")
-        self._log.not_settled(held.message, error, "redelivered")
-        self._hand.settled(held)
-        if held.place is not None:
-            self._next(held.place, succeeded=False)
+        self._log.not_settled(message, error, "redelivered")
+        self._hand.settled(message)
+        self._next(message, succeeded=False)
 
     # -- carrying out -----------------------------------------------------------------------------
 
     def settle_failure(
-        self, held: Held, error: BaseException, policy: RetryPolicy | None = None
+        self, message: Message, error: BaseException, policy: RetryPolicy | None = None
     ) -> None:
         """Do what *policy*, or else the subscriber's, decides about a failure. Never raises."""
         try:
-            self.act_on_failure(held, error, policy or self.policy, keep=True)
+            self.act_on_failure(message, error, policy or self.policy, keep=True)
         except Exception as trouble:  # noqa: BLE001 - the worker continues; the message is redelivered
-            self.come_back(held, trouble)
+            self.come_back(message, trouble)
 
     def act_on_failure(
-        self, held: Held, error: BaseException, policy: RetryPolicy, *, keep: bool = False
+        self, message: Message, error: BaseException, policy: RetryPolicy, *, keep: bool = False
     ) -> Future[None] | None:
         """Do what *policy* decides about a failed message.
 
@@ -160,45 +157,45 @@ class Settler:
         Returns:
             The future of the hand-off; None if there is no hand-off.
         """
-        facts = self.handle.facts(held.message)
+        facts = self.handle.facts(message)
         failure = failure_of(facts, error, self._clock.now())
-        attempt = 1 + self._failures(held, facts)
+        attempt = 1 + self._failures(message, facts)
         action = decide(policy, attempt, failure)  # it may call the user's functions
         if (breaker := self._breaker) is not None:
             if action.is_chosen:
-                breaker.ended(held)
+                breaker.ended(message)
             elif not breaker.failed(
                 facts.name,
                 failure.cause or failure.error,
                 is_last=not isinstance(action, RetryLater),
             ):
-                self._hand.put(held.again())  # it waits with the others
+                self._hand.put(message)  # it waits with the others
                 return None
-        is_in_lane = held.lane is not None
+        is_in_lane = message.place is not None and message.place.lane is not None
         if isinstance(action, RetryLater) and not (is_in_lane or self._nacks or facts.is_text):
             action = DeadLetter(UNREADABLE_PROPERTIES)  # a letter would lack properties
         failures = attempt - (isinstance(action, RetryLater) and not action.counted)
-        self._log.failed(held.message, action, failure, attempt)
+        self._log.failed(message, action, failure, attempt)
         match action:
             case RetryLater() if is_in_lane:
-                self._retry_in_lane(held, facts, action, failure, attempt)
+                self._retry_in_lane(message, facts, action, failure, attempt)
             case RetryLater() if self._nacks:
                 self.own_letters.failed(facts.chain, failures, action.delay, {})
-                self._retry_by_nack(held, action)
+                self._retry_by_nack(message, action)
             case RetryLater() | DeadLetter():
                 delay = max(LEAST_DELAY, action.delay) if isinstance(action, RetryLater) else 0.0
                 record = self.own_letters.failed(facts.chain, failures, delay, facts.properties)
-                letter = self._letter(held.message, facts, action, failure, record)
-                future = self.handle.outbox.hand_on(held.message, letter, keeps=keep)
-                future.add_done_callback(partial(self._handed_on, held, letter, record))
+                letter = self._letter(message, facts, action, failure, record)
+                future = self.handle.outbox.hand_on(message, letter, keeps=keep)
+                future.add_done_callback(partial(self._handed_on, message, letter, record))
                 return future
             case Stop():
-                self._end_subscription(held, failure.error)
+                self._end_subscription(message, failure.error)
             case _:  # Discard
-                self._acknowledge(held, DROPPED)
+                self._acknowledge(message, DROPPED)
         return None
 
-    def attempt(self, held: Held) -> int:
+    def attempt(self, message: Message) -> int:
         """Return the number of this attempt: 1 and the failed attempts before it.
 
         These are the count in the message's properties, the redeliveries if retries use nacks, and
@@ -208,19 +205,19 @@ class Settler:
         messages only the memory of this process counts, so that no message is dead-lettered too
         early.
         """
-        return 1 + self._failures(held, self.handle.facts(held.message))
+        return 1 + self._failures(message, self.handle.facts(message))
 
-    def _failures(self, held: Held, facts: Facts) -> int:
+    def _failures(self, message: Message, facts: Facts) -> int:
         """Return how many earlier attempts have failed."""
         count = reconsume_times(facts.properties)
-        if self._nacks and held.message.message_id().batch_index() < 0:
-            count += self.handle.in_hand.returns.attempts_before(raw_of(held.message))
+        if self._nacks and message.message_id().batch_index() < 0:
+            count += self.handle.in_hand.returns.attempts_before(raw_of(message))
         count = max(count, self.own_letters.failures(facts.chain))
-        return count + (held.place.retries if held.place is not None else 0)
+        return count + message.retries_in_lane
 
     def _letter(
         self,
-        message: Any,
+        message: Message,
         facts: Facts,
         action: RetryLater | DeadLetter,
         failure: Failure,
@@ -264,7 +261,9 @@ class Settler:
             letter.properties[FAILURE_CRASHES] = str(failure.error.crashes)
         return letter
 
-    def _handed_on(self, held: Held, letter: Letter, record: Record, future: Future[None]) -> None:
+    def _handed_on(
+        self, message: Message, letter: Letter, record: Record, future: Future[None]
+    ) -> None:
         """Record the result of a hand-off. If it failed, the consumer asks for a redelivery."""
         error = future.exception()
         if error is None or isinstance(error, AcknowledgeError):  # then the letter exists
@@ -272,11 +271,11 @@ class Settler:
         else:
             self.own_letters.forget(record)
         if error is None:
-            self._settled(held, DEAD_LETTERED if letter.dead else _kind(letter))
+            self._settled(message, DEAD_LETTERED if letter.dead else _kind(letter))
         else:
-            self.not_settled(held, error)
+            self.not_settled(message, error)
 
-    def is_superfluous(self, message: Any) -> bool:
+    def is_superfluous(self, message: Message) -> bool:
         """Tell whether *message* is superseded by a newer letter, or was dead-lettered here.
 
         Such a message is acknowledged.
@@ -287,7 +286,7 @@ class Settler:
         self._count(SUPERSEDED)
         return True
 
-    def _is_outdated(self, message: Any) -> bool:
+    def _is_outdated(self, message: Message) -> bool:
         own = self.own_letters
         is_letter = not self._nacks and self.handle.in_hand.is_letter(message)
         if own.has_copies and not is_letter and own.is_copy(self.handle.facts(message).chain):
@@ -300,33 +299,32 @@ class Settler:
         count, stamp = reconsume_times(facts.properties), stamp_of(facts.properties)
         return own.supersede(facts.chain, count, stamp)
 
-    def _end_subscription(self, held: Held | None, error: BaseException) -> None:
+    def _end_subscription(self, message: Message | None, error: BaseException) -> None:
         """End the subscription; the message is redelivered after that."""
         self.fatal = self.fatal or error
-        if held is not None:
+        if message is not None:
             with contextlib.suppress(Exception):  # the consumer is closed: it is redelivered anyway
-                self.consumer.negative_acknowledge(held.message)
-            self._hand.settled(held)
+                self.consumer.negative_acknowledge(message)
+            self._hand.settled(message)
         self._hand.notify()
 
     def _retry_in_lane(
-        self, held: Held, facts: Facts, action: RetryLater, failure: Failure, attempt: int
+        self, message: Message, facts: Facts, action: RetryLater, failure: Failure, attempt: int
     ) -> None:
         """Have a message handled again in its lane, before any other of its key."""
-        lanes, place = self._lanes, held.place
+        lanes, place = self._lanes, message.place
         assert lanes is not None and place is not None and place.lane is not None  # noqa: PT018 - it is in a lane
         self._count(_kind(action))
-        place.retries += action.counted
-        held.message.retries_in_lane = place.retries
+        message.retries_in_lane += action.counted
         facts.crashes += isinstance(failure.cause, WorkerCrashedError)
         if lanes.is_of_before(place):
-            self.let_go(held, frozenset())
-            self._next(place, succeeded=False)
+            self.let_go(message, frozenset())
+            self._next(message, succeeded=False)
             return
-        lanes.park(place.lane, held, action.delay)
+        lanes.park(place.lane, message, action.delay)
         error = failure.cause or failure.error
         self.handle.watch.retried(
-            raw_of(held.message),
+            raw_of(message),
             "lane",
             action.delay,
             error=error,
@@ -334,78 +332,78 @@ class Settler:
             counted=action.counted,
         )
 
-    def _retry_by_nack(self, held: Held, action: RetryLater) -> None:
+    def _retry_by_nack(self, message: Message, action: RetryLater) -> None:
         """Have the broker deliver a message again."""
         self._count(_kind(action))
         if action.counted:
-            self.consumer.negative_acknowledge(held.message, delay=action.delay)
+            self.consumer.negative_acknowledge(message, delay=action.delay)
         else:
-            self.handle.ask_back(held.message, action.delay)
-            raw = raw_of(held.message)
+            self.handle.ask_back(message, action.delay)
+            raw = raw_of(message)
             self.handle.watch.retried(raw, "nack", action.delay, counted=False)
-        self._hand.settled(held)
+        self._hand.settled(message)
 
-    def let_go(self, held: Held, cut: frozenset[bool]) -> None:
+    def let_go(self, message: Message, cut: frozenset[bool]) -> None:
         """Forget a message that the broker delivers again, if at all; this is not a retry.
 
         The count of its retries in a lane is remembered for a while. For *cut*, see
         `Handle.cut`.
         """
-        self.remember(held)
-        self.handle.let_go(held.message, cut)
-        self._hand.settled(held)
+        self.remember(message)
+        self.handle.let_go(message, cut)
+        self._hand.settled(message)
 
-    def remember(self, held: Held, seconds: float = 0.0) -> None:
+    def remember(self, message: Message, seconds: float = 0.0) -> None:
         """Remember for a while, and for *seconds* more, how often a lane has retried a message."""
-        if held.place is not None and held.place.retries > 0:
-            facts = self.handle.facts(held.message)
-            self.own_letters.failed(facts.chain, self._failures(held, facts), seconds, {})
+        if message.retries_in_lane > 0:
+            facts = self.handle.facts(message)
+            self.own_letters.failed(facts.chain, self._failures(message, facts), seconds, {})
 
-    def _acknowledge(self, held: Held, kind: str) -> None:
+    def _acknowledge(self, message: Message, kind: str) -> None:
         """Acknowledge a message and count it as *kind*."""
         try:
             if kind == ACKNOWLEDGED:
-                self.consumer.acknowledge(held.message)
+                self.consumer.acknowledge(message)
             else:
-                self.handle.in_hand.acknowledge(held.message, kind)
+                self.handle.in_hand.acknowledge(message, kind)
         except Exception as error:  # noqa: BLE001 - the consumer is closed
-            self.not_settled(held, error)
+            self.not_settled(message, error)
             return
         if self._breaker is not None and kind == ACKNOWLEDGED:
-            self._breaker.succeeded(held)
-        self._settled(held, kind)
+            self._breaker.succeeded(message)
+        self._settled(message, kind)
 
-    def _settled(self, held: Held, kind: str) -> None:
+    def _settled(self, message: Message, kind: str) -> None:
         """Count a settled message as *kind*, and go on with its lane."""
         self._count(kind)
-        self._hand.settled(held)
-        if held.place is not None:
-            self._next(held.place, succeeded=kind == ACKNOWLEDGED)
+        self._hand.settled(message)
+        self._next(message, succeeded=kind == ACKNOWLEDGED)
 
-    def come_back(self, held: Held, trouble: BaseException) -> None:
+    def come_back(self, message: Message, trouble: BaseException) -> None:
         """Have a message redelivered, or handled again in its lane: it could not be settled."""
         if self._breaker is not None:
-            self._breaker.ended(held)
-        lanes, place = self._lanes, held.place
+            self._breaker.ended(message)
+        lanes, place = self._lanes, message.place
         key = None if place is None or lanes is None or lanes.is_of_before(place) else place.lane
         if lanes is not None and key is not None:
-            self._log.not_settled(held.message, trouble, "handled again")
-            lanes.park(key, held, _AGAIN)  # else later ones of its key would overtake it
+            self._log.not_settled(message, trouble, "handled again")
+            lanes.park(key, message, _AGAIN)  # else later ones of its key would overtake it
             return
         try:
-            self.consumer.negative_acknowledge(held.message)
+            self.consumer.negative_acknowledge(message)
         except Exception:  # noqa: BLE001 - it is redelivered when the consumer closes
             _log.debug("the redelivery of a message could not be requested", exc_info=True)
-        self.not_settled(held, trouble)
+        self.not_settled(message, trouble)
 
-    def _next(self, place: Place, *, succeeded: bool) -> None:
+    def _next(self, message: Message, *, succeeded: bool) -> None:
         """Go on with the lane of a message, if it has one."""
-        if place.lane is not None and self._lanes is not None:
-            self._lanes.done(place.lane, succeeded=succeeded)
+        lanes, place = self._lanes, message.place
+        if lanes is not None and place is not None and place.lane is not None:
+            lanes.done(place.lane, succeeded=succeeded)
 
-    def _too_late(self, item: Item) -> None:
-        text, values = "a handler returned too late for %s", self.handle.watch.log_values(item[0])
-        _log.warning(text, item[0].message_id(), extra=values)
+    def _too_late(self, message: Message) -> None:
+        text, values = "a handler returned too late for %s", self.handle.watch.log_values(message)
+        _log.warning(text, message.message_id(), extra=values)
 
     def _count(self, name: str) -> None:
         with self._lock:

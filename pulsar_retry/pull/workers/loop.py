@@ -13,9 +13,10 @@ from typing import Any
 
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.engine.ending import contained
-from pulsar_retry.pull.engine.hand import HANDLED_BY, AdmissionControl, Hand, Item, Slot
+from pulsar_retry.pull.engine.hand import HANDLED_BY, AdmissionControl, Hand, Slot
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.upstream import Message
 from pulsar_retry.wire.owner import Recipient
 
 #: When fewer messages than this are ready, more are received, if the admission control allows it.
@@ -67,9 +68,6 @@ class LoopWorkers:
         hand.slots.extend(self._slots)
         for slot in self._slots:
             clock.begin(slot)
-        # There may be thousands of slots, all on one thread. The first slot counts for all of them.
-        self._counting_slot = self._slots[0]
-        hand.counting = [self._counting_slot]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._replacements: list[asyncio.Future[None]] = []
         self._died = died
@@ -124,7 +122,7 @@ class LoopWorkers:
     def replace(self, slot: Slot) -> None:
         """Replace the worker of *slot*, which hangs, by another one. Thread-safe."""
         fresh = Slot()
-        self._hand.replace(slot, fresh)
+        self._hand.slots[self._hand.slots.index(slot)] = fresh
         self._clock.begin(fresh)
 
         def begin() -> None:
@@ -178,11 +176,11 @@ class LoopWorkers:
                     self._clock.end(slot)
                     await awake.wait()
                 continue
-            if (item := self._take_down()) is None:
+            if (message := self._take_down()) is None:
                 continue
-            await self._settle(slot, item, self._begun(slot, item))
+            await self._settle(slot, message, self._begun(slot, message))
 
-    def _take_down(self) -> Item | None:
+    def _take_down(self) -> Message | None:
         """Take the next message that was let out; return None if there is none any more."""
         hand = self._hand
         if len(hand.ready) == hand.low > 0:
@@ -192,16 +190,16 @@ class LoopWorkers:
         except IndexError:
             return None
 
-    def _begun(self, slot: Slot, item: Item) -> Awaitable[Any]:
-        """Start to handle *item*; return the awaitable."""
-        slot.work = item
+    def _begun(self, slot: Slot, message: Message) -> Awaitable[Any]:
+        """Start to handle *message*; return the awaitable."""
+        slot.work = message
         if self._admission is not None:
             # The handler of a dispatcher has its own time-out and is never interrupted, so it needs
             # no task.
-            return self._handler(item[0])
+            return self._handler(message)
         # The handler has its own task, so that an expired lease cancels it and not the worker.
         loop = asyncio.get_running_loop()
-        task = loop.create_task(contained(self._handler, item[0]))
+        task = loop.create_task(contained(self._handler, message))
 
         def interrupt() -> None:
             with contextlib.suppress(RuntimeError):  # as above
@@ -210,7 +208,7 @@ class LoopWorkers:
         slot.interrupt = interrupt
         return task
 
-    async def _settle(self, slot: Slot, item: Item, handling: Awaitable[Any]) -> None:
+    async def _settle(self, slot: Slot, message: Message, handling: Awaitable[Any]) -> None:
         settler = self._settler
         try:
             result = await handling
@@ -219,28 +217,27 @@ class LoopWorkers:
             task = asyncio.current_task()
             if self._admission is None and task is not None and task.cancelling():
                 raise  # the worker is cancelled: its loop ends, and no attempt has failed
-            await self._failed(slot, item, error)
+            await self._failed(slot, message, error)
             return
         if outcome is not None:
-            await self._failed(slot, item, outcome)
+            await self._failed(slot, message, outcome)
             return
-        if item[2] is not None or slot.watched is item:
-            settler.succeeded(slot, item)
+        if message.place is not None or slot.watched is message:
+            settler.succeeded(slot, message)
             return
-        try:  # as in `WorkerThread`, without a notification of the queue
-            settler.consumer.acknowledge(item[0])
-            self._counting_slot.done += 1
-            self._counting_slot.size += item[1]
+        try:  # as in `WorkerThread`
+            settler.consumer.acknowledge(message)
+            self._hand.acknowledged.append(message._message.length())
         except Exception as error:  # noqa: BLE001 - the consumer is closed: it is redelivered
-            settler.not_settled(item, error)
+            settler.not_settled(message, error)
 
-    async def _failed(self, slot: Slot, item: Item, error: BaseException) -> None:
+    async def _failed(self, slot: Slot, message: Message, error: BaseException) -> None:
         # A hand-off may block, for example while the producer of letters is made. It does not use
         # the pool of the loop, because handlers use that pool: their work there may wait for
         # messages like this one.
         slot.interrupt = None  # its task would keep the error, and so all that the handler had
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._pool, self._settler.failed, slot, item, error)
+        await loop.run_in_executor(self._pool, self._settler.failed, slot, message, error)
 
 
 def _do_nothing() -> None:

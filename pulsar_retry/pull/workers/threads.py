@@ -76,29 +76,28 @@ class WorkerThread:
         """
         hand, slot, handler, settler = self._hand, self.slot, self._handler, self._settler
         take, acknowledge = hand.ready.popleft, settler.consumer.acknowledge
+        count = hand.acknowledged.append
         while not (hand.closed or slot.retired):
             try:
-                item = take()
+                message = take()
             except IndexError:
                 slot.work = None
                 return
-            slot.work = item
-            message, size, entry = item
+            slot.work = message
             try:
                 outcome = copy_context().run(handler, message)
                 if outcome is not None:
                     outcome = outcome_of(outcome)
             except BaseException as error:  # noqa: BLE001 - each error fails the attempt
-                settler.failed(slot, item, error)
+                settler.failed(slot, message, error)
                 continue
             if outcome is not None:
-                settler.failed(slot, item, outcome)
-            elif entry is not None or slot.watched is item:
-                settler.succeeded(slot, item)
+                settler.failed(slot, message, outcome)
+            elif message.place is not None or slot.watched is message:
+                settler.succeeded(slot, message)
             else:
                 try:
                     acknowledge(message)
-                    slot.done += 1
-                    slot.size += size
+                    count(message._message.length())
                 except Exception as error:  # noqa: BLE001 - the consumer is closed: it is redelivered
-                    settler.not_settled(item, error)
+                    settler.not_settled(message, error)

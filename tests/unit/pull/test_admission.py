@@ -8,8 +8,14 @@ from typing import Any
 
 from pulsar_retry.pull.engine.hand import Hand
 from pulsar_retry.pull.workers.loop import LoopWorkers
+from pulsar_retry.runtime.upstream import Message, message_of
 
 COUNT = 40
+
+
+def message() -> Message:
+    """Return a message of ten bytes."""
+    return message_of(SimpleNamespace(length=lambda: 10), None)
 
 
 class Counted:
@@ -63,7 +69,7 @@ async def run(hand: Hand, admission: Counted) -> None:
 def test_each_message_is_counted_once() -> None:
     """On its way out, too; else one more than allowed would be received meanwhile."""
     hand = Hand()
-    hand.ready.extend((number, 1, None) for number in range(COUNT))
+    hand.ready.extend(message() for _ in range(COUNT))
     admission = Counted(hand)
     asyncio.run(run(hand, admission))
     assert ({COUNT}, COUNT) == (admission.sums, admission.done)
@@ -72,7 +78,7 @@ def test_each_message_is_counted_once() -> None:
 def test_what_is_taken_back_meanwhile_is_not_out() -> None:
     """The receiving thread lets go of what nobody has begun to handle, after a new connection."""
     hand = Hand()
-    hand.ready.append((0, 1, None))
+    hand.ready.append(message())
 
     class Late(Counted):
         def may_begin(self) -> int:

@@ -267,7 +267,8 @@ def test_a_child_that_dies_is_missed_at_once(tmp_path: Path) -> None:
 
 def test_only_the_expired_message_is_interrupted() -> None:
     """A worker cannot get to the next message while the handler of the last one is ended."""
-    slot, item = Slot(), (object(), 0, None)
+    slot: Any = Slot()
+    item = object()
     slot.work = item
     settled, at_the_next = threading.Event(), []
 
