@@ -22,7 +22,7 @@ from pulsar_retry.pull.course import Course
 from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.engine.breaker import BreakerGate
 from pulsar_retry.pull.engine.connection import FIRST_PAUSE, LONGEST_PAUSE, TRANSIENT
-from pulsar_retry.pull.engine.hand import Hand
+from pulsar_retry.pull.engine.hand import PAUSED, Hand
 from pulsar_retry.pull.engine.lanes import OrderedLanes
 from pulsar_retry.pull.engine.receiver import FlowGate, Receiver
 from pulsar_retry.pull.engine.settler import Settler
@@ -79,7 +79,6 @@ class Subscriber:
         self._consumer: Consumer | None = None
         self._breaker: BreakerGate | None = None
         self._receiver: Receiver | None = None
-        self._paused: str | None = None
         self._trouble = ""
         fork.guard(self, "_hand", "_lock")
 
@@ -227,17 +226,11 @@ class Subscriber:
             ConfigError: *reason* is not text, or is blank.
         """
         not_blank("reason", reason, "a text that is not blank")
-        with self._lock:
-            self._paused = reason
-            if self._receiver is not None:
-                self._receiver.pause(reason)
+        self._hand.close_gate(PAUSED, reason)
 
     def resume(self) -> None:
         """Go on after `pause`."""
-        with self._lock:
-            self._paused = None
-            if self._receiver is not None:
-                self._receiver.resume()
+        self._hand.open_gate(PAUSED)
 
     @property
     def health(self) -> Health:
@@ -378,8 +371,6 @@ class Subscriber:
         with self._lock:
             settler.policy = self._policy
             self._settler, self._crew, self._receiver = settler, crew, receiver
-            if self._paused is not None:
-                receiver.pause(self._paused)
         gauges = _Gauges(self, receiver.gate, crew)
         counters = settler.handle.watch.counters
         counters.attach(gauges)

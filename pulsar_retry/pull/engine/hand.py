@@ -21,6 +21,9 @@ from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.upstream import Message
 
+#: What closes the gate while a user has paused the subscriber.
+PAUSED = "paused"
+
 
 @attrs.frozen
 class Place:
@@ -124,7 +127,7 @@ class Hand:
         self.ready: deque[Message] = deque()
         self.gated: deque[Message] = deque()
         self.queue = self.ready
-        self._closed_by: set[str] = set()
+        self._closed_by: dict[str, str] = {}
         self.idle: deque[Callable[[], object]] = deque()
         self.slots: list[Slot] = []
         self.received = 0
@@ -200,20 +203,27 @@ class Hand:
 
     # -- the gate ---------------------------------------------------------------------------------
 
-    def close_gate(self, reason: str) -> None:
-        """Let no message begin until `let_in` or `open_gate`."""
+    @property
+    def paused(self) -> str | None:
+        """The reason of a pause; None: there is none."""
+        return self._closed_by.get(PAUSED)
+
+    def close_gate(self, by: str, reason: str = "") -> None:
+        """Let no message begin until `let_in`, or `open_gate` of the same *by*."""
         with self._lock:
-            self._closed_by.add(reason)
+            self._closed_by[by] = reason
             self.queue = self.gated
             self.gated.extend(self._taken(self.ready))
+        self.notify()
 
-    def open_gate(self, reason: str) -> None:
-        """Let messages begin again, unless the gate is closed for another reason."""
+    def open_gate(self, by: str) -> None:
+        """Let messages begin again, unless the gate is closed by something else."""
         with self._lock:
-            self._closed_by.discard(reason)
+            self._closed_by.pop(by, None)
             if not self._closed_by:
                 self.queue = self.ready
         self.let_go()
+        self.notify()
 
     def let_go(self) -> None:
         """Make gated messages ready if the gate is open: one may have come while it opened."""

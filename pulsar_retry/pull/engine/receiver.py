@@ -60,9 +60,6 @@ _REST_AFTER = 5.0
 #: Seconds for which the attempts in lanes are remembered after that.
 _REMEMBERED = 3600.0
 
-#: Why the gate of the hand is closed.
-_PAUSED = "paused"
-
 
 class FlowGate:
     """Closes when the load reaches 1.0, and opens again when it is below 0.8."""
@@ -87,7 +84,6 @@ class Receiver:
 
     Attributes:
         gate: Knows how much of the limits of flow control is used.
-        paused: The reason of a pause; None: there is none.
         is_resting: Whether the consumer is closed because of a long pause.
     """
 
@@ -139,7 +135,6 @@ class Receiver:
         self._is_quick = False
         self._handed_out_at = 0.0
         self._handed_out = 0
-        self.paused: str | None = None
         self._pausing_since: float | None = None
         self.is_resting = False
         self._next_try, self._pause = 0.0, FIRST_PAUSE
@@ -164,7 +159,7 @@ class Receiver:
             if self._admission is not None:
                 self._let_out(self._admission)
             is_asleep = self.is_resting and not self._wakes_up()
-            if is_asleep or self.paused is not None:
+            if is_asleep or hand.paused is not None:
                 if self._handle.outbox.closed:  # no receive would say so
                     raise pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
                 hand.wait(wait)
@@ -417,21 +412,10 @@ class Receiver:
 
     # -- pauses -----------------------------------------------------------------------------------
 
-    def pause(self, reason: str) -> None:
-        """Let no message begin until `resume`. Thread-safe."""
-        self.paused = reason
-        self._hand.close_gate(_PAUSED)
-        self._hand.notify()
-
-    def resume(self) -> None:
-        """Go on after `pause`. Thread-safe."""
-        self.paused = None
-        self._hand.open_gate(_PAUSED)
-        self._hand.notify()
-
     def problems(self) -> list[str]:
         """Return what keeps messages out, in words. Thread-safe."""
-        found = [] if self.paused is None else [f"it is paused: {self.paused}"]
+        reason = self._hand.paused
+        found = [] if reason is None else [f"it is paused: {reason}"]
         found += [] if self._refusal is None else [self._refusal]
         if self._admission is not None and (problem := self._admission.problem()):
             found.append(problem)
@@ -441,7 +425,7 @@ class Receiver:
         """Tell whether nothing may begin for a while, whatever ends."""
         breaker, admission = self._breaker, self._admission
         return (
-            self.paused is not None
+            self._hand.paused is not None
             or (breaker is not None and breaker.is_open and breaker.is_pausing())
             or (admission is not None and admission.outlook().wait < math.inf)
         )
