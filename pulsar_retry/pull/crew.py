@@ -12,7 +12,7 @@ from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.pull.engine.hand import Hand, Slot
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
-from pulsar_retry.pull.workers.threads import WorkerThread
+from pulsar_retry.pull.workers.threads import start_thread
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ class Crew:
         self._clock = clock
         self._cap = options.lease.max_abandoned or max(LEAST_CAP, options.concurrency)
         self._patience = options.lease.max_total + _PATIENCE
-        self._late_since: dict[Slot, float] = {}
         self._abandoned: list[Slot] = []
         self._asked_at: float | None = None
         self._silent = 0.0
@@ -81,10 +80,9 @@ class Crew:
         if options.workers == LOOP:
             self._start_on_loop(loop, lost)
         else:
-            crew = [self._worker() for _ in range(options.concurrency)]
-            hand.slots.extend(worker.slot for worker in crew)
-            for worker in crew:
-                worker.thread.start()
+            hand.slots.extend(Slot() for _ in range(options.concurrency))
+            for slot in hand.slots:
+                self._start_thread(slot)
 
     # -- supervision ------------------------------------------------------------------------------
 
@@ -113,18 +111,15 @@ class Crew:
         return found
 
     def _look_at_handlers(self, now: float) -> None:
-        late = {}
         for slot in list(self._hand.slots):
             if slot.work is None or slot.work is not slot.expired:
                 continue
-            since = late[slot] = self._late_since.get(slot, now)
-            if slot.interrupt is not None and now - since < _GRACE:
+            if slot.interrupt is not None and now - slot.seen_at < _GRACE:
                 continue
             if len(self._abandoned) >= self._cap:
                 self._end(f"more than {self._cap} handlers have not returned after their lease")
                 return
             if slot.retire():
-                del late[slot]
                 self._abandoned.append(slot)
                 text = (
                     "a handler has not returned after its lease, and its worker is replaced (%d of "
@@ -132,7 +127,6 @@ class Crew:
                 )
                 _log.warning(text, len(self._abandoned), self._cap, extra=self._facts())
                 self._replace(slot)
-        self._late_since = late
 
     def _look_at_the_loop(self) -> None:
         now = time.monotonic()  # the loop is blocked in real time
@@ -172,12 +166,12 @@ class Crew:
 
     def _replace(self, slot: Slot) -> None:
         """Replace the worker of *slot* by another one."""
-        if self._on_loop is not None:
-            self._on_loop.replace(slot)
-            return
-        worker = self._worker()
-        self._hand.slots[self._hand.slots.index(slot)] = worker.slot
-        worker.thread.start()
+        slots = self._hand.slots
+        slots[slots.index(slot)] = fresh = Slot()
+        if self._on_loop is None:
+            self._start_thread(fresh)
+        else:
+            self._on_loop.replace(slot, fresh)
 
     def _died(self, error: BaseException) -> None:
         """End the subscription: a worker has ended, or the event loop of all. Thread-safe."""
@@ -204,9 +198,9 @@ class Crew:
         )
         workers.start(loop, lost)
 
-    def _worker(self) -> WorkerThread:
-        options, slot = self._options, Slot()
-        handler, close = self._handler, None
+    def _start_thread(self, slot: Slot) -> None:
+        options, handler = self._options, self._handler
+        close: Callable[[], None] | None = None
         if options.workers == PROCESSES:
             from pulsar_retry.pull.workers.processes import ProcessWorker  # few need it
 
@@ -215,7 +209,7 @@ class Crew:
             slot.interrupt = process.kill
         if (spans := spans_of(options.subscription)) is not None:
             handler = spans.traced(handler)
-        return WorkerThread(
+        start_thread(
             self._hand,
             self._settler,
             handler,

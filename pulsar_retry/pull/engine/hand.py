@@ -50,7 +50,7 @@ class Slot:
         interrupt: Called when a lease has expired, to end the handler if that is possible.
         retired: Whether another worker has taken its place. It ends when its handler returns.
         seen: The message that it handled at the receiving thread's last check.
-        seen_at: When that check was, by the monotonic clock.
+        seen_at: When the first check with it was, or its lease has expired, by the monotonic clock.
     """
 
     __slots__ = (

@@ -370,6 +370,7 @@ class Receiver:
             elif slot.watched is not message:
                 slot.watched = message  # its worker has seen that when this is called again
             elif now >= slot.seen_at + self._longest:
+                slot.seen_at = now
                 self._settler.expire(slot, message)
 
     # -- new connections --------------------------------------------------------------------------

@@ -119,10 +119,8 @@ class LoopWorkers:
         finally:
             self._pool.shutdown(wait=False)
 
-    def replace(self, slot: Slot) -> None:
-        """Replace the worker of *slot*, which hangs, by another one. Thread-safe."""
-        fresh = Slot()
-        self._hand.slots[self._hand.slots.index(slot)] = fresh
+    def replace(self, slot: Slot, fresh: Slot) -> None:
+        """Start a worker for *fresh*, because that of *slot* hangs. Thread-safe."""
         self._clock.begin(fresh)
 
         def begin() -> None:
@@ -141,7 +139,7 @@ class LoopWorkers:
         return self._loop is not None
 
     async def _handle_all(self, slot: Slot) -> None:
-        """Do what a `WorkerThread` does."""
+        """Do what a worker thread does."""
         try:
             await self._handle_until_closed(slot)
         finally:
@@ -225,7 +223,7 @@ class LoopWorkers:
         if message.place is not None or slot.watched is message:
             settler.succeeded(slot, message)
             return
-        try:  # as in `WorkerThread`
+        try:  # as a worker thread
             settler.consumer.acknowledge(message)
             self._hand.acknowledged.append(message._message.length())
         except Exception as error:  # noqa: BLE001 - the consumer is closed: it is redelivered
