@@ -119,6 +119,8 @@ class Hand:
         acknowledged: The sizes of messages that workers have acknowledged, until they are counted.
         is_stopping: Whether nothing more is to be received.
         closed: Whether the workers are to end.
+        is_one_thread: Whether the workers are tasks of one event loop. The more of them run in one
+            of its turns, the less a turn costs each.
         low: When fewer messages than this are ready, more are received, before a worker is idle. 0
             switches this off.
     """
@@ -135,6 +137,7 @@ class Hand:
         self.acknowledged: deque[int] = deque()
         self.is_stopping = False
         self.closed = False
+        self.is_one_thread = False
         self.low = 0
         self._changed = clock.lock()  # held until something has changed
         self._changed.acquire()

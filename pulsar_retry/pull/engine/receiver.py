@@ -268,7 +268,7 @@ class Receiver:
                 self._probe.doubt()
             self._handed_out, self._handed_out_at = received, self._now()
             self._next_look = min(self._next_look, self._handed_out_at + self._interval)
-            hand.wake(1 if self._is_quick else received)
+            hand.wake(1 if self._is_quick and not hand.is_one_thread else received)
 
     def _at_a_time(self) -> int:
         """Return how many messages may be received at once."""

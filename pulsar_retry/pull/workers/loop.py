@@ -61,6 +61,7 @@ class LoopWorkers:
         self._settler = settler
         self._handler = handler
         self._admission = admission
+        hand.is_one_thread = True
         if admission is not None:
             hand.low = max(2, min(_LOW, concurrency // 2))
         self._around = around or contextlib.nullcontext()
