@@ -15,10 +15,11 @@ from pulsar_retry.policy.outcomes import (
     RetryLater,
     exhausted,
 )
-from pulsar_retry.wire.envelope import Envelope, Redact, without_envelope
+from pulsar_retry.wire.envelope import Envelope, Redact, iso, without_envelope
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import (
     FAILURE_CRASHES,
+    FAILURE_PUBLISH_TIME,
     FAILURE_STAGE,
     FAILURE_STAMP,
     REAL_SUBSCRIPTION,
@@ -213,6 +214,8 @@ def retried(
     if action.counted:
         carried, envelope = details.on(carried, origin)
         custom = {**custom, **envelope}
+    else:  # its age goes on
+        custom = {**custom, FAILURE_PUBLISH_TIME: iso(details.published)}
     level = _NO_LEVEL if action.level is None else action.level
     return _counted(
         plan,

@@ -212,7 +212,7 @@ class Envelope:
         """
         it = self if redact is None else self.redacted(redact)
         attempt = None if it.attempt is None else str(it.attempt)
-        published = None if it.published is None else _iso(it.published)
+        published = None if it.published is None else iso(it.published)
         texts = {
             wire.FAILURE_REASON: it.reason,
             wire.FAILURE_STAGE: it.stage,
@@ -220,7 +220,7 @@ class Envelope:
             wire.FAILURE_FINGERPRINT: it.fingerprint,
             wire.FAILURE_MESSAGE: it.message,
             wire.FAILURE_ATTEMPT: attempt,
-            wire.FAILURE_TIME: None if it.when is None else _iso(it.when),
+            wire.FAILURE_TIME: None if it.when is None else iso(it.when),
             wire.FAILURE_PUBLISH_TIME: published,
         }
         if pubsub_attributes:
@@ -262,7 +262,8 @@ def _tenant(topic: str | None) -> str | None:
         return None
 
 
-def _iso(when: datetime) -> str:
+def iso(when: datetime) -> str:
+    """Return a time as the properties of letters have it: in UTC, to the millisecond."""
     since = when - _EPOCH
     return f"{_second(since.days, since.seconds)}.{since.microseconds // 1000:03}Z"
 

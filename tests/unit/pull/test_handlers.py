@@ -16,7 +16,7 @@ import pulsar_retry as pr
 from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.observe.counting import COUNTERS
 from pulsar_retry.pull.workers.processes import ProcessWorker
-from pulsar_retry.testing import MemoryBroker
+from pulsar_retry.testing import MemoryBroker, assert_dead_lettered
 from pulsar_retry.wire.owner import Recipient
 from support.pull import workers
 from support.pull.handling import SOON, fails
@@ -197,6 +197,28 @@ def test_a_deferral_by_a_nack_is_counted(memory: MemoryBroker, outcome: pr.Defer
     deliveries = Counter(counters.counts("deliveries")) - before
     assert {"nacked": 1, "deferred": 2, "acknowledged": 1} == deliveries
     assert ["nack"] * 3 == [each.kind for each in told]
+
+
+@pytest.mark.parametrize("redelivery", ["letters", "nack"])
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
+@pytest.mark.parametrize("outcome", [pr.Defer(60), pr.Unavailable(60), pr.Unavailable()])
+def test_the_age_limit_ends_deferrals(outcome: Any, kind: Any, redelivery: Any) -> None:
+    """Each of them goes on with the age of the message; nothing else would end them."""
+    memory, seen = MemoryBroker(), list[bytes]()
+
+    def handle(message: Any) -> None:
+        seen.append(message.data())
+        raise outcome
+
+    policy = pr.RetryPolicy(max_age=300, backoff=pr.Fixed(60))
+    options: dict[str, Any] = {"consumer_type": kind, "redelivery": redelivery, "breaker": None}
+    memory.send("orders", b"order", key="k")
+    client = memory.client()
+    with client.subscriber("orders", "billing", handle, retry_policy=policy, **options):
+        memory.clock.advance(3600)
+    assert_dead_lettered(memory, "orders", "billing", data=[b"order"], reason="too-old")
+    assert [b"order"] * 6 == seen
+    memory.close()
 
 
 @pytest.mark.parametrize("is_async", [False, True])
