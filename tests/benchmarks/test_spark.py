@@ -185,6 +185,7 @@ def test_read(benchmark, broker, namespace, spark, family):
         assert READ_ROWS == rows
         return watch
 
+    source()  # Spark starts its worker once
     contestants = {"pulsar.Client, a reader": reader, 'read.format("pulsar-failures")': source}
     compare(benchmark, contestants, "pulsar.Client, a reader", ROUNDS)
 
