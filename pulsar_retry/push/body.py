@@ -57,7 +57,8 @@ class Pushed:
             also has those that name its source, as in Pub/Sub.
         message_id: The id with which it was first published.
         published_ms: When it was first published, in milliseconds since 1970.
-        ordering_key: The ordering key, or else the partition key; empty if it has neither.
+        ordering_key: The ordering key, or else the partition key, in hexadecimal if it is not
+            UTF-8; empty if it has neither.
         redrives: How often it was brought back from a dead-letter topic.
         attempt: The number of this attempt.
     """
@@ -91,7 +92,7 @@ class Pushed:
             properties,
             message_id_text(raw.message_id()),
             raw.publish_timestamp(),
-            raw.ordering_key() or raw.partition_key(),
+            _key_of(raw),
             0,
             1 + raw.redelivery_count(),
         )
@@ -133,6 +134,14 @@ class Pushed:
     def key(self) -> str:
         """A key that stays the same at each attempt of the same delivery."""
         return f"{self.message_id}-{self.redrives}" if self.redrives else self.message_id
+
+
+def _key_of(raw: Any) -> str:
+    try:
+        key: str = raw.ordering_key() or raw.partition_key()
+    except UnicodeDecodeError as error:  # a Java client's ordering keys are bytes
+        key = error.object.hex()
+    return key
 
 
 def names_of_letters(naming: Naming, *, pubsub_attributes: bool) -> frozenset[str]:

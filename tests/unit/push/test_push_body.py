@@ -127,6 +127,22 @@ def test_what_the_own_letters_say_in_another_spelling():
     assert {} == Pushed.of(letter.build(), BILLING, hidden).attributes
 
 
+@pytest.mark.parametrize(
+    ("keys", "sent"),
+    [
+        ({"ordering_key": b"\xff\x01"}, "ff01"),
+        ({"partition_key": b"\xff\x01"}, "ff01"),
+        ({"ordering_key": b"text", "partition_key": b"\xff"}, "text"),
+    ],
+)
+def test_a_key_that_is_not_text(keys, sent):
+    """The message is sent: a Java client's ordering keys are bytes, such as those of a number."""
+    builder = _pulsar.MessageBuilder().content(b"x")
+    for name, key in keys.items():
+        getattr(builder, name)(key)
+    assert sent == Pushed.of(builder.build(), BILLING).ordering_key
+
+
 texts = st.text(max_size=40)
 
 
