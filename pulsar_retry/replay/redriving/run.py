@@ -271,14 +271,16 @@ class Run:
     def _reopen(self) -> None:
         """Open the consumer again. What comes again is known by its place.
 
-        If that fails, the broker is away, and it is tried again.
+        If that fails, for example because the broker is away, it is tried again.
         """
         if self._open_again is None:
             return
         self._is_closed = True
-        with contextlib.suppress(AdminError, pulsar.PulsarException):
+        try:
             self._consumer = self._open_again(self._more)
-            self._is_closed = False
+            self._is_closed, self._unread = False, ""
+        except (AdminError, RedriveError, pulsar.PulsarException) as error:
+            self._unread = shown(error)
         self._begin_turn()
 
     def _first_seen(self, raw: Any) -> Position | None:
@@ -407,7 +409,7 @@ class Run:
     def _tick(self) -> None:
         now = time.monotonic()
         self._next_tick = now + _TICK
-        is_away = not self._consumer.is_connected()
+        is_away = not (self._is_closed or self._consumer.is_connected())
         self.tally.waits = "the broker is away" if is_away else self._refused_last or self._unread
         moved = (self.tally.redriven, self.tally.left.total())
         if moved != self._moved or not (self.tally.waits or now - self._hindered_at < _CALM):

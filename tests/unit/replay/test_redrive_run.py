@@ -70,9 +70,10 @@ class Consumer:
     letters: list[Raw]
     acknowledged: list[Raw] = attrs.field(factory=list)
     results: list[_pulsar.Result] = attrs.field(factory=list)
+    is_closed: bool = False
 
     def receive(self, _wait: int) -> Raw:
-        if not self.letters:
+        if self.is_closed or not self.letters:
             raise _pulsar.Timeout
         return self.letters.pop(0)
 
@@ -83,7 +84,7 @@ class Consumer:
         callback(result)
 
     def is_connected(self) -> bool:
-        return True
+        return not self.is_closed
 
 
 @attrs.define
@@ -307,6 +308,31 @@ def test_a_connection_that_is_lost_again_and_again_ends_it(carry_out, monkeypatc
     watchdog.cancel()
     assert (2, "refused") == (tally.redriven, tally.stopped)
     assert "away" in next(iter(tally.problems))
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_consumer_that_cannot_be_opened_again(carry_out, monkeypatch, lasts) -> None:
+    """That is tried again; and if it lasts, the run ends with the reason."""
+    monkeypatch.setattr(redrive_run, "_PATIENCE", 0.05)
+    monkeypatch.setattr(redrive_run, "_TURN", 0.0)
+    monkeypatch.setattr(redrive_run, "_WAIT_MS", 1)
+    taken = pr.RedriveError("letters are taken by ada")
+    errors = itertools.chain(
+        [taken] if not lasts else itertools.repeat(taken), itertools.repeat(None)
+    )
+    consumer = Consumer([Raw(each) for each in (0, 1, 9)])
+
+    def open_again(_more: int) -> Consumer:
+        if (error := next(errors)) is not None:
+            consumer.is_closed = True
+            raise error
+        consumer.is_closed = False
+        return consumer
+
+    tally, _, _ = carry_out([], consumer=consumer, open_again=open_again)
+
+    assert (0 if lasts else 3, "refused" if lasts else None) == (tally.redriven, tally.stopped)
+    assert lasts == ("ada" in " ".join(tally.problems))
 
 
 def test_a_letter_that_comes_again_is_not_published_again(carry_out) -> None:
