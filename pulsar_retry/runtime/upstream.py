@@ -9,8 +9,9 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from datetime import datetime
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -318,39 +319,68 @@ class Opener:
 
     pulsar-client's blocking functions report only the code of an error. The asynchronous functions
     of `pulsar.asyncio` report its text too, for example an exception of an authentication plug-in.
+
+    What is being opened while the client is closed, pulsar-client may never report: then these
+    functions raise `pulsar.AlreadyClosed`.
     """
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
+        self._opening: set[Future[Any]] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
 
     def create_producer(self, *arguments: Any) -> Any:
         """Return a raw producer."""
-        return _opened(self._raw.create_producer_async_v2, arguments)
+        return self._opened(self._raw.create_producer_async_v2, arguments)
 
     def create_reader(self, *arguments: Any) -> Any:
         """Return a raw reader."""
-        return _opened(self._raw.create_reader_async_v2, arguments)
+        return self._opened(self._raw.create_reader_async_v2, arguments)
 
     def subscribe(self, *arguments: Any) -> Any:
         """Return a raw consumer of one topic."""
-        return _opened(self._raw.subscribe_async_v2, arguments)
+        return self._opened(self._raw.subscribe_async_v2, arguments)
 
     def subscribe_topics(self, *arguments: Any) -> Any:
         """Return a raw consumer of several topics."""
-        return _opened(self._raw.subscribe_async_v2, arguments)
+        return self._opened(self._raw.subscribe_async_v2, arguments)
+
+    def close(self) -> None:
+        """Close the client."""
+        self._end(self._raw.close)
+
+    def shutdown(self) -> None:
+        """Shut the client down."""
+        self._end(self._raw.shutdown)
+
+    def _end(self, close: Callable[[], None]) -> None:
+        try:
+            close()
+        finally:
+            for each in list(self._opening):
+                each.cancel()
+
+    def _opened(self, open_: Callable[..., None], arguments: tuple[Any, ...]) -> Any:
+        opened: Future[Any] = Future()
+        self._opening.add(opened)
+        try:
+            open_(*arguments, partial(_came, opened))
+            result = opened.result()
+        except CancelledError:
+            raise error_of(_pulsar.Result.AlreadyClosed) from None
+        finally:
+            self._opening.discard(opened)
+        if not isinstance(result, _pulsar.Error):
+            return result
+        error = error_of(result.error)
+        raise type(error)(f"{error}: {result.message}" if result.message else str(error))
 
 
-def _opened(open_: Callable[..., None], arguments: tuple[Any, ...]) -> Any:
-    opened: Future[Any] = Future()
-    open_(*arguments, opened.set_result)
-    result = opened.result()
-    if not isinstance(result, _pulsar.Error):
-        return result
-    error = error_of(result.error)
-    raise type(error)(f"{error}: {result.message}" if result.message else str(error))
+def _came(opened: Future[Any], result: Any) -> None:
+    with contextlib.suppress(InvalidStateError):  # nobody waits any more
+        opened.set_result(result)
 
 
 class Searcher:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pulsar
 import pytest
@@ -104,3 +108,26 @@ def test_every_private_name_of_pulsar_client_is_listed() -> None:
     of_python = {"_at_fork_reinit"}  # the standard library itself uses it
     assert used - own - listed - of_python == set()
     assert {"_consumer", "_message", "_msg_id", "_producer"} <= listed
+
+
+@pytest.mark.parametrize("how", ["close", "shutdown"])
+def test_what_is_being_opened_ends_with_the_client(how: str) -> None:
+    """pulsar-client forgets it, and an asyncio program would never end."""
+    asked, ended = Future[Any](), Future[Any]()
+    raw = SimpleNamespace(
+        subscribe_async_v2=lambda *arguments: asked.set_result(arguments[-1]),
+        **{how: lambda: None},
+    )
+    opener = upstream.Opener(raw)
+
+    def opening() -> None:
+        try:
+            opener.subscribe("orders", "billing", None)
+        except pulsar.PulsarException as error:
+            ended.set_result(error)
+
+    threading.Thread(target=opening, daemon=True).start()
+    call_back = asked.result(60)
+    getattr(opener, how)()
+    assert isinstance(ended.result(60), pulsar.AlreadyClosed)
+    call_back(object())  # too late: an error would end the process on a thread of pulsar-client
