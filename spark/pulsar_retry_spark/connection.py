@@ -106,7 +106,9 @@ class ClusterConnection:
                 ``auth.*``.
         """
         service_url = options.text("service.url")
-        if service_url is None or not _is_url(service_url):
+        if service_url is None:
+            raise ConfigError.bad("service.url", None, "a URL such as pulsar://localhost:6650")
+        if not _is_url(service_url):
             raise ConfigError(
                 "service.url: expected a URL such as pulsar://localhost:6650, or with several "
                 "hosts, such as pulsar://one:6650,two:6650"

@@ -41,7 +41,7 @@ def test_a_count_of_rows_may_be_big():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"service.url": ""}, "service.url: expected a URL"),
+        ({"service.url": ""}, "service.url=None: expected a URL"),
         ({"path": "orders"}, "path='orders': expected no path: use the options topic"),
         ({"max_attempts": "3000000000"}, "max_attempts='3000000000': expected a whole number, 1"),
         ({"client.io_threads": "2147483648"}, "client.io_threads='2147483648': expected a whole"),
