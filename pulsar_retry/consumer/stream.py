@@ -348,7 +348,8 @@ class Fetcher:
         """Wait until the thread is asked to wait for a message; return False if it has to end."""
         with self._changed:
             while not self._is_asked:
-                if self._is_closed or not self._changed.wait(_IDLE):
+                # It can be asked between the time-out of the wait and its return.
+                if self._is_closed or not (self._changed.wait(_IDLE) or self._is_asked):
                     self._thread = None
                     return False
             self._is_asked = False

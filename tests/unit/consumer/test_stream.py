@@ -281,6 +281,41 @@ def test_the_thread_takes_nothing_that_nobody_wants() -> None:
     eventually(lambda: fetcher._thread is None)
 
 
+class LateWait(threading.Condition):
+    """A condition whose first wait times out, and calls *meanwhile* before it returns."""
+
+    meanwhile: Any = None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.meanwhile is None:
+            return super().wait(timeout)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        self.release()
+        meanwhile()
+        self.acquire()
+        return False
+
+
+def test_the_thread_that_is_asked_as_it_ends_goes_on() -> None:
+    """Otherwise nobody would wait for messages any more."""
+    rig, ended, asked = Rig(), threading.Event(), threading.Event()
+    fetcher = Fetcher(rig.stream, is_wanted=lambda: True, ended=ended.set, clock=SYSTEM)
+    fetcher._changed = condition = LateWait()
+
+    def ask() -> None:
+        rig.stream.take_returned()
+        ended.clear()
+        fetcher.ask()
+        asked.set()
+
+    condition.meanwhile = ask
+    fetcher.ask()
+    rig.main.deliver()
+    assert asked.wait(60)
+    rig.main.deliver()
+    assert ended.wait(20)
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["main", "retry"]), st.integers(1, 5)),
