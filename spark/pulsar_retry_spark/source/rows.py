@@ -254,7 +254,9 @@ def _origins(ids: pa.Array, older: pa.Array) -> pa.Array:
     """Return the ids of the first publications from either property."""
     ids = pc.coalesce(pc.if_else(pc.equal(ids, ""), None, ids), older)
     if pc.any(pc.starts_with(ids, "(")).as_py():  # pulsar-client's own form
-        return _distinct(ids, lambda id_: origin_message_id({ORIGIN_MESSAGE_ID: id_}), pa.string())
+        return _distinct(
+            ids, lambda id_: origin_message_id({ORIGIN_MESSAGE_ID_OLD: id_}), pa.string()
+        )
     return ids
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from _pulsar import MessageBuilder
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
@@ -169,6 +169,19 @@ def test_every_property_is_somewhere(headers, pairs):
             assert name not in read["headers"]
         else:
             assert text == read["headers"][name]
+
+
+@given(st.lists(st.lists(PAIRS, max_size=8), min_size=2, max_size=5))
+@example([[("ORIGIN_MESSAGE_IDY_TIME", "")], [("ORIGIN_MESSAGE_ID", "(1,2,3,-1)")]])
+def test_a_row_is_the_same_whatever_is_beside_it(rows):
+    """Columns are decoded at once for all rows of a batch."""
+    buffer, expected = RowBuffer(CONSTANTS), []
+    for pairs in rows:
+        raw = message(dict(pairs))
+        buffer.add(raw, "-1:-1:-1")
+        expected.append(row(raw))
+    read = buffer.take().to_pylist()
+    assert expected == [each | {"headers": dict(each["headers"])} for each in read]
 
 
 @pytest.mark.parametrize(
