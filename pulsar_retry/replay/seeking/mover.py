@@ -120,6 +120,7 @@ class Mover:
             if consumers:
                 mains = self._watch(mains)
                 self._rescue(mains, letters)
+            mains = self._look(mains)
         judge = attrs.evolve(judge, mains=mains)
         self._settle(self._open(retries, letters), judge, dry_run=dry_run)
         if not dry_run:
@@ -166,12 +167,16 @@ class Mover:
 
     def _watch(self, mains: Sequence[Goal]) -> Sequence[Goal]:
         """Watch the messages that consumers had in hand until all of them are dispatched again."""
-        topics, deadline = [goal.seen.topic for goal in mains], time.monotonic() + self.grace
+        deadline = time.monotonic() + self.grace
         while any(goal.pending for goal in mains) and time.monotonic() < deadline:
             time.sleep(_IN_HAND_INTERVAL)
-            now = survey_all(self.admin, topics, self.subscription.name)
-            mains = [goal.look(each) for goal, each in zip(mains, now, strict=True)]
+            mains = self._look(mains)
         return mains
+
+    def _look(self, mains: Sequence[Goal]) -> Sequence[Goal]:
+        topics = [goal.seen.topic for goal in mains]
+        now = survey_all(self.admin, topics, self.subscription.name)
+        return [goal.look(each) for goal, each in zip(mains, now, strict=True)]
 
     def _rescue(self, mains: Sequence[Goal], letters: Sequence[Surveyed]) -> None:
         """Make sure that late acknowledgements hide nothing from the replay.
