@@ -52,7 +52,7 @@ from pulsar_retry.replay.redriving.states import (
 
 #: Seconds between two updates of progress.
 _TICK = 0.5
-#: Seconds until a letter that was not published is tried again.
+#: Seconds until a letter that was not published is tried again, or a consumer that was not opened.
 _PAUSE = 0.5
 #: Seconds for which a run waits for a broker, or for a topic that does not take its letters; and
 #: seconds without a hindrance after which that time begins anew, unless a letter has moved.
@@ -254,6 +254,9 @@ class Run:
 
     def _receive(self) -> Any:
         """Return a raw letter; None if none comes."""
+        if self._is_closed:
+            self._cancelled.wait(_PAUSE)
+            return None
         self._turn_left -= 1
         if self._turn_left < 0:
             self._begin_turn()
@@ -403,7 +406,8 @@ class Run:
         now = time.monotonic()
         if now >= self._next_tick:
             self._tick()
-        if now - self._turn_began > _TURN and (self._is_closed or self._consumer.is_connected()):
+        turn = _PAUSE if self._is_closed else _TURN
+        if now - self._turn_began > turn and (self._is_closed or self._consumer.is_connected()):
             self._reopen()
 
     def _tick(self) -> None:

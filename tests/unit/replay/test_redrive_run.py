@@ -73,7 +73,9 @@ class Consumer:
     is_closed: bool = False
 
     def receive(self, _wait: int) -> Raw:
-        if self.is_closed or not self.letters:
+        if self.is_closed:
+            raise _pulsar.AlreadyClosed
+        if not self.letters:
             raise _pulsar.Timeout
         return self.letters.pop(0)
 
