@@ -67,8 +67,9 @@ _ON_ITS_WAY, _STUCK = 10.0, 60.0
 #: again. pulsar-client asks for more when half of them is taken, and it acknowledges the first
 #: chunks of a letter if the others do not come within a minute.
 _TURN = 25.0
-#: Seconds without a letter after which twice as many are fetched ahead; they double each time.
-_PLUGGED = 4.0
+#: Seconds without a letter after which twice as many are fetched ahead; they double each time. And
+#: how many times as many as at first these are at most.
+_PLUGGED, _MOST_MORE = 4.0, 1024
 #: Seconds between two questions about acknowledgements, and until they are sent again.
 _ASK, _AGAIN = 0.2, 5.0
 #: How many letters are in flight at most; with a rate, those of a second.
@@ -221,7 +222,7 @@ class Run:
                 asked = now
                 if not self._close_partitions(now - came) and now - came > plugged:
                     plugged *= 2
-                    self._more *= 2
+                    self._more = min(self._more * 2, _MOST_MORE)
                     self._reopen()
 
     def _read_letters(

@@ -337,6 +337,22 @@ def test_a_consumer_that_cannot_be_opened_again(carry_out, monkeypatch, lasts) -
     assert lasts == ("ada" in " ".join(tally.problems))
 
 
+def test_what_is_fetched_ahead_has_a_limit(carry_out, monkeypatch) -> None:
+    """However often a broker pauses: pulsar-client takes no queue of more than 2**31 - 1."""
+    monkeypatch.setattr(redrive_run, "_PLUGGED", 0.0)
+    monkeypatch.setattr(Source, "unsettled", lambda *_: Unsettled(0, 1, all_sent=False))
+    consumer, asked = Consumer([]), list[int]()
+
+    def open_again(more: int) -> Consumer:
+        asked.append(more)
+        consumer.letters += [Raw(len(asked) // 3)] if len(asked) % 3 == 0 else []
+        return consumer
+
+    tally, _, _ = carry_out([], consumer=consumer, open_again=open_again)
+
+    assert (9, 1024) == (tally.redriven, max(asked))
+
+
 def test_a_letter_that_comes_again_is_not_published_again(carry_out) -> None:
     """After a restart of the broker, whose memory of acknowledgements may be older than ours."""
     tally, hand_off, consumer = carry_out([0, 1, 0, 1, 2])
