@@ -10,8 +10,8 @@ that has failed:
   the broker redelivers whole batches, also with messages that are dead: these are dropped.
 - The stamp of the last letter that was published. An older retry letter, from any process, is
   *superseded*: it is dropped, unless it counts more attempts. This loses nothing, because the newer
-  letter is handled after the older one was published. An original is never dropped, because it may
-  come again on purpose.
+  letter is handled after the older one was published. An original may come again on purpose: it is
+  dropped only if it is part of a batch, has a dead letter, and comes after a backoff (`closed`).
 
 The consumer's window drops letters too (`LetterWindow`). It knows what was received, this module
 what was published, and each drops what the other cannot.
@@ -157,20 +157,22 @@ class OwnLetters:
             known = self._known.get(key)
             return known is not None and known.is_dead and self._steady() < known.until
 
-    def closed(self) -> None:
-        """Record that the consumer was closed for a while: what has letters may come again.
+    def closed(self, *, by_hand: bool = False) -> None:
+        """Record that the consumer was closed for a while: what has dead letters may come again.
 
         A broker that does not know which messages of a batch are acknowledged delivers all of them
         with the first that is not, and counts from 0. Without this, the first ones of a batch might
-        be tried again and again, and the others never.
+        be tried again and again, and the others never. What has a retry letter does not count: a
+        seek removes that letter, and then the message itself is the only copy. Nor is anything
+        expected if a user has paused *by_hand*, perhaps for a seek.
         """
         with self._lock:
             now = self._steady()
-            if now >= self._copies_until:
+            if by_hand or now >= self._copies_until:
                 self._copies.clear()
-            self._copies |= {
-                key for key, known in self._known.items() if known.stamp and now < known.until
-            }
+            if not by_hand:
+                dead = [key for key, it in self._known.items() if it.is_dead and now < it.until]
+                self._copies.update(dead)
             self._copies_until = math.inf
             self.has_copies = bool(self._copies)
 
@@ -179,7 +181,7 @@ class OwnLetters:
         self._copies_until = self._steady() + _COPIES_COME_FOR
 
     def is_copy(self, key: str) -> bool:
-        """Tell whether a message of the topic is a copy of one that has a letter already."""
+        """Tell whether a message of the topic is a copy of one that has a dead letter."""
         with self._lock:
             self.has_copies = self._steady() < self._copies_until
             return self.has_copies and key in self._copies

@@ -454,7 +454,7 @@ class Receiver:
         for message in self.take_down():
             self._settler.remember(message, _REMEMBERED)
             self._hand.settled(message)
-        self._settler.own_letters.closed()
+        self._settler.own_letters.closed(by_hand=self._hand.paused is not None)
         self._handle.suspend()
         self.is_resting, self._pausing_since = True, None
         self._next_try, self._pause = 0.0, FIRST_PAUSE

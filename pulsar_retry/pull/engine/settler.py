@@ -289,7 +289,8 @@ class Settler:
     def _is_outdated(self, message: Message) -> bool:
         own = self.own_letters
         is_letter = not self._nacks and self.handle.in_hand.is_letter(message)
-        if own.has_copies and not is_letter and own.is_copy(self.handle.facts(message).chain):
+        may_be_copy = own.has_copies and not is_letter and message.message_id().batch_index() >= 0
+        if may_be_copy and own.is_copy(self.handle.facts(message).chain):
             return True
         if self._nacks:  # after a seek the count begins at 0, and the message must be handled
             return message.redelivery_count() > 0 and own.is_dead(self.handle.facts(message).chain)

@@ -10,6 +10,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.replay import seek
 from support.pull.handling import SOON, Notes, fails
 from support.reading import SUBSCRIPTION
 from support.waiting import eventually
@@ -118,6 +119,24 @@ def test_a_long_pause_is_no_attempt(start, publish, admin, topic, dead_letters, 
     subscriber.resume()
     (dead,) = dead_letters(1)
     assert (3, 3) == (len(notes.seen), pr.DeadLetter.of(dead).failure.attempt)
+
+
+@pytest.mark.parametrize("attempts", [1, 9], ids=["dead letter", "retry letter"])
+def test_a_seek_in_a_long_pause_brings_what_has_letters(
+    start, publish, admin, topic, subscription, attempts
+):
+    """The seek removes its retry letter, so the message itself is the only copy."""
+    notes = Notes(lambda message: fails(message) if len(notes.seen) == 1 else None)
+    policy = pr.RetryPolicy(max_attempts=attempts, backoff=pr.Fixed(600))
+    subscriber = start(notes, retry_policy=policy)
+    publish(b"one")
+    eventually(lambda: subscriber.in_hand == (0, 0) and len(notes.seen) == 1)
+    eventually(lambda: not admin.backlog(topic, SUBSCRIPTION))
+    subscriber.pause()
+    eventually(lambda: is_free(admin, topic))
+    seek(subscription, "earliest")
+    subscriber.resume()
+    notes.wait_for(2)
 
 
 def test_a_stop_during_a_long_pause(start, publish, admin, topic):

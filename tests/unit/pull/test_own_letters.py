@@ -201,21 +201,40 @@ def test_an_immediate_retry_takes_half_a_second(memory: MemoryBroker) -> None:
 
 def test_copies_come_only_after_a_pause(own, clock):
     """However long it was, and for a minute; a seek later on brings messages that are needed."""
+    publish(own, "dead", 1, is_dead=True)
     fail(own, "without letter", 1)
     assert not own.has_copies
     own.closed()
     clock.now += 3600
     own.opened()
     assert own.has_copies
-    assert [True, False, False] == [own.is_copy(key) for key in ("a", "without letter", "other")]
+    names = ("dead", "without letter", "other")
+    assert [True, False, False] == [own.is_copy(name) for name in names]
     clock.now += 59
     own.closed()  # what was a copy then still is one
     clock.now += 3600
     own.opened()
-    assert own.is_copy("a")
+    assert own.is_copy("dead")
     clock.now += 61
-    assert not own.is_copy("a")
+    assert not own.is_copy("dead")
     assert not own.has_copies
     own.closed()
     own.opened()
+    assert not own.is_copy("dead")
+
+
+def test_what_has_a_retry_letter_is_no_copy(own):
+    """A seek may have removed the letter."""
+    own.closed()
+    own.opened()
     assert not own.is_copy("a")
+
+
+def test_nothing_is_a_copy_after_a_pause_by_hand(own):
+    """Also not what was one after the backoff before it: perhaps there was a seek."""
+    publish(own, "dead", 1, is_dead=True)
+    own.closed()
+    own.opened()
+    own.closed(by_hand=True)
+    own.opened()
+    assert not own.is_copy("dead")
