@@ -65,7 +65,7 @@ def quiet(connection: ClusterConnection) -> ClusterConnection:
 def existing(
     client: pulsar.Client, options: SourceOptions, known: Container[str] = ()
 ) -> list[Partition]:
-    """Return the partitions of the topics that exist; topics in *known* are not looked for.
+    """Return each partition of the topics that exist; topics in *known* are not looked for.
 
     If a role may read a topic, but not list its namespace, the topic is taken as existing. If it
     does not exist, and the broker creates topics automatically, reading creates it.
@@ -83,7 +83,9 @@ def existing(
     listed = options.pattern is not None
     topics = _matching(options) if listed else options.topics
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        return [each for found in threads.map(partitions, topics) for each in found]
+        found = threads.map(partitions, topics)
+        # A list may have a topic and one of its partitions, too.
+        return list({one.name: one for each in found for one in each}.values())
 
 
 def _matching(options: SourceOptions) -> list[SourceTopic]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_retry import ConfigError
+from pulsar_retry_spark.source import topics
 from pulsar_retry_spark.source.options import SourceOptions, SourceTopic
 
 URL = "pulsar://localhost:6650"
@@ -86,6 +87,20 @@ def test_what_is_for_streams_is_refused_in_a_batch(change):
     name = next(iter(change))
     with pytest.raises(ConfigError, match=f"{name}=.* no value in spark.read.* for readStream"):
         SourceOptions.parse(BASE | change, streaming=False)
+
+
+def test_a_partition_that_is_listed_with_its_topic_is_read_once(monkeypatch):
+    """A batch query would have each of its rows twice."""
+
+    class Client:
+        def get_topic_partitions(self, topic):
+            return [topic if "-partition-" in topic else f"{topic}-partition-0"]
+
+    monkeypatch.setattr(topics, "exists", lambda _client, _name: True)
+    names = f"{ORDERS}-billing-DLQ,{ORDERS}-billing-DLQ-partition-0"
+    options = SourceOptions.parse({"service.url": URL, "topics": names}, streaming=False)
+    (found,) = topics.existing(Client(), options)
+    assert f"{ORDERS}-billing-DLQ-partition-0" == found.name
 
 
 def test_defaults_are_safe():
