@@ -394,6 +394,7 @@ class Redrive:
             )
             try:
                 run.run()
+                opened.close()  # otherwise it still fetches, and what follows can take minutes
                 _tell_of_batches(admin, tally, source.kept_by_batches(run.states))
                 if tally.stopped is None:
                     missed = source.left(run.states)

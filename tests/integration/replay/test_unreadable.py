@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from datetime import timedelta
 
 import pulsar
@@ -11,6 +12,8 @@ import pytest
 from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.redriving.source import who_reads
+from pulsar_retry.replay.redriving.states import LetterStates, Source
 from support.encrypting import key_files
 from support.reading import SUBSCRIPTION
 from support.replay.redriving import received
@@ -59,6 +62,24 @@ def test_they_hide_no_other_letter_and_are_counted(dead, encrypted) -> None:
     assert "encrypted" in done.problems[0]
     received(consumer, 3)
     assert 4 == dead.backlog()
+
+
+def test_nothing_is_fetched_while_they_are_counted(dead, encrypted, monkeypatch) -> None:
+    """Reading can take minutes, and pulsar-client acknowledges what stays incomplete for one."""
+    dead.subscribe()
+    dead.create("keep")
+    encrypted(1)
+    dead.fill(1)
+    left, readers = Source.left, list[str | None]()
+
+    def watched(self: Source, states: LetterStates) -> Counter[str]:
+        readers.append(who_reads(self.admin, dead.dlq, self.subscription, is_retry=False))
+        return left(self, states)
+
+    monkeypatch.setattr(Source, "left", watched)
+    done = dead.redrive().run()
+
+    assert (1, {"unreadable": 1}, [None]) == (done.redriven, done.left, readers)
 
 
 @pytest.mark.parametrize(("count", "rate"), [(1010, 1e9), (25, 1)])
