@@ -98,7 +98,7 @@ class OwnLetters:
         """
         self.is_empty = True
         self.has_copies = False
-        self._copies: set[str] = set()
+        self._failed: dict[str, bool] = {}  # and whether it was dead already
         self._copies_until = -math.inf
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._most = most
@@ -158,33 +158,48 @@ class OwnLetters:
             return known is not None and known.is_dead and self._steady() < known.until
 
     def closed(self, *, by_hand: bool = False) -> None:
-        """Record that the consumer was closed for a while: what has dead letters may come again.
+        """Record that the consumer was closed for a while: what has failed may come again.
 
         A broker that does not know which messages of a batch are acknowledged delivers all of them
         with the first that is not, and counts from 0. Without this, the first ones of a batch might
-        be tried again and again, and the others never. What has a retry letter does not count: a
-        seek removes that letter, and then the message itself is the only copy. Nor is anything
-        expected if a user has paused *by_hand*, perhaps for a seek.
+        be tried again and again, and the others never. Nothing is expected if a user has paused
+        *by_hand*, perhaps for a seek.
         """
         with self._lock:
             now = self._steady()
             if by_hand or now >= self._copies_until:
-                self._copies.clear()
+                self._failed.clear()
             if not by_hand:
-                dead = [key for key, it in self._known.items() if it.is_dead and now < it.until]
-                self._copies.update(dead)
+                recent = {key: it.is_dead for key, it in self._known.items() if now < it.until}
+                self._failed.update(recent)
             self._copies_until = math.inf
-            self.has_copies = bool(self._copies)
+            self.has_copies = bool(self._failed)
 
     def opened(self) -> None:
-        """Record that the consumer was opened again: copies come now."""
-        self._copies_until = self._steady() + _COPIES_COME_FOR
+        """Record that the consumer was opened again: copies come now, and their counts go on."""
+        with self._lock:
+            self._copies_until = until = self._steady() + _COPIES_COME_FOR
+            for key in self._failed:
+                if (known := self._known.get(key)) is not None:
+                    known.until = max(known.until, until)
 
     def is_copy(self, key: str) -> bool:
-        """Tell whether a message of the topic is a copy of one that has a dead letter."""
+        """Tell whether a message of the topic is a copy of one that has a dead letter.
+
+        What has a retry letter is none: a seek removes that letter, and then the message itself is
+        the only copy.
+        """
         with self._lock:
-            self.has_copies = self._steady() < self._copies_until
-            return self.has_copies and key in self._copies
+            return self._failed.get(key, False) and self._copies_come()
+
+    def has_failed(self, key: str) -> bool:
+        """Tell whether a message had failed before the consumer was closed, a moment ago."""
+        with self._lock:
+            return key in self._failed and self._copies_come()
+
+    def _copies_come(self) -> bool:
+        self.has_copies = self._steady() < self._copies_until
+        return self.has_copies
 
     def supersede(self, key: str, failures: int, stamp: int | None) -> bool:
         """Tell whether a letter, which counts so many *failures*, is superseded by a newer one.

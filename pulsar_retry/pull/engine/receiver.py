@@ -242,6 +242,7 @@ class Receiver:
         settler, own_letters = self._settler, self._settler.own_letters
         room, space = most
         received, total, whole = 0, 0, self._whole
+        last: list[Any] = []
         try:
             message = self._first(wait)
             flowing = self._flowing()
@@ -249,10 +250,12 @@ class Receiver:
             while True:
                 if own_letters.is_empty or not settler.is_superfluous(message):
                     length = message._message.length()  # data() would copy it
-                    if lanes is None:
-                        put_up(message)
-                    else:
+                    if lanes is not None:
                         lanes.admit(message)
+                    elif own_letters.has_copies and settler.is_tried_again(message):
+                        last.append(message)
+                    else:
+                        put_up(message)
                     received += 1
                     total += length
                     if received >= room or total >= space:
@@ -261,6 +264,7 @@ class Receiver:
         except pulsar.Timeout:
             pass
         finally:
+            hand.queue.extend(last)
             hand.received += received
             hand.received_size += total
         if received:

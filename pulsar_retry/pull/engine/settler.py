@@ -286,6 +286,10 @@ class Settler:
         self._count(SUPERSEDED)
         return True
 
+    def is_tried_again(self, message: Message) -> bool:
+        """Tell whether *message* failed before a pause: others of its batch have not been tried."""
+        return self.own_letters.has_failed(self.handle.facts(message).chain)
+
     def _is_outdated(self, message: Message) -> bool:
         own = self.own_letters
         is_letter = not self._nacks and self.handle.in_hand.is_letter(message)

@@ -238,3 +238,17 @@ def test_nothing_is_a_copy_after_a_pause_by_hand(own):
     own.closed(by_hand=True)
     own.opened()
     assert not own.is_copy("dead")
+
+
+def test_what_failed_before_a_pause_is_tried_after_the_others(own, clock):
+    """Dead or not, and its count goes on; a pause by hand may be for a seek."""
+    own.closed()
+    clock.now += 3600
+    own.opened()
+    assert (True, False, 2) == (own.has_failed("a"), own.has_failed("other"), own.failures("a"))
+    clock.now += 61
+    assert not own.has_failed("a")
+    fail(own, "b", 1)
+    own.closed(by_hand=True)
+    own.opened()
+    assert not own.has_failed("b")
