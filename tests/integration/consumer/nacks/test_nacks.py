@@ -112,8 +112,8 @@ async def test_a_nack_that_is_longer_than_the_ack_timeout(client, topic, admin):
         if source == topic:
             await consumer.reconsume_later(message, delay=0)
             message = await consumer.receive(SOON)
-        await consumer.negative_acknowledge(message, delay=14)
         consumers.append((consumer, time.monotonic() + 14))
+        await consumer.negative_acknowledge(message, delay=14)
     for consumer, due in consumers:
         message = await consumer.receive(SOON)
         assert time.monotonic() >= due
