@@ -226,7 +226,7 @@ class SinkOptions:
         max_message_bytes = reader.integer(
             "max_message_bytes", DEFAULT_MAX_MESSAGE_BYTES, minimum=1024
         )
-        keeping = reader.text("initial_subscription_name") or KEEPING_SUBSCRIPTION
+        keeping = reader.text("initial_subscription_name", KEEPING_SUBSCRIPTION) or "none"
         parsed = cls(
             connection=connection,
             targets=_targets(reader, max_attempts, levels),

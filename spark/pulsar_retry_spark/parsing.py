@@ -55,10 +55,10 @@ class OptionReader:
             if self._left.setdefault(key.lower(), value) != value:
                 raise ConfigError(f"{key}: expected it only once, in any case")
 
-    def text(self, key: str) -> str | None:
-        """Return a text; None if it is absent or blank."""
+    def text(self, key: str, default: str | None = None) -> str | None:
+        """Return a text; None if it is blank, *default* if it is absent."""
         self._known.append(key)
-        return self._left.pop(key.lower(), "").strip() or None
+        return self._left.pop(key.lower(), default or "").strip() or None
 
     def choice(self, key: str, default: str, accepted: Iterable[str]) -> str:
         """Return one of the *accepted* words."""

@@ -98,7 +98,7 @@ def test_a_consumer_that_is_there_is_not_disturbed(admin, client, topic, send):
     assert ["mine"] == subscriptions(admin, dead)
 
 
-@pytest.mark.parametrize("none", ["none", "NONE"])
+@pytest.mark.parametrize("none", ["none", "NONE", " "])
 def test_none_is_made_where_none_is_wanted(broker, admin, topic, send, none):
     """On neither topic: somebody else sees to it, or it is lost."""
     dead = f"{topic}-{SUBSCRIPTION}-DLQ"

@@ -95,7 +95,7 @@ def test_a_value_has_to_be_text():
         ({}, "pulsar-retry"),
         ({"initial_subscription_name": "mine"}, "mine"),
         ({"Initial_Subscription_Name": "None"}, None),
-        ({"initial_subscription_name": ""}, "pulsar-retry"),
+        ({"initial_subscription_name": ""}, None),
     ],
 )
 def test_the_subscription_that_keeps_dead_letters(given, name):
