@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pulsar
+from local_spark import local_session
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from vega_datasets import local_data
@@ -33,7 +34,6 @@ from vega_datasets import local_data
 import pulsar_retry as pr
 from pulsar_retry.standalone import Standalone
 from pulsar_retry_spark import failures, register, split, write_failures
-from pulsar_retry_spark.local import local_session
 
 SUBSCRIPTION = "mending"
 MAX_ATTEMPTS = 3  # the first one is Spark's

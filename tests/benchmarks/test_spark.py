@@ -18,13 +18,13 @@ from functools import partial
 
 import pulsar
 import pytest
+from local_spark import local_session
 from pyspark import StorageLevel, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pulsar_retry.testing.broker import RunningBroker
 from pulsar_retry_spark import register, split, write_failures
-from pulsar_retry_spark.local import local_session
 from support.benchmarks import sending
 from support.benchmarks.comparing import Stopwatch, compare
 from support.spark.watching import Family

@@ -9,12 +9,12 @@ from typing import Any
 
 import pulsar
 import pytest
+from local_spark import local_session
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import pulsar_retry as pr
 from pulsar_retry_spark import clients
-from pulsar_retry_spark.local import local_session
 from support.reading import SUBSCRIPTION
 from support.spark.sourcing import Letters, Query
 

@@ -16,7 +16,11 @@ def test_every_row_is_accounted_for(broker: RunningBroker, tmp_path: Path) -> No
     """Before the redrive and after it, the sum of what became of the rows is the rows."""
     process = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLE), "--output", str(tmp_path / "new")],
-        env={**os.environ, "PULSAR_SERVICE_URL": broker.service_url},
+        env={
+            **os.environ,
+            "PULSAR_SERVICE_URL": broker.service_url,
+            "PYTHONPATH": str(EXAMPLE.parent),  # which Python adds where PYTHONSAFEPATH is not set
+        },
         capture_output=True,
         text=True,
         timeout=250,

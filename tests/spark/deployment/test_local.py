@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from local_spark import local_session
 
-from pulsar_retry_spark.local import local_session
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 #: What Spark's scripts call, apart from java.
 TOOLS = ("bash", "dirname", "env", "ps", "sh")
@@ -19,7 +20,7 @@ TOOLS = ("bash", "dirname", "env", "ps", "sh")
 TWO_SESSIONS = """
 import os
 from pathlib import Path
-from pulsar_retry_spark.local import local_session
+from local_spark import local_session
 
 for master in ("local[1]", "local[2,3]"):
     with local_session(master=master) as spark:
@@ -33,7 +34,7 @@ print({"JAVA_HOME", "PYSPARK_PYTHON", "SPARK_CONF_DIR", "SPARK_LOCAL_IP"} & os.e
 #: An error that asks for its message when the JVM has ended, after a session whose JVM was killed.
 TWO_ERRORS = """
 import contextlib, os, signal
-from pulsar_retry_spark.local import local_session
+from local_spark import local_session
 
 with contextlib.suppress(Exception), local_session() as spark:
     os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
@@ -46,11 +47,12 @@ with local_session() as spark:
 def start(program: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run *program* in *folder*, which is its home, too."""
     unset = {"JAVA_HOME", "PYSPARK_PYTHON", "SPARK_CONF_DIR", "SPARK_LOCAL_IP"}
+    places = {"HOME": str(folder), "TMPDIR": str(folder), "PYTHONPATH": str(EXAMPLES)}
     inherited = {name: value for name, value in os.environ.items() if name not in unset}
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
         cwd=folder,
-        env=inherited | {"HOME": str(folder), "TMPDIR": str(folder)} | environment,
+        env=inherited | places | environment,
         capture_output=True,
         text=True,
         check=False,

@@ -9,10 +9,13 @@ from pathlib import Path
 
 from pulsar_retry.testing.broker import RunningBroker
 
+#: Where `local_spark` is.
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
 #: Nothing here names the package: the format alone does.
 ROUND_TRIP = """
 import os
-from pulsar_retry_spark.local import local_session
+from local_spark import local_session
 
 options = {
     "service.url": os.environ["PULSAR_SERVICE_URL"],
@@ -49,7 +52,7 @@ class Reader(DataSourceReader):
 #: pulsar is broken where Spark looks for sources, in its Python workers.
 BROKEN_PULSAR = """
 import os, sys
-from pulsar_retry_spark.local import local_session
+from local_spark import local_session
 
 os.environ["PYTHONPATH"] = sys.argv[1]
 with local_session() as spark:
@@ -66,7 +69,7 @@ def run(program: str, *arguments: str, **environment: str) -> list[str]:
     """Run *program* with the installed package, not with the current folder's."""
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
-        env=os.environ | {"PYTHONSAFEPATH": "1"} | environment,
+        env=os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(EXAMPLES)} | environment,
         capture_output=True,
         text=True,
         check=False,

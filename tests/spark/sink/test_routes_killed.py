@@ -104,7 +104,7 @@ def test_workers_that_are_killed(job, some_stored):
 PROGRAM = """
 import json, os
 from pathlib import Path
-from pulsar_retry_spark.local import local_session
+from local_spark import local_session
 from support.spark import chaos
 from support.spark.routed import Job, judge
 
@@ -146,7 +146,7 @@ WRITING = """
 import json, os
 from pyspark.sql import functions as F
 from pulsar_retry_spark import failures, write_failures
-from pulsar_retry_spark.local import local_session
+from local_spark import local_session
 from support.spark import chaos
 
 chaos.by_value()

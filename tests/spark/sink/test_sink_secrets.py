@@ -22,7 +22,7 @@ from support.spark.issuing import issuing
 JOB = """
 import json, os
 from pulsar_retry_spark import register
-from pulsar_retry_spark.local import local_session
+from local_spark import local_session
 
 def attempt(action):
     try:
@@ -91,7 +91,7 @@ def said(guarded, tmp_path):
         environment |= {"OPTIONS": json.dumps(options), "EVENTS": events.as_uri()}
         job = subprocess.run(
             [sys.executable, "-c", JOB],
-            env=os.environ | environment,
+            env=os.environ | environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

