@@ -248,21 +248,27 @@ def test_micro_batch(benchmark, broker, namespace, spark, tmp_path, rows):
 def test_share_of_failed_rows(benchmark, broker, namespace, spark, tmp_path, rows, shares):
     """A job that writes its good rows to Parquet and its failed ones to Pulsar.
 
-    A part of what few failed rows cost is constant. Another grows with all rows: those that `split`
-    has kept are read once more.
+    Two contestants write none to Pulsar: one has no line for failed rows, and the other gives a
+    hundredth to a Python function that drops them, which is what any sink in Python costs Spark.
     """
     hundredths = F.expr("pmod(hash(key), 100)")
     whole = cached(failed_rows(spark, rows).withColumn("hundredth", hundredths))
 
-    def job(percent: int) -> float:
-        options = options_for(broker, namespace)
+    def to_pulsar(failed: DataFrame) -> None:
+        write_failures(failed, options_for(broker, namespace))
+
+    def to_python(failed: DataFrame) -> None:
+        dropped = failed.mapInArrow(lambda batches: (b for b in batches if not b), failed.schema)
+        dropped.collect()
+
+    def job(percent: int, write: Callable[[DataFrame], None] | None = to_pulsar) -> float:
         parquet = tmp_path / uuid.uuid4().hex
 
         def both() -> None:  # `split` judges every row at once
             good, failed = split(whole.drop("reason"), {"missing-city": f"hundredth >= {percent}"})
             good.write.parquet(str(parquet))
-            if percent:
-                write_failures(failed.drop("hundredth"), options)
+            if write is not None:
+                write(failed.drop("hundredth"))
 
         took = timed(both)
         shutil.rmtree(parquet)
@@ -270,8 +276,13 @@ def test_share_of_failed_rows(benchmark, broker, namespace, spark, tmp_path, row
 
     for share in shares[:2]:  # Spark starts its workers once, and compiles
         job(share)
-    contestants = {f"{share} % failed": partial(job, share) for share in shares}
-    compare(benchmark, contestants, "0 % failed", ROUNDS)
+    alone = "good rows alone"
+    contestants = {
+        alone: partial(job, 0, None),
+        "1 % failed, dropped in Python": partial(job, 1, to_python),
+        **{f"{share} % failed": partial(job, share) for share in shares},
+    }
+    compare(benchmark, contestants, alone, ROUNDS)
     whole.unpersist()
 
 
