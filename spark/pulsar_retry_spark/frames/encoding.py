@@ -74,8 +74,9 @@ def _fitting(value: Any, most: int) -> Any:
 
 def _joined(column: pa.Array) -> pa.Array:
     """Return the rules that rows broke as texts; null elements are left out."""
-    lists = column.to_pylist()
-    joined = [None if each is None else join_rules(filter(None, each)) for each in lists]
+    lists = column.cast(pa.large_list(pa.large_binary())).to_pylist()
+    named = (each and [raw.decode("utf-8", "replace") for raw in each if raw] for each in lists)
+    joined = [None if each is None else join_rules(each) for each in named]
     return pa.array(joined, pa.large_string())
 
 
@@ -175,6 +176,10 @@ def json_texts(column: pa.Array) -> pa.Array:
     """Return structs as JSON; texts are JSON already."""
     if not pa.types.is_struct(column.type):
         return strings(column)
+    if not _is_valid(column):
+        fields = [f if pa.types.is_primitive(f.type) else strings(f) for f in column.flatten()]
+        names = [field.name for field in column.type]
+        column = pa.StructArray.from_arrays(fields, names, mask=column.is_null())
     texts = [None if each is None else to_json(each) for each in column.to_pylist()]
     return pa.array(texts, pa.large_string())
 

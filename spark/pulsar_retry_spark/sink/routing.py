@@ -584,7 +584,8 @@ def _size_of(properties: Mapping[str, str]) -> int:
 
 
 def _shown(milliseconds: int) -> str:
-    return str(pa.scalar(milliseconds, pa.timestamp("ms", "UTC")))
+    # Arrow writes years after 9999, too, which Python's times do not have.
+    return f"{pa.scalar(milliseconds, pa.timestamp('ms')).cast(pa.string())}Z"
 
 
 def _bad_row(column: str, value: object, accepted: str) -> PulsarFailuresError:
