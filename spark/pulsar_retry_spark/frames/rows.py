@@ -229,7 +229,13 @@ def _is_last(header: Column, number: Column) -> Column:
 
 
 def _has(df: DataFrame, name: str) -> bool:
-    return name.lower() in (each.lower() for each in df.columns)
+    return _found(df, name) is not None
+
+
+def _found(df: DataFrame, name: str) -> str | None:
+    """Return the column of *name*, in any case; of several, the one that is spelt alike."""
+    like_it = [each for each in df.columns if each.lower() == name.lower()]
+    return name if name in like_it else next(iter(like_it), None)
 
 
 def _select(df: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
@@ -242,8 +248,8 @@ def _column(df: DataFrame, argument: str, value: Column | str | float) -> Column
         return value
     if not isinstance(value, str):
         return F.lit(value)
-    if _has(df, value):
-        return _named(value)
+    if (found := _found(df, value)) is not None:
+        return _named(found)
     if _has(df, value.partition(".")[0]):  # a field of a struct
         return F.col(value)
     if argument in _CONSTANTS and value != argument:
@@ -344,19 +350,20 @@ def _has_odd_keys(kind: DataType) -> bool:
 
 def _row(df: DataFrame, named: Iterable[object]) -> Column:
     """Return the row without the *named* columns, or what the reader could not read."""
-    left_out = {each.lower() for each in named if isinstance(each, str)}
-    left_out = (left_out | {"_corrupt_record", "_metadata"}) - {"_rescued_data"}  # the last is data
+    corrupt, rescued, metadata = (_found(df, each) for each in (*READER_COLUMNS, "_metadata"))
+    left_out = {_found(df, each) for each in named if isinstance(each, str)}
+    left_out = (left_out | {corrupt, metadata}) - {rescued}  # the last is data
     fields = [
         _with_text_keys(_named(each.name), each.dataType).alias(each.name)
         for each in df.schema
-        if each.name.lower() not in left_out
+        if each.name not in left_out
     ]
     if not fields:
         raise ConfigError.bad(
             "payload", None, "a column, because no other column is left for the payload"
         )
     row = F.to_json(F.struct(*fields), _JSON)
-    return F.coalesce(F.col("_corrupt_record"), row) if _has(df, "_corrupt_record") else row
+    return row if corrupt is None else F.coalesce(F.col(corrupt).cast("string"), row)
 
 
 def _source(df: DataFrame) -> Column | None:

@@ -133,6 +133,20 @@ def test_what_arguments_name_is_not_in_the_payload(spark):
     assert ("late", "clean", 2, "1") == (row.reason, row.stage, row.attempt, row.key)
 
 
+def test_columns_that_differ_in_case_are_data(spark):
+    """Where the session tells them apart, an argument names the one that is spelt alike."""
+    before = spark.conf.get("spark.sql.caseSensitive")
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        frame = spark.sql("select 1 id, 'e' error, 'E' Error, 'r' reason, 'R' Reason")
+        row = failures(frame, error="error", key="ID").first()
+    finally:
+        spark.conf.set("spark.sql.caseSensitive", before)
+
+    assert {"id": 1, "Error": "E", "Reason": "R"} == json.loads(row.payload)
+    assert ("r", "e", "1") == (row.reason, row.error, row.key)
+
+
 def test_ordering_keys_are_keys(spark):
     """Binary ones are kept, others are texts; they stay among the row's data, as keys do."""
     frame = spark.sql("select 1 as id, X'00FF' as raw")
