@@ -146,8 +146,9 @@ class SourceOptions:
         if self.pattern is None or kind not in self.kinds:
             return None
         topic = TopicName.parse(name)
-        whole = f"{topic.tenant}/{topic.namespace}/{topic.local}"
-        return SourceTopic(kind, name) if re.fullmatch(self.pattern, whole) else None
+        *namespace, local = self.pattern.split("/", 2)  # a choice, a|b, is one of local names
+        is_there = namespace == [topic.tenant, topic.namespace]
+        return SourceTopic(kind, name) if is_there and re.fullmatch(local, topic.local) else None
 
 
 def _refuse_those_of_streams(reader: OptionReader) -> None:
@@ -173,12 +174,11 @@ def _pattern(reader: OptionReader, connection: ClusterConnection) -> str | None:
     if len(parts) == 2 or not _NAMESPACE.fullmatch("/".join(parts[:2])):  # noqa: PLR2004 - tenant and namespace
         accepted = "a tenant and a namespace, and a regular expression: tenant/namespace/.*"
         raise ConfigError.bad("topicsPattern", text, accepted)
-    pattern = "/".join(parts)
     try:
-        re.compile(pattern)
+        re.compile(parts[2])
     except re.error as error:
         raise ConfigError.bad("topicsPattern", text, f"a regular expression: {error}") from None
-    return pattern
+    return "/".join(parts)
 
 
 def _topics(reader: OptionReader, wanted: Collection[str]) -> tuple[SourceTopic, ...]:

@@ -50,6 +50,17 @@ def test_one_kind_is_enough(kind, names):
     assert [f"persistent://public/default/{name}" for name in names] == [t.name for t in topics]
 
 
+@pytest.mark.parametrize("text", ["a.*|b.*", "public/default/a.*|b.*"])
+def test_a_choice_in_a_pattern_is_one_of_topics(text):
+    """Each alternative is in the namespace, which is named once or not at all."""
+    options = {"service.url": URL, "admin.url": "http://b:8080", "topicsPattern": text}
+    parsed = SourceOptions.parse(options, streaming=False)
+    for name in ("a-x-DLQ", "b-x-DLQ", "b-x-RETRY-partition-0"):
+        assert parsed.topic_of(f"persistent://public/default/{name}")
+    for other in ("public/other/a-x-DLQ", "public/default/c-x-DLQ"):
+        assert parsed.matched(f"persistent://{other}") is None
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
