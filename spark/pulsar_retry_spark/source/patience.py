@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import pulsar
@@ -62,6 +62,19 @@ def last_message_id(consumer: Any) -> Any:
     if not consumer.is_connected():  # pulsar-client then reports every topic as empty
         raise pulsar.NotConnected
     return None
+
+
+@contextmanager
+def closed(reader: pulsar.Reader) -> Iterator[pulsar.Reader]:
+    """Give *reader*, and close it: with what it has read, nothing depends on whether that works.
+
+    It does not if the connection breaks meanwhile.
+    """
+    try:
+        yield reader
+    finally:
+        with suppress(pulsar.PulsarException):
+            reader.close()
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import closing
 from typing import Any
 
 import _pulsar
@@ -24,6 +23,7 @@ from pulsar_retry_spark.source.options import SourceOptions
 from pulsar_retry_spark.source.patience import (
     BROKER_IS_AWAY,
     PATIENCE,
+    closed,
     patiently,
     refusals_of,
 )
@@ -173,7 +173,7 @@ def _many(module: Any, client: CachedClient, piece: Piece, queue: int) -> Iterat
     reading = module.Reading(piece.partition.number, end, *times, PROPERTIES, *limits)
     bounds = Bounds(client, piece)
     while not bounds.done:
-        with closing(bounds.opened(queue)) as reader:
+        with closed(bounds.opened(queue)) as reader:
             raw = reader._reader
             while bounds.goes_on:
                 result, bounds.after = reading.read(raw, _READ_TIMEOUT_MS, bounds.after)
@@ -212,7 +212,7 @@ def messages(
     """
     bounds, number = Bounds(client, piece), piece.partition.number
     while not bounds.done:
-        with closing(bounds.opened(queue)) as reader:
+        with closed(bounds.opened(queue)) as reader:
             read = reader._reader.read_next  # the wrapper costs time per row
             while bounds.goes_on:
                 try:
@@ -519,7 +519,7 @@ def _is_encrypted(
     gets all chunks of an encrypted message as they are. Without the first chunk, it drops them.
     """
     action = pulsar.ConsumerCryptoFailureAction.CONSUME
-    with closing(client.reader(name, at, crypto_failure_action=action)) as reader:
+    with closed(client.reader(name, at, crypto_failure_action=action)) as reader:
         if not has_message(reader):  # this call also moves a reader to the last message
             return False
         try:
@@ -541,7 +541,7 @@ def message_at(
     None if there is none; `END` if it does not come for *patience* milliseconds: the entry is a
     chunk, or encrypted.
     """
-    with closing(client.reader(name, at)) as reader:
+    with closed(client.reader(name, at)) as reader:
         if since is not None:
             _seek(reader, since)
         # This call also moves a reader to the last message.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import attrs
@@ -18,7 +18,7 @@ from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.runtime.upstream import has_message
 from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarSourceError
-from pulsar_retry_spark.source.patience import last_message_id, patiently
+from pulsar_retry_spark.source.patience import closed, last_message_id, patiently
 from pulsar_retry_spark.source.positions import MessagePosition
 from pulsar_retry_spark.source.reading import LOOK_BACK, Piece, deleted, last_of
 from pulsar_retry_spark.source.topics import Partition
@@ -157,7 +157,8 @@ class ReadingSubscription:
     def close(self) -> None:
         """Close the consumers, after their acknowledgements are sent; the subscription remains."""
         for consumer in self._consumers.values():
-            consumer.close()
+            with suppress(pulsar.PulsarException):  # its broker has gone, and the consumer with it
+                consumer.close()
         self._consumers.clear()
 
     def _subscribe(self, name: str, *, at_end: bool) -> Any:
@@ -187,7 +188,7 @@ class ReadingSubscription:
     def _first_from(self, name: str, position: MessagePosition) -> MessagePosition | None:
         """Return the first message that still exists from the ledger of *position* on, if any."""
         start = pulsar.MessageId(-1, position.ledger, 0, -1)
-        with closing(self.client.reader(name, start)) as reader:
+        with closed(self.client.reader(name, start)) as reader:
             if not has_message(reader):
                 return None
             return MessagePosition.of(reader.read_next(_TIMEOUT_MS).message_id())

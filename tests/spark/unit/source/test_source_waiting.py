@@ -7,6 +7,7 @@ The extension module waits by the same function; `source/test_source_faults.py` 
 from __future__ import annotations
 
 import itertools
+from unittest.mock import Mock
 
 import attrs
 import pulsar
@@ -19,6 +20,7 @@ from pulsar_retry_spark.source import reading
 from pulsar_retry_spark.source.patience import last_message_id, patiently
 from pulsar_retry_spark.source.positions import END, MessagePosition
 from pulsar_retry_spark.source.reading import Piece, messages
+from pulsar_retry_spark.source.subscription import ReadingSubscription
 from pulsar_retry_spark.source.topics import Partition
 
 PARTITION = Partition("t", "t", "retry")
@@ -137,6 +139,25 @@ def test_silence_where_there_is_a_message_is_an_error(monkeypatch):
 def test_a_reader_that_begins_anew_gives_each_message_once():
     """pulsar-client's does, after it has reconnected in the middle of a batch."""
     assert [0, 1, 2] == read(0, 1, 0, 1, 2)
+
+
+def test_a_reader_that_cannot_be_closed_costs_no_row(monkeypatch):
+    """Its connection breaks when all is read, as when somebody terminates the topic."""
+
+    def fails(_):
+        raise pulsar.NotConnected
+
+    monkeypatch.setattr(Reader, "close", fails)
+    assert [0, 1, 2] == read(0, 1, 2)
+
+
+def test_a_consumer_that_cannot_be_closed_keeps_none_from_it():
+    """Its broker has gone; the acknowledgements of the others are sent when they are closed."""
+    consumers = [Mock(**{"close.side_effect": pulsar.NotConnected}), Mock()]
+    subscription = ReadingSubscription(None, "s", strict=True)
+    subscription._consumers.update(enumerate(consumers))
+    subscription.close()
+    assert [1, 1] == [each.close.call_count for each in consumers]
 
 
 @pytest.mark.parametrize("ask", [has_message, last_message_id])
