@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import _pulsar
@@ -43,6 +44,7 @@ _OK, _TIMEOUT = int(_pulsar.Result.Ok), int(_pulsar.Result.Timeout)
 
 #: Entries before the start that are read again: the chunks of one message may lie on both sides of
 #: the start, with other messages in between, and a reader needs the first chunk to get the message.
+#: If something does not come, everything of some minutes is read again: see `Bounds._widens`.
 LOOK_BACK = 16
 
 #: Milliseconds between two checks while an existing message does not come.
@@ -257,6 +259,7 @@ class Bounds:
         self._first = piece.first if piece.whole else None
         self._opened_at: Position | None = None
         self._chunked: Position | None = None
+        self._is_wide = False
         self._tries = 0
         self.after: Position | None = piece.after
         self.done = False
@@ -285,6 +288,9 @@ class Bounds:
         reader = self._client.reader(self._piece.partition.name, start, queue)
         if self.after is None and self._piece.since is not None:
             _seek(reader, self._piece.since)
+        elif self._is_wide:
+            with suppress(pulsar.Timeout):  # nothing is left that comes
+                _seek(reader, reader.read_next(_PATIENCE_MS).publish_timestamp())
         return reader
 
     def is_row(self, position: Position, published: int, text: str) -> bool:
@@ -305,6 +311,8 @@ class Bounds:
         gap = self._unread.gap(self.after, position, text)
         is_behind_first = first is not None and position > first
         if (gap is not None or is_behind_first) and self._has_passed_over(position):
+            return False
+        if gap is not None and gap[1] < gap[2] and self._widens():
             return False
         if position > piece.end or (piece.until is not None and published > piece.until):
             self._end()
@@ -338,6 +346,8 @@ class Bounds:
             try:
                 return reader.read_next(_READ_TIMEOUT_MS)
             except pulsar.Timeout:
+                if is_known and self._widens():
+                    return None
                 if looks >= _UNCERTAIN_LOOKS:
                     looks = 0
                     if self._has_passed_over(END):
@@ -392,6 +402,17 @@ class Bounds:
 
     def _end(self) -> None:
         self.done, self.goes_on = True, False
+
+    def _widens(self) -> bool:
+        """Return whether the next reader begins earlier, so that it may get what did not come.
+
+        That may be chunks of a message whose first one was stored long before the others, with many
+        messages of other producers in between.
+        """
+        if self._is_wide or self._opened_at is None:
+            return False
+        self._is_wide, self.goes_on = True, False
+        return True
 
     def _has_passed_over(self, position: Position) -> bool:
         """Return whether another reader gets a message before *position* after the last one."""

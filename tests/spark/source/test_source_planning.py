@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
 import threading
@@ -241,21 +242,40 @@ def test_chunks_on_both_sides_of_an_offset_are_one_message(letters, micro):
     assert [large] == stream.run()
 
 
-@pytest.mark.parametrize("is_native", [True, False], ids=["native", "python"])
-def test_messages_between_chunks(letters, proxy, is_native, monkeypatch, caplog):
-    """They come before the chunked message, and no warning says that its chunks were left out."""
-    if not is_native:
+@pytest.fixture(params=[True, False], ids=["native", "python"])
+def reads(request, monkeypatch):
+    """Have the extension module read, or Python."""
+    if not request.param:
         monkeypatch.setattr(reading, "native_rows", lambda: Native(None, "a test"))
-    large, sent, count = bytes(12_000_000), threading.Event(), 0
-    with closing(pulsar.Client(proxy.url)) as other:
-        producer = other.create_producer(
-            letters.dead, batching_enabled=False, chunking_enabled=True
-        )
-        proxy.delay = 0.005  # so that others come between
-        producer.send_async(large, lambda *_: sent.set())
-        while not sent.is_set():
-            letters.send(b"small")
-            count += 1
+
+
+@pytest.fixture
+def interleaved(letters, proxy):
+    """Return a function that sends a message in chunks, and others of another producer meanwhile.
+
+    It returns the message, its last entry, and how many others there are.
+    """
+
+    def interleaved():
+        large, ids, count = bytes(12_000_000), queue.SimpleQueue(), 0
+        with closing(pulsar.Client(proxy.url)) as other:
+            producer = other.create_producer(
+                letters.dead, batching_enabled=False, chunking_enabled=True
+            )
+            proxy.delay = 0.005  # so that others come between
+            producer.send_async(large, lambda _, sent: ids.put(sent))
+            while ids.empty():
+                letters.send(b"small")
+                count += 1
+        return large, ids.get(), count
+
+    return interleaved
+
+
+@pytest.mark.usefixtures("reads")
+def test_messages_between_chunks(letters, interleaved, caplog):
+    """They come before the chunked message, and no warning says that its chunks were left out."""
+    large, _, count = interleaved()
     letters.send(b"last")
 
     read = read_batch(letters)
@@ -263,6 +283,22 @@ def test_messages_between_chunks(letters, proxy, is_native, monkeypatch, caplog)
     assert [*[b"small"] * count, b"last"] == [each for each in read if each != large]
     assert 0 < read.index(large)
     assert "left out" not in caplog.text
+
+
+@pytest.mark.usefixtures("reads")
+@pytest.mark.parametrize("is_last", [True, False])
+def test_chunks_far_apart_on_both_sides_of_an_offset_are_one_message(
+    letters, interleaved, micro, is_last
+):
+    """However many messages of others are between them; a quiet topic may end with the last one."""
+    large, sent, count = interleaved()
+    assert count > 2 * reading.LOOK_BACK
+    after = [] if is_last else [b"after"]
+    letters.send(*after)
+    stream = micro()
+    # As if the stream had stopped just before the last chunk.
+    stream.offset = {letters.dead: f"{sent.ledger_id()}:{sent.entry_id() - 1}:-1"}
+    assert [large, *after] == [each for each in stream.run() if each != b"small"]
 
 
 @pytest.fixture
