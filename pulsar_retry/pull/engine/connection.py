@@ -35,9 +35,9 @@ TRANSIENT = (
 #: Seconds between two attempts to subscribe: the first pause, and the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 
-#: How many such errors in a row count. A topic that moves to another broker is missing for a
-#: moment.
-ENOUGH_ERRORS = 3
+#: How many such errors in a row count, at growing pauses. A topic that moves to another broker is
+#: missing for a moment, and a broker that starts has no namespaces for some seconds.
+ENOUGH_ERRORS = 5
 
 #: Answers of a broker or a client that will not say more.
 _NEVER = (
@@ -97,7 +97,8 @@ class ConnectionProbe:
             self._denials += 1
             if self._denials >= ENOUGH_ERRORS:
                 raise
-            self._pause = FIRST_PAUSE
+            if self._denials == 1:
+                self._pause = FIRST_PAUSE
         except pulsar.PulsarException:
             self._denials = 0  # the broker is unreachable, and may come back
         else:

@@ -329,7 +329,7 @@ def test_few_keys_that_stand_still_are_in_the_health(memory, service, start, key
     subscriber.stop()
 
 
-@pytest.mark.parametrize(("times", "state"), [(2, "running"), (3, "failed")])
+@pytest.mark.parametrize(("times", "state"), [(4, "running"), (5, "failed")])
 def test_a_broker_that_refuses_the_consumer_after_a_pause(memory, service, start, times, state):
     """While a topic moves, or what checks tokens is away, it may do that for a while."""
     subscriber = start()
