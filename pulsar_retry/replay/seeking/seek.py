@@ -95,11 +95,11 @@ def seek(
             warnings: list[str] = []
             if isinstance(target, datetime) and target < now:
                 warnings = beyond_retention(admin, goals, target, now)
-            if warnings and not (dry_run or partial_retention):
-                raise RetentionError(
-                    f"{warnings[0]}. To start at the oldest message instead, set "
-                    "partial_retention (--partial)"
-                )
+            if warnings and not partial_retention:
+                advice = "To start at the oldest message instead, set partial_retention (--partial)"
+                warnings[0] = f"{warnings[0]}. {advice}"
+                if not dry_run:
+                    raise RetentionError(warnings[0])
             letters = letters_of(admin, subscription)
             judge = SeekJudge(subscription.topic, before=before, everything=target == "latest")
             return Mover(client, admin, subscription, wait).run(

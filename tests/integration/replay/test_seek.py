@@ -613,6 +613,7 @@ def test_retention_is_shorter(admin, topic, subscription, consumer, publish):
 
     warned = seek(subscription, began - timedelta(hours=1), dry_run=True)
     assert 1 == len(warned.warnings)
+    assert "--partial" in warned.warnings[0]  # without it, the seek itself is refused
     assert warned.partitions[0].reaches >= began
 
     seek(subscription, began - timedelta(hours=1), partial_retention=True)
