@@ -27,7 +27,7 @@ from pulsar_retry.letters.plan import Plan
 from pulsar_retry.native.loading import native
 from pulsar_retry.observe.failures import FailureLog
 from pulsar_retry.observe.watch import TRACE, Watch
-from pulsar_retry.policy.checks import Duration
+from pulsar_retry.policy.checks import Duration, not_blank
 from pulsar_retry.policy.outcomes import UNREADABLE_PROPERTIES
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
@@ -114,7 +114,7 @@ class Outbox:
             carried,
             origin,
             custom=properties,
-            reason=reason,
+            reason=not_blank("reason", reason),
             details=details,
         )
 

@@ -19,7 +19,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.observe.metrics import CountersCollector
-from pulsar_retry.policy.checks import whole
+from pulsar_retry.policy.checks import not_blank, whole
 from pulsar_retry.runtime.fork import free_in_child
 
 _log = logging.getLogger("pulsar_retry")
@@ -105,10 +105,11 @@ def start_metrics_server(
         The server. It runs until it is closed or the process ends.
 
     Raises:
-        ConfigError: *port*, *registry* or *health* is invalid.
+        ConfigError: an argument is invalid.
         PulsarRetryError: the server cannot listen on that address and port.
     """
     whole("port", port, 0, _LAST_PORT, accepted=f"0 to {_LAST_PORT}")
+    not_blank("addr", addr, "an address of this machine")
     return serve_registry(
         own_registry() if registry is None else register_metrics(registry), port, addr, health
     )

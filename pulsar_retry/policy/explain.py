@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import attrs
 
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.outcomes import DeadLetter, RetryLater
 from pulsar_retry.policy.retry import RetryPolicy, retry_or_dead
@@ -72,9 +73,11 @@ def explain(policy: RetryPolicy, *, attempts: int | None = None) -> Schedule:
             without an end.
 
     Raises:
-        ConfigError: *attempts* is not a whole number above 0, or a user's own backoff returns
-            something that is not a duration.
+        ConfigError: *policy* is no `RetryPolicy`, *attempts* is not a whole number above 0, or a
+            user's own backoff returns something that is not a duration.
     """
+    if not isinstance(policy, RetryPolicy):
+        raise ConfigError.bad("policy", policy, "a pulsar_retry.RetryPolicy")
     if attempts is None:
         attempts = _MOST_STEPS if policy.has_end else _STEPS_WITHOUT_END
     else:

@@ -8,7 +8,7 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.backoff import DEFAULT_DELAY_LEVELS, Levels, levels_of
-from pulsar_retry.policy.checks import Duration, positive, whole
+from pulsar_retry.policy.checks import Duration, flag, positive, whole
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming, NamingLike
 
@@ -152,8 +152,7 @@ class Letters:
         plain_letters: Publish letters unencrypted, although messages are decrypted.
 
     Raises:
-        ConfigError: *naming*, *redact* or *delay_levels* is invalid. The other values are checked
-            where they are used.
+        ConfigError: a value is invalid. Those about encryption are checked where they are used.
     """
 
     naming: NamingLike = Naming.PULSAR
@@ -165,8 +164,10 @@ class Letters:
     plain_letters: bool = False
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what is no dialect, function or table."""
+        """Refuse values that are invalid."""
         Naming.of(self.naming)
         levels_of(self.delay_levels)
+        flag("pubsub_attributes", self.pubsub_attributes)
+        positive("letter_send_timeout", self.letter_send_timeout)
         if self.redact is not None and not callable(self.redact):
             raise ConfigError.bad("redact", self.redact, "a function of a name and a text, or None")

@@ -328,7 +328,10 @@ def test_a_dead_letter_at_once(place: Place) -> None:
     """A dead letter has the given reason."""
     consumer = _subscribe(place)
     place.publish("x")
-    consumer.dead_letter(take(consumer, 1)[0], reason="invalid")
+    (message,) = take(consumer, 1)
+    with pytest.raises(pr.ConfigError, match="reason=' ': expected a text that is not blank"):
+        consumer.dead_letter(message, reason=" ")
+    consumer.dead_letter(message, reason="invalid")
     (letter,) = _read(place, f"{place.topic}-{SUBSCRIPTION}-DLQ", 1)
     assert "invalid" == letter.properties()["FAILURE_REASON"]
 

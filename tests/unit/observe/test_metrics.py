@@ -80,6 +80,13 @@ def test_a_port_is_a_port(port: object) -> None:
         pr.start_metrics_server(port)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("addr", [None, "", 5])
+def test_an_address_is_an_address(addr: object) -> None:
+    """None is not all of them: only who says so opens the port to others."""
+    with pytest.raises(pr.ConfigError, match=r"addr=.*an address"):
+        pr.start_metrics_server(0, addr)  # type: ignore[arg-type]
+
+
 def test_a_registry_is_a_registry() -> None:
     """Before anything is opened."""
     with pytest.raises(pr.ConfigError, match=r"registry=.*CollectorRegistry"):

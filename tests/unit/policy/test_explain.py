@@ -98,6 +98,12 @@ def test_the_number_of_steps_is_checked(attempts: object) -> None:
         pr.explain(pr.RetryPolicy(), attempts=attempts)  # type: ignore[arg-type]
 
 
+def test_the_policy_is_checked() -> None:
+    """Text is none, although a backoff may be text."""
+    with pytest.raises(pr.ConfigError, match=r"^policy='fixed 5s': expected a pulsar_retry.Ret"):
+        pr.explain("fixed 5s")  # type: ignore[arg-type]
+
+
 def test_a_backoff_that_gives_no_duration_is_told() -> None:
     """Here nobody's message depends on it."""
     with pytest.raises(pr.ConfigError, match=r"^delay=-1: expected seconds"):

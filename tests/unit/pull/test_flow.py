@@ -37,6 +37,16 @@ def test_what_it_lets_in(steps: list[tuple[int, int]]) -> None:
         was_open = is_open
 
 
+@pytest.mark.parametrize(
+    ("argument", "value", "accepted"),
+    [("letter_send_timeout", "30s", "seconds"), ("pubsub_attributes", "no", "a bool")],
+)
+def test_letters_are_checked(argument: str, value: object, accepted: str) -> None:
+    """When they are made, not when the subscriber runs."""
+    with pytest.raises(pr.ConfigError, match=f"^{argument}='{value}': expected {accepted}"):
+        pr.Letters(**{argument: value})
+
+
 @pytest.mark.parametrize("argument", ["max_messages", "max_bytes"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, None, "1"])
 def test_limits_are_whole_numbers(argument: str, value: object) -> None:
