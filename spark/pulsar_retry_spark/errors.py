@@ -13,6 +13,12 @@ from pulsar_retry.errors import PulsarRetryError
 
 __all__ = ["PulsarFailuresError", "PulsarSourceError", "refused", "slug_of"]
 
+#: Why a broker may give no receipt, and clients no reason.
+NO_RECEIPT = (
+    "the broker is away or busy, or it holds a row back: that is larger than the topic's "
+    "maxMessageSize, or the namespace's backlog quota is exceeded"
+)
+
 #: What to do about pulsar-client's results whose names do not say it.
 _ADVICE = {
     "IncompatibleSchema": (
@@ -21,6 +27,11 @@ _ADVICE = {
         "value.schema=topic"
     ),
     "MessageTooBig": "the broker's maxMessageSize is less than max_message_bytes",
+    "ProducerBusy": (
+        "the topic has as many producers as its maxProducers or the namespace's "
+        "maxProducersPerTopic allows, and each task needs one, or up to three for delayed rows"
+    ),
+    "Timeout": NO_RECEIPT,
 }
 
 

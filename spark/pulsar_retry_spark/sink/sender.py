@@ -15,7 +15,7 @@ import pulsar
 from pulsar_retry.consumer.handoff.alone import RefusedError, publish_alone
 from pulsar_retry.native.loading import native_rows
 from pulsar_retry_spark.clients import CachedClient
-from pulsar_retry_spark.errors import PulsarFailuresError, refused, slug_of
+from pulsar_retry_spark.errors import NO_RECEIPT, PulsarFailuresError, refused, slug_of
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.schemas import TopicSchema
 from pulsar_retry_spark.sink.messages import Group, Messages
@@ -62,11 +62,13 @@ class Receipts:
         self._module = module
         self._counted: Any = None if module is None else module.Receipts()
         self._queue: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self._topics: set[str] = set()
         self.pending = 0
         self.acked = 0
 
     def send(self, raw: Any, messages: Messages, rows: Sequence[int], topic: str) -> None:
         """Send the messages of *rows*, which are pending, with a raw producer of *topic*."""
+        self._topics.add(topic)
         if self._module is not None:
             messages.columns(self._module).send(raw, self._counted, topic, array("q", rows))
             return
@@ -93,7 +95,9 @@ class Receipts:
                 raise refused(_pulsar.Result(result).name, f"rows for {topic}")
             if rows < wanted:
                 raise PulsarFailuresError(
-                    "TIMEOUT", f"{self.pending} rows have had no receipt for {self._timeout:g} s"
+                    "TIMEOUT",
+                    f"{self.pending} rows for {' or '.join(sorted(self._topics)):.500} have had no "
+                    f"receipt for {self._timeout:g} s: {NO_RECEIPT}",
                 )
 
     def _take(self, wanted: int) -> tuple[int, str, Any]:

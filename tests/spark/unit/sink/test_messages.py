@@ -124,7 +124,10 @@ def test_receipts(module, raw):
         match=r"PRODUCER_NOT_INITIALIZED\] rows for t could not be written: pulsar-client says",
     ):
         receipts.wait()
-    with pytest.raises(PulsarFailuresError, match=r"TIMEOUT\] 2 rows have had no receipt for 0.05"):
+    with pytest.raises(
+        PulsarFailuresError,
+        match=r"TIMEOUT\] 2 rows for t have had no receipt for 0.05 s: .*maxMessageSize, .* quota",
+    ):
         receipts.wait()
 
 
