@@ -94,7 +94,7 @@ class TopicOptions:
         return cls(
             topic=name("topic"),
             subscription=reader.text("subscription"),
-            naming=Naming.of(reader.text("naming") or Naming.PULSAR),
+            naming=Naming(reader.choice("naming", "pulsar", [each.value for each in Naming])),
             letters={kind: name(option) for kind, option in LETTER_OPTION.items()},
         )
 

@@ -147,7 +147,8 @@ def failures(
         given[name] = name if given[name] is None and _has(df, name) else given[name]
     for name, column in _of_source(df, given).items():
         given[name] = column if given[name] is None else given[name]
-    columns = {name: _column(df, name, each) for name, each in given.items() if each is not None}
+    there = {name: each for name, each in given.items() if each is not None or name == "reason"}
+    columns = {name: _column(df, name, each) for name, each in there.items()}
     if "source" not in columns and (found := _source(df)) is not None:
         columns["source"] = found
     kinds = {field.name: field.dataType for field in _select(df, columns).schema}
@@ -242,10 +243,12 @@ def _select(df: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
     return df.select(*[column.alias(name) for name, column in columns.items()])
 
 
-def _column(df: DataFrame, argument: str, value: Column | str | float) -> Column:
+def _column(df: DataFrame, argument: str, value: object) -> Column:
     """Return the column that *value* of *argument* stands for."""
     if isinstance(value, Column):
         return value
+    if isinstance(value, list | tuple | dict):  # as a constant, it would be every row's key
+        raise ConfigError.bad(argument, value, "one Column or name of a column")
     if not isinstance(value, str):
         return F.lit(value)
     if (found := _found(df, value)) is not None:

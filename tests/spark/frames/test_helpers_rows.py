@@ -191,8 +191,17 @@ def test_a_text_that_has_to_be_a_column_is_one(orders, argument):
         failures(orders, reason="late", **{argument: "amuont"})
 
 
+@pytest.mark.parametrize("value", [["id", "amount"], {"id": "amount"}])
+def test_several_columns_are_no_constant(orders, value):
+    """Their names would be every row's key: a struct or array of the columns is what was meant."""
+    with pytest.raises(ConfigError, match=r"key=.*: expected one Column or name of a column"):
+        failures(orders, reason="late", key=value)
+
+
 def test_without_a_reason_there_is_an_error(orders):
     """The default is what `split` adds, which this frame has not."""
+    with pytest.raises(ConfigError, match="reason=None: expected a text"):
+        failures(orders, reason=None)
     with pytest.raises(ConfigError, match="reason='reason'"):
         failures(orders)
 

@@ -49,7 +49,7 @@ def test_a_count_of_rows_may_be_big():
         ({"topic": ""}, "topic=None: expected the topic that 'billing' is a subscription of"),
         ({"topic": "a/b"}, "topic='a/b': expected a topic"),
         ({"topic": "non-persistent://a/b/c"}, "topic='non-persistent://a/b/c': expected a persis"),
-        ({"naming": "kafka"}, "naming='kafka': expected one of"),
+        ({"naming": "kafka"}, "naming='kafka': expected one of pulsar, tdmq-2.9.2, tdmq-2.7.2"),
         ({"retry.topic": "orders"}, "retry.topic='persistent://public/default/orders': expected"),
         (
             {"dead_letter.topic": "orders"},
