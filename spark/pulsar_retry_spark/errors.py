@@ -15,8 +15,8 @@ __all__ = ["PulsarFailuresError", "PulsarSourceError", "refused", "slug_of"]
 
 #: Why a broker may give no receipt, and clients no reason.
 NO_RECEIPT = (
-    "the broker is away or busy, or it holds a row back: that is larger than the topic's "
-    "maxMessageSize, or the namespace's backlog quota is exceeded"
+    "the broker is away or busy, or it takes no rows: one is larger than the topic's "
+    "maxMessageSize, the namespace's backlog quota is exceeded, or the role may no longer write"
 )
 
 #: What to do about pulsar-client's results whose names do not say it.

@@ -22,18 +22,22 @@ _reached: set[ClusterConnection] = set()
 
 
 def reach(
-    connection: ClusterConnection, kind: type[PulsarFailuresError] = PulsarFailuresError
+    connection: ClusterConnection,
+    kind: type[PulsarFailuresError] = PulsarFailuresError,
+    *,
+    again: bool = False,
 ) -> None:
     """Check that the cluster can be reached. Takes milliseconds, and at most 10 seconds.
 
-    Nothing is checked here if only the workers have the token, or with OAuth2 or a client's
-    certificate.
+    With *again*, it is checked once more. Nothing is checked here if only the workers have the
+    token, or with OAuth2 or a client's certificate.
 
     Raises:
         PulsarFailuresError: of type *kind*, with the slug ``CONNECT_ERROR``: no broker answers at
             any of the hosts, or it refuses the token. The text names the URL and the cause.
     """
-    if connection in _reached or connection.oauth2 or connection.certificate_file:
+    known = connection in _reached and not again
+    if known or connection.oauth2 or connection.certificate_file:
         return
     give_up_at = time.monotonic() + PATIENCE
     while True:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 
 import attrs
@@ -21,6 +21,7 @@ import pyarrow as pa
 from pulsar_retry import __version__
 from pulsar_retry.wire.properties import FAILURE_TASK, FAILURE_TIME
 from pulsar_retry_spark.clients import CachedClient, lease
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError, refused
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.frames.encoding import to_json
@@ -106,7 +107,7 @@ def send_batches(
     started = time.monotonic()
     rows = 0
     router = sender = None
-    with ExitStack() as stack:
+    with _explaining(options.connection), ExitStack() as stack:
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -137,6 +138,25 @@ def send_batches(
         attempts=task.attempt + 1,
         seconds=time.monotonic() - started,
     )
+
+
+@contextmanager
+def _explaining(connection: ClusterConnection) -> Iterator[None]:
+    """Say in an error about missing receipts if the broker is away, or refuses the token.
+
+    pulsar-client says only that time is up, also when a token has expired during a job.
+    """
+    try:
+        yield
+    except PulsarFailuresError as error:
+        if error.slug == "TIMEOUT":
+            from pulsar_retry_spark.reaching import reach  # it takes long to load
+
+            try:
+                reach(connection, again=True)
+            except PulsarFailuresError as cause:
+                raise PulsarFailuresError(error.slug, f"{error.text}; {cause.text}") from None
+        raise
 
 
 def arrow_sender(

@@ -8,10 +8,14 @@ import os
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
 
 from pulsar_retry.standalone import Standalone
 from pulsar_retry.standalone.ports import free_ports
+from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.sink.sink import Task, send_batches
 from support.brokers.cluster_config import TLS_PROVIDER, tls_settings
 from support.brokers.clusters import Certificates
 from support.brokers.hostile import HOSTILE
@@ -125,6 +129,20 @@ def test_tokens_work_and_are_seen_nowhere(guarded, said, tmp_path):
     for text in said([dict([way]) for way in ways.items()], MY_TOKEN=token):
         assert token not in text
         assert token.rpartition(".")[2] not in text, "its signature alone is as good"
+
+
+def test_a_token_that_has_expired(guarded):
+    """As during a long job: the error says the cause, and pulsar-client only that time is up."""
+    options = {
+        "service.url": guarded[0].service_url,
+        "topic": "expired",
+        "subscription": "billing",
+        "auth.token": guarded[0].token("admin", -60),
+        "client.operation_timeout_seconds": "1",
+    }
+    rows = pa.record_batch({"payload": [b"1"]})
+    with pytest.raises(PulsarFailuresError, match=r"SINK_TIMEOUT\].*: it refuses the connection"):
+        send_batches([rows], SinkOptions.parse(options), Task())
 
 
 def test_oauth2_and_certificates_work_and_no_secret_is_seen(guarded, said, certificates, tmp_path):
