@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from typing import Any
 
@@ -10,10 +9,8 @@ import attrs
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.transport import Transport, quoted, topic_path
-from pulsar_retry.errors import AdminNotFoundError, ConfigError
-from pulsar_retry.wire.names import logical
-
-_NAMESPACE = re.compile(r"([^/]+)/([^/]+)")
+from pulsar_retry.errors import AdminNotFoundError
+from pulsar_retry.wire.names import logical, parts_of_namespace
 
 
 @attrs.frozen
@@ -59,7 +56,7 @@ class Namespaces:
 
         It takes two requests for any number of topics. System topics are left out.
         """
-        path = f"persistent/{_path_of(namespace)}"
+        path = f"persistent/{quoted(*parts_of_namespace(namespace))}"
         single, partitioned = (
             self._transport.names(each, includeSystemTopic=False)
             for each in (path, f"{path}/partitioned")
@@ -68,7 +65,8 @@ class Namespaces:
 
     def policy(self, namespace: str, name: str) -> Any:
         """Return a policy by its path, such as ``messageTTL``; None if it is not set."""
-        return self._transport.json("GET", f"namespaces/{_path_of(namespace)}/{name}")
+        path = quoted(*parts_of_namespace(namespace))
+        return self._transport.json("GET", f"namespaces/{path}/{name}")
 
 
 class Topics:
@@ -179,15 +177,3 @@ class Topics:
         If the topic has none, it is that of the namespace or the broker.
         """
         return self._transport.json("GET", topic_path(topic, name), applied=True)
-
-
-def _path_of(namespace: str) -> str:
-    """Return a namespace as a quoted path.
-
-    Raises:
-        ConfigError: *namespace* is not of the form ``tenant/namespace``.
-    """
-    match = _NAMESPACE.fullmatch(namespace)
-    if match is None:
-        raise ConfigError.bad("namespace", namespace, "tenant/namespace")
-    return quoted(*match.groups())

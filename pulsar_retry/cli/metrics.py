@@ -17,6 +17,7 @@ from pulsar_retry.observe.serving import serve_registry
 from pulsar_retry.ops.exporter import LetterCollector
 from pulsar_retry.ops.overview import letter_topics, pause_after
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.wire.names import parts_of_namespace
 
 __all__ = ["command"]
 
@@ -54,6 +55,8 @@ def command(
     """
     host, port = address(listen)
     asked = namespaces or ("public/default",)
+    for each in asked:
+        parts_of_namespace(each)
     collector, registry = LetterCollector(), CollectorRegistry()
     registry.register(collector)
     with cluster.admin() as admin:

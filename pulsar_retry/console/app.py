@@ -38,6 +38,7 @@ from pulsar_retry.errors import (
     UnreachableError,
 )
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.wire.names import parts_of_namespace
 
 __all__ = ["Console"]
 
@@ -174,9 +175,7 @@ class Console:
 
 def _checked_namespaces(given: Sequence[str]) -> tuple[str, ...]:
     for each in given:
-        parts = each.split("/")
-        if len(parts) != 2 or not all(parts):  # noqa: PLR2004 - tenant and namespace
-            raise ConfigError.bad("namespace", each, "tenant/namespace")
+        parts_of_namespace(each)
     if not given:
         raise ConfigError("namespace: expected at least one")
     return tuple(dict.fromkeys(given))

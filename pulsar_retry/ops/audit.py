@@ -20,14 +20,14 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.client import Client
 from pulsar_retry.consumer.handoff.producers import create_subscription, letter_client_of
-from pulsar_retry.errors import AuditError, shown
+from pulsar_retry.errors import AdminForbiddenError, AuditError, shown
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import read_letters
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import Redriven
 from pulsar_retry.replay.redriving.source import AUDIT_TOPIC, operator_name
-from pulsar_retry.wire.names import TopicName
+from pulsar_retry.wire.names import TopicName, parts_of_namespace
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -46,7 +46,7 @@ def audit_topic(topic: str) -> str:
 
 def audit_topic_of(namespace: str) -> str:
     """Return the full name of the audit topic of ``tenant/namespace``."""
-    return audit_topic(f"persistent://{namespace}/any")
+    return str(TopicName("persistent", *parts_of_namespace(namespace), AUDIT_TOPIC))
 
 
 @attrs.frozen(kw_only=True)
@@ -287,12 +287,15 @@ def read_audit(cluster: Cluster, namespace: str) -> list[AuditEntry]:
     Entries that are not JSON are left out, with a warning in the log.
 
     Raises:
-        AdminError: the REST API is unreachable, or refuses a request.
+        ConfigError: *namespace* is not of the form ``tenant/namespace``.
+        AdminError: the REST API is unreachable, or refuses a request; there is no such namespace.
         pulsar.PulsarException: the broker is unreachable, or refuses a request.
     """
     topic = audit_topic_of(namespace)
     with cluster.admin() as admin, contextlib.closing(cluster.client()) as client:
         if not admin.topics.exists(topic):
+            with contextlib.suppress(AdminForbiddenError):
+                admin.namespaces.topics(namespace)  # an error, if there is no such namespace
             return []
 
         def lines() -> Iterator[Mapping[str, Any]]:

@@ -14,6 +14,7 @@ from pulsar_retry.errors import ConfigError
 
 _PARTITION = re.compile(r"-partition-[0-9]+\Z", re.ASCII)
 _NAME = re.compile(r"(persistent|non-persistent)://([^/]+)/([^/]+)/(.+)", re.DOTALL)
+_NAMESPACE = re.compile(r"([^/]+)/([^/]+)")
 _NAME_PARTS = re.compile(r"([^/]+)/([^/]+)/([^/]+)")
 
 
@@ -21,6 +22,17 @@ _NAME_PARTS = re.compile(r"([^/]+)/([^/]+)/([^/]+)")
 def logical(topic: str) -> str:
     """Return *topic* without ``-partition-<n>`` at its end."""
     return _PARTITION.sub("", topic)
+
+
+def parts_of_namespace(namespace: str) -> tuple[str, str]:
+    """Return the tenant and the name of ``tenant/namespace``.
+
+    Raises:
+        ConfigError: it has another form.
+    """
+    if (match := _NAMESPACE.fullmatch(namespace)) is None:
+        raise ConfigError.bad("namespace", namespace, "tenant/namespace")
+    return match[1], match[2]
 
 
 @attrs.frozen

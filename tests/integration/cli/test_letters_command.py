@@ -141,6 +141,8 @@ def test_existing_verbs_are_in_the_audit_log(dead, run, run_json, namespace) -> 
     code, text, _ = run("audit", "ls", namespace)
     assert (0, "  why: mended") == (code, text.splitlines()[-1])
     assert 4 * 3 + 1 == len(text.splitlines())
+    code, _, errors = run("audit", "ls", f"{namespace}x")
+    assert (1, True) == (code, "does not exist" in errors), errors
 
 
 def test_an_audit_log_that_cannot_be_written(dead, run, admin) -> None:

@@ -30,6 +30,13 @@ def _nowhere(monkeypatch) -> None:
         monkeypatch.delenv(f"PULSAR_{name}", raising=False)
 
 
+@pytest.mark.parametrize("verb", ["audit ls", "dlq ls", "metrics"])
+def test_a_namespace_has_two_parts(verb, capsys) -> None:
+    """Wrong usage, which names it."""
+    assert 2 == cli.main([*verb.split(), "public", "--admin-url", "http://127.0.0.1:1"])
+    assert "namespace='public': expected tenant/namespace" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "wait"),
     [([], 60), (["--yes"], 0), (["--json"], 0), (["--yes", "--wait", "5m"], 300)],
