@@ -70,13 +70,14 @@ def ls(*, cluster: Cluster, namespace: str | None, everything: bool, as_json: bo
     found: list[LetterTopic] = []
     left_out: list[str] = []
     with cluster.admin() as admin, progress("topics asked for") as show:
-        for each in [namespace] if namespace is not None else _namespaces(admin):
+        names = [namespace] if namespace is not None else _namespaces(admin)
+        for each in names:
             try:
                 found += letter_topics(
                     admin, each, by_letters=True, progress=show, left_out=left_out.append
                 )
             except (AdminForbiddenError, AdminNotFoundError) as error:
-                if namespace is not None:
+                if len(names) == 1:  # named, or the only one that may be asked
                     raise
                 if isinstance(error, AdminForbiddenError):  # else it was deleted meanwhile
                     left_out.append(f"{each} is left out: {error}")
@@ -88,7 +89,7 @@ def ls(*, cluster: Cluster, namespace: str | None, everything: bool, as_json: bo
         return
     shown = [each for each in found if everything or each.backlog]
     if not shown:
-        where = namespace or "all namespaces"
+        where = names[0] if len(names) == 1 else "all namespaces"
         click.echo(f"no letters in {where} ({len(found)} retry and dead-letter topics)")
         return
     is_default = namespace is not None or all(map(_is_default, shown))

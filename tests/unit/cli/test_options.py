@@ -236,6 +236,19 @@ def test_a_namespace_that_may_not_be_listed_is_named(capsys, monkeypatch) -> Non
     assert "not allowed" in line
 
 
+def test_a_token_that_is_refused_everywhere(capsys, monkeypatch) -> None:
+    """It is an error: nobody knows whether there are letters."""
+
+    def refused(*_: object, **_options: object) -> list[object]:
+        raise pr.AdminForbiddenError(401, "topics", "Unauthorized")
+
+    monkeypatch.setattr("pulsar_retry.admin.topics.Namespaces.all", refused)
+    monkeypatch.setattr("pulsar_retry.cli.dlq.letter_topics", refused)
+    assert 1 == cli.main(["dlq", "ls"])
+    output = capsys.readouterr()
+    assert ("", True) == (output.out, "Unauthorized" in output.err)
+
+
 def test_a_redrive_that_leaves_a_topic_out_is_not_complete(capsys, monkeypatch) -> None:
     """It is named, because this role may not read it."""
 
