@@ -24,6 +24,12 @@ _QUEUE = 1000
 #: Milliseconds to wait for the first message, which has to come.
 _FIRST_TIMEOUT_MS = 30_000
 
+_NOTHING_COMES = (
+    "{} has messages, but the broker delivers neither the first nor the last one: they may be "
+    "parts of a message that is incomplete, or encrypted. Set fail_on_data_loss=false to leave "
+    "these out"
+)
+
 
 def held(client: CachedClient, piece: Piece) -> Piece | None:
     """Return *piece*, a whole partition, from its first to its last message; None without any.
@@ -45,11 +51,8 @@ def held(client: CachedClient, piece: Piece) -> Piece | None:
         if encrypted:
             unread.warn()
             return None
-        # A partition that holds only an incomplete chunked message looks like this, too.
-        raise PulsarSourceError(
-            "TIMEOUT",
-            f"{name} has messages, but the broker delivers neither the first nor the last one",
-        )
+        if piece.strict:
+            raise PulsarSourceError("TIMEOUT", _NOTHING_COMES.format(name))
     piece = attrs.evolve(piece, end=last, first=None if first == END else first)
     return _until_now(piece) if last == END else piece
 
@@ -63,9 +66,7 @@ def last_message(client: CachedClient, piece: Piece) -> MessagePosition | None:
     """
     name = piece.partition.name
     last = message_at(client, name, pulsar.MessageId.latest, _LAST_TIMEOUT_MS)
-    if last == END and (last := last_of(client, _until_now(piece), _QUEUE)) is None:
-        raise PulsarSourceError("TIMEOUT", f"{name} has messages, but none comes")
-    return last
+    return last_of(client, _until_now(piece), _QUEUE) if last == END else last
 
 
 def _until_now(piece: Piece) -> Piece:

@@ -290,7 +290,7 @@ class Bounds:
             _seek(reader, self._piece.since)
         elif self._is_wide:
             with suppress(pulsar.Timeout):  # nothing is left that comes
-                _seek(reader, reader.read_next(_PATIENCE_MS).publish_timestamp())
+                _seek(reader, reader.read_next(_LAST_PATIENCE_MS).publish_timestamp())
         return reader
 
     def is_row(self, position: Position, published: int, text: str) -> bool:
@@ -353,6 +353,7 @@ class Bounds:
                     if self._has_passed_over(END):
                         return None
                     if self._unread.is_encrypted(pulsar.MessageId.latest) or not piece.certain:
+                        self._unread.at_end = True
                         break
                 if time.monotonic() > give_up_at:
                     name = piece.partition.name
@@ -435,10 +436,14 @@ class Unread:
 
     They are encrypted, chunks of a message that is not complete, or markers of the broker's own:
     there is no other way to tell them apart than to look at them.
+
+    Attributes:
+        at_end: Whether the piece ends with such entries.
     """
 
     _client: CachedClient
     _piece: Piece
+    at_end: bool = attrs.field(default=False, init=False)
     _entries: int = attrs.field(default=0, init=False)
     _looks: int = attrs.field(default=0, init=False)
     _encrypted: bool = attrs.field(default=False, init=False)
@@ -524,7 +529,7 @@ class Unread:
 
     def warn(self) -> None:
         """Log a warning if entries were left out."""
-        if self._entries or self._encrypted:
+        if self._entries or self._encrypted or self.at_end:
             what = "encrypted" if self._encrypted else "incomplete, or encrypted in chunks"
             name = self._piece.partition.name
             count = self._entries or "some"

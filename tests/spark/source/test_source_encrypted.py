@@ -11,9 +11,11 @@ from pulsar_retry.native.loading import Native
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.sink import Task, send_batches
-from pulsar_retry_spark.source import reading
+from pulsar_retry_spark.source import extent, reading
 from pulsar_retry_spark.source.batch import schema
+from pulsar_retry_spark.source.options import SourceOptions
 from pulsar_retry_spark.source.source import FailureReader
+from pulsar_retry_spark.source.unlimited import UnlimitedStreamReader
 from support.encrypting import key_files
 from support.spark.sourcing import Micro
 
@@ -91,6 +93,20 @@ def stream(options, **more):
         micro.kill()
 
 
+def earlier_stream(options, **more):
+    """Return the payloads that a stream reads before Spark 4.2."""
+    reader = UnlimitedStreamReader(SourceOptions.parse(options | more, streaming=True))
+    try:
+        return [
+            payload
+            for each in reader.partitions({}, reader.latestOffset())
+            for rows in reader.read(each)
+            for payload in rows.column("payload").to_pylist()
+        ]
+    finally:
+        reader.stop()
+
+
 @pytest.mark.parametrize("native", ["1", "0"], ids=["native", "python"])
 @pytest.mark.parametrize("read", [batch, stream])
 @pytest.mark.parametrize("order", ORDERS)
@@ -110,6 +126,36 @@ def test_letters_that_cannot_be_decrypted(
     assert "encrypted" in caplog.text
 
     assert written == read(letters.options | keys)
+
+
+@pytest.mark.parametrize("read", [batch, stream, earlier_stream])
+@pytest.mark.parametrize("plain", [[], [b"a"]], ids=["alone", "last"])
+def test_encrypted_chunks_at_the_end(letters, keys, read, plain, monkeypatch, caplog):
+    """Nothing follows that would show that they did not come: they are left out with a warning.
+
+    Nothing tells them from a part of a message. A batch fails if there is nothing else.
+    """
+    for where, name in [
+        (extent, "_FIRST_TIMEOUT_MS"),
+        (extent, "_LAST_TIMEOUT_MS"),
+        (reading, "_LAST_PATIENCE_MS"),
+    ]:
+        monkeypatch.setattr(where, name, 1_000)  # for what does not come
+    letters.send(*plain)
+    chunked = letters.client.create_producer(
+        letters.dead,
+        batching_enabled=False,
+        chunking_enabled=True,
+        encryption_key="key",
+        crypto_key_reader=pulsar.CryptoKeyReader(*keys.values()),
+    )
+    chunked.send(bytes(6_000_000))
+    if read is batch and not plain:
+        with pytest.raises(PulsarSourceError, match=r"TIMEOUT\].*encrypted.*fail_on_data_loss"):
+            read(letters.options)
+
+    assert plain == read(letters.options, fail_on_data_loss="false")
+    assert "left out: they are incomplete, or encrypted in chunks" in caplog.text
 
 
 def test_letters_are_written_encrypted(letters, keys):
