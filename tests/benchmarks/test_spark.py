@@ -254,8 +254,10 @@ def test_share_of_failed_rows(benchmark, broker, namespace, spark, tmp_path, row
     hundredths = F.expr("pmod(hash(key), 100)")
     whole = cached(failed_rows(spark, rows).withColumn("hundredth", hundredths))
 
+    options = options_for(broker, namespace)  # a job's topics exist, but for its first run
+
     def to_pulsar(failed: DataFrame) -> None:
-        write_failures(failed, options_for(broker, namespace))
+        write_failures(failed, options)
 
     def to_python(failed: DataFrame) -> None:
         dropped = failed.mapInArrow(lambda batches: (b for b in batches if not b), failed.schema)
