@@ -174,7 +174,7 @@ def show(
     for number, topic in enumerate(topics):
         with (
             look_into(cluster, topic, dlq_subscription) as found,
-            progress(f"of {TopicName.parse(topic).local} read") as tell,
+            progress(f"letters of {TopicName.parse(topic).local} read") as tell,
         ):
             left = (give_up - time.monotonic()) / (len(topics) - number)
             seen = found.grouped(where, limit=limit, within=left, tell=tell)
