@@ -248,6 +248,8 @@ class Redriven:
     def facts(self) -> dict[str, Any]:
         """Return the result as JSON-compatible values."""
         facts = attrs.asdict(self)
+        for name in ("groups", "others"):
+            facts[name] = [each.facts() for each in getattr(self, name)]
         count = {facts.pop("verb"): facts.pop("redriven")}
         return {**count, **facts, "problems": list(self.problems), "doubts": list(self.doubts)}
 

@@ -53,6 +53,7 @@ def test_discarded(dead, run, run_json, namespace) -> None:
         plan["targets"],
         plan["dry_run"],
     )
+    assert plan["groups"] == run_json("dlq", "show", dead.dlq, "--reason", "odd")
     assert ["odd"] == [each["reason"] for each in plan["groups"]]
     assert 6 == dead.backlog()
     arguments = ("--search", "ODD", "--yes", "--why", "INC-1", "--by", "ada")
