@@ -6,19 +6,23 @@ On Spark Connect, there is no plan to ask.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeGuard
 
 from pyspark import StorageLevel
-from pyspark.errors import PySparkNotImplementedError
+from pyspark.errors import AnalysisException, PySparkNotImplementedError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pulsar_retry.errors import ConfigError
 
 _CAN_CHOOSE = "storageLevel" in inspect.signature(DataFrame.localCheckpoint).parameters
+
+#: Where PySpark logs each query that it could not analyse.
+_CONTEXT_LOG = logging.getLogger("DataFrameQueryContextLogger")
 
 #: The frames that were kept inside `freeing_kept_rows`; None outside of it.
 _kept: ContextVar[list[DataFrame] | None] = ContextVar("_kept", default=None)
@@ -75,17 +79,25 @@ def is_deterministic(df: DataFrame) -> bool:
 
 
 def hides_metadata(df: DataFrame) -> bool:
-    """Return whether `_metadata` exists, but is not among the columns.
+    """Return whether one `_metadata` exists, but is not among the columns.
 
     This reads the plan, because PySpark logs an error if a query names a column that does not
-    exist. A cache does not hold hidden columns: a query for one would read the files again.
+    exist. A cache does not hold hidden columns: a query for one would read the files again. A join
+    may have two of them. Operators such as mapInPandas say that they have one, and fail for it.
     """
     plan = getattr(df.select("*"), "_jdf", None)  # a new plan uses the present caches
     if plan is None:
         return False
     execution = plan.queryExecution()
-    if "_metadata#" not in execution.analyzed().metadataOutput().toString():
+    if execution.analyzed().metadataOutput().toString().count("_metadata#") != 1:
         return False
+    before, _CONTEXT_LOG.disabled = _CONTEXT_LOG.disabled, True
+    try:
+        df.select("_metadata")
+    except AnalysisException:
+        return False
+    finally:
+        _CONTEXT_LOG.disabled = before
     # A stream has no cache, and raises if it is asked for one.
     return df.isStreaming or "InMemoryRelation" not in execution.withCachedData().toString()
 

@@ -320,6 +320,31 @@ def test_the_file_is_the_source(spark, tmp_path, columns):
     assert '{"value":"one"}' == row.payload
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda lines, others: lines.join(others, F.expr("value = other")),
+        lambda lines, _: lines.mapInPandas(lambda frames: frames, "value string"),
+        lambda lines, _: lines.groupBy("value").applyInPandas(lambda rows: rows, "value string"),
+    ],
+    ids=["a join of files", "mapInPandas", "applyInPandas"],
+)
+def test_where_no_one_file_is_known_there_is_no_source(spark, tmp_path, made):
+    """Two files have a hidden column each, and rows that Python has made have none."""
+    (tmp_path / "in.txt").write_text("one\n")
+    read = [
+        spark.read.text(str(tmp_path)).withColumnRenamed("value", n) for n in ("value", "other")
+    ]
+    frame = made(*read)
+
+    _, failed = split(frame, {"no": "false"})
+    rows = [*failures(failed).collect(), *failures(frame, reason="late").collect()]
+
+    assert [("one", None)] * 2 == [
+        (json.loads(row.payload)["value"], row.asDict().get("source")) for row in rows
+    ]
+
+
 def test_the_row_of_a_parquet_file_is_in_the_source(spark, tmp_path):
     """There, the file knows it."""
     spark.range(10).coalesce(1).write.parquet(str(tmp_path / "in"))
