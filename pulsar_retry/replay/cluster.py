@@ -153,8 +153,10 @@ def _usual_admin_url(service_url: str) -> str:
     return f"{kind}://[{host}]:{port}" if ":" in host else f"{kind}://{host}:{port}"
 
 
-def _is_url(text: str, schemes: Collection[str]) -> bool:
+def _is_url(text: object, schemes: Collection[str]) -> bool:
     """Tell whether *text* is a URL with one of *schemes* and with valid hosts and ports."""
+    if not isinstance(text, str):
+        return False
     try:
         parts = urllib.parse.urlsplit(text)
         hosts = [urllib.parse.urlsplit(f"//{each}") for each in parts.netloc.split(",")]

@@ -15,6 +15,10 @@ def _texts(value: str | Sequence[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
+def _numbers(value: int | Sequence[int]) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
 def _ids(value: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(_without_defaults(each) for each in _texts(value))
 
@@ -62,7 +66,7 @@ class Filter:
     properties: Mapping[str, str] = attrs.field(factory=dict)
     ids: Sequence[str] = attrs.field(default=(), converter=_ids)
     search: Sequence[str] = attrs.field(default=(), converter=_texts)
-    attempt: Sequence[int] = attrs.field(default=(), converter=tuple)
+    attempt: Sequence[int] = attrs.field(default=(), converter=_numbers)
 
     def __attrs_post_init__(self) -> None:
         if self.since is not None and self.until is not None and self.since >= self.until:

@@ -36,7 +36,8 @@ def target_of(to: SeekTo, now: datetime) -> Target:
             return Position.of_first(found)  # delivery of chunks begins with the first one
         if isinstance(found, str | Position):
             return found
-        when = now - found if isinstance(found, timedelta) else found
+        # A negative duration is no time ahead: a slip of the sign would purge the backlog.
+        when = now - found if isinstance(found, timedelta) and found >= timedelta() else found
         if isinstance(when, datetime) and when.tzinfo:
             when = when.astimezone(UTC)
             if when.timestamp() >= 0:

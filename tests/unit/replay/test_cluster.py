@@ -29,6 +29,7 @@ def test_the_rest_api_is_where_it_usually_is(service_url, admin_url) -> None:
     [
         {"service_url": "localhost:6650"},
         {"service_url": "ftp://a"},
+        {"service_url": None},
         {"service_url": "pulsar://["},
         {"service_url": "pulsar://a:b"},
         {"service_url": "pulsar://a,[:1"},

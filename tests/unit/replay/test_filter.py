@@ -35,5 +35,6 @@ def test_a_search() -> None:
 def test_attempts() -> None:
     """The number of the attempt that failed."""
     assert takes(Filter(attempt=(2, 3)), {"FAILURE_ATTEMPT": "3"})
+    assert takes(Filter(attempt=3), {"FAILURE_ATTEMPT": "3"})
     assert not takes(Filter(attempt=(2,)), {"FAILURE_ATTEMPT": "3"})
     assert not takes(Filter(attempt=(2,)))

@@ -22,7 +22,6 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
         ("90s", NOW - timedelta(seconds=90)),
         ("7d", NOW - timedelta(days=7)),
         (timedelta(hours=1), NOW - timedelta(hours=1)),
-        (timedelta(hours=-1), NOW + timedelta(hours=1)),
         ("2026-02-28T10:00:00Z", datetime(2026, 2, 28, 10, tzinfo=UTC)),
         ("2026-02-28 10:00", datetime(2026, 2, 28, 10, tzinfo=UTC)),
         ("2026-02-28T10:00+02:00", datetime(2026, 2, 28, 8, tzinfo=UTC)),
@@ -54,6 +53,7 @@ def test_accepted(to, target):
         "1969-01-01T00:00Z",
         datetime(2026, 1, 1),  # noqa: DTZ001 - what is to be refused
         timedelta(days=999_999_999),
+        timedelta(hours=-1),
         "99999999999999999999d",
         "0001-01-01T00:00+12:00",
     ],
