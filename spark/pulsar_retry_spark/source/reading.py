@@ -36,6 +36,10 @@ from pulsar_retry_spark.source.topics import Partition
 _BATCH_ROWS = 5_000
 _BATCH_BYTES = 8 << 20
 
+#: How many full record batches a reader may fetch ahead: a thousand large messages would fill the
+#: memory of a worker.
+_AHEAD = 8
+
 #: The greatest number in the extension module.
 _LAST_NUMBER = 2**63 - 1
 
@@ -186,7 +190,10 @@ def _many(module: Any, client: CachedClient, piece: Piece, queue: int) -> Iterat
                     raise getattr(_pulsar, _pulsar.Result(result).name, pulsar.PulsarException)
                 if (held := reading.held()) is not None:
                     reading.settle(bounds.is_row(*held))
-                _, is_full = reading.rows()
+                rows, is_full = reading.rows()
+                if is_full and queue > rows * _AHEAD:
+                    queue = rows * _AHEAD
+                    break
                 if is_full:
                     yield reading.take()
     bounds.finish()
@@ -213,6 +220,7 @@ def messages(
         pulsar.PulsarException: the broker was not reached, or refuses.
     """
     bounds, number = Bounds(client, piece), piece.partition.number
+    count = size = 0
     while not bounds.done:
         with closed(bounds.opened(queue)) as reader:
             read = reader._reader.read_next  # the wrapper costs time per row
@@ -227,6 +235,10 @@ def messages(
                 at = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
                 if bounds.is_row(at, raw.publish_timestamp(), _id_text(at, number, raw)):
                     yield at, raw
+                count, size = count + 1, size + raw.length()
+                if size >= _BATCH_BYTES and queue > count * _AHEAD:
+                    queue, count, size = count * _AHEAD, 0, 0
+                    break
     bounds.finish()
 
 

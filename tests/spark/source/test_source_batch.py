@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException
 import pulsar_retry as pr
 from pulsar_retry.native.loading import Native
 from pulsar_retry_spark import register
+from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source import extent, reading
 from pulsar_retry_spark.source.batch import schema
@@ -254,6 +255,29 @@ def test_ledgers_that_are_deleted_while_they_are_read(letters, admin, monkeypatc
     else:
         rows += [each for batch in batches for each in batch.column("payload").to_pylist()]
         assert b"last" == rows[-1]
+
+
+@pytest.mark.parametrize("is_native", [True, False], ids=["native", "python"])
+def test_large_messages_do_not_fill_the_memory_of_a_worker(letters, monkeypatch, is_native):
+    """A reader fetches some record batches ahead, and not its queue full of large messages."""
+    if not is_native:
+        monkeypatch.setattr(reading, "native_rows", lambda: Native(None, "a test"))
+    monkeypatch.setattr(reading, "_BATCH_BYTES", 1000)
+    letters.send(*[b"small"] * 5, *(b"%100d" % number for number in range(100)))
+    reader, queues, opened = FailureReader(letters.options, schema()), [], CachedClient.reader
+    (task,) = reader.partitions()
+
+    def noted(client, topic, start, queue=1, **more):
+        queues.append(queue)
+        return opened(client, topic, start, queue, **more)
+
+    monkeypatch.setattr(CachedClient, "reader", noted)
+    rows = [each for batch in reader.read(task) for each in batch.column("payload").to_pylist()]
+
+    assert [b"small"] * 5 == rows[:5]
+    assert list(range(100)) == list(map(int, rows[5:]))
+    assert 1000 == queues[0]
+    assert 0 < max(queues[1:]) <= reading._AHEAD * 15
 
 
 def test_a_broker_that_gives_nothing_is_an_error(letters, monkeypatch):

@@ -47,6 +47,9 @@ class Message:
     def publish_timestamp(self):
         return 1
 
+    def length(self):
+        return 1
+
 
 @attrs.define
 class Reader:
