@@ -6,7 +6,6 @@ On Spark Connect, there is no plan to ask.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,9 +19,6 @@ from pyspark.sql import functions as F
 from pulsar_retry.errors import ConfigError
 
 _CAN_CHOOSE = "storageLevel" in inspect.signature(DataFrame.localCheckpoint).parameters
-
-#: Where PySpark logs each query that it could not analyse.
-_CONTEXT_LOG = logging.getLogger("DataFrameQueryContextLogger")
 
 #: The frames that were kept inside `freeing_kept_rows`; None outside of it.
 _kept: ContextVar[list[DataFrame] | None] = ContextVar("_kept", default=None)
@@ -91,13 +87,10 @@ def hides_metadata(df: DataFrame) -> bool:
     execution = plan.queryExecution()
     if execution.analyzed().metadataOutput().toString().count("_metadata#") != 1:
         return False
-    before, _CONTEXT_LOG.disabled = _CONTEXT_LOG.disabled, True
     try:
         df.select("_metadata")
     except AnalysisException:
         return False
-    finally:
-        _CONTEXT_LOG.disabled = before
     # A stream has no cache, and raises if it is asked for one.
     return df.isStreaming or "InMemoryRelation" not in execution.withCachedData().toString()
 
