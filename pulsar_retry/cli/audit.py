@@ -29,6 +29,7 @@ def command() -> None:
 
 
 @command.command(
+    short_help="List the commands, the latest first.",
     epilog=example("pulsar-retry audit ls shop/orders --limit 100"),
 )
 @click.argument("namespace", default="public/default")

@@ -55,6 +55,7 @@ def command() -> None:
 
 
 @command.command(
+    short_help="List retry and dead-letter topics.",
     epilog=example("pulsar-retry dlq ls shop/orders --all"),
 )
 @click.argument("namespace", required=False)
@@ -121,6 +122,7 @@ def _is_default(topic: LetterTopic) -> bool:
 
 
 @command.command(
+    short_help="Show letters by reason and place, or one in full.",
     epilog=example("pulsar-retry dlq show orders-billing-DLQ --reason invalid --since 2h"),
 )
 @click.argument("dlq")

@@ -30,6 +30,13 @@ def _nowhere(monkeypatch) -> None:
         monkeypatch.delenv(f"PULSAR_{name}", raising=False)
 
 
+@pytest.mark.parametrize("group", ["", "audit", "dlq", "push", "snapshot"])
+def test_a_list_of_commands_is_not_cut(group, capsys) -> None:
+    """Who needs one reads no dots."""
+    cli.main([*group.split(), "--help"])
+    assert "..." not in capsys.readouterr().out.replace("[ARGS]...", "")
+
+
 @pytest.mark.parametrize("verb", ["audit ls", "dlq ls", "metrics"])
 def test_a_namespace_has_two_parts(verb, capsys) -> None:
     """Wrong usage, which names it."""
