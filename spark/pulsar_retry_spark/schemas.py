@@ -33,8 +33,11 @@ class TopicSchema:
 
     @property
     def is_known(self) -> bool:
-        """Whether pulsar-client knows the type, so that messages can be published with it."""
-        return self.kind in _pulsar.SchemaType.__members__
+        """Whether pulsar-client knows the type, so that messages can be published with it.
+
+        Of a key with a value it would need the properties too, which Python cannot give it.
+        """
+        return self.kind in _pulsar.SchemaType.__members__.keys() - {"KEY_VALUE"}
 
 
 def version_of(client: pulsar.Client, topic: str, version: int = LATEST) -> TopicSchema | None:

@@ -43,9 +43,8 @@ def with_topic_schema(options: SinkOptions, frame: Any) -> SinkOptions:
     if schema is None:
         raise ConfigError.bad("value.schema", "topic", f"a topic with a schema: {topic} has none")
     if not schema.is_known:
-        raise ConfigError.bad(
-            "value.schema", "topic", "a topic whose type of schema pulsar-client knows"
-        )
+        accepted = f"a topic with a schema that pulsar-client can write: {topic} has {schema.kind}"
+        raise ConfigError.bad("value.schema", "topic", accepted)
     field = frame.fields[Columns.of(frame.names).known["payload"]]
     if field.dataType.typeName() != "binary" and schema.kind == "AVRO":
         raise ConfigError(
@@ -80,8 +79,8 @@ def _version(topic: str | None, version: int, versions: Versions) -> TopicSchema
     if schema is None or not schema.is_known:
         raise PulsarFailuresError(
             "NO_SCHEMA",
-            f"a row was written with version {version} of the schema of {topic}, which the "
-            "registry does not have: leave the column schema_version out to write such "
-            "rows without their schemas",
+            f"a row was written with version {version} of the schema of {topic}, which "
+            + ("the registry does not have" if schema is None else "pulsar-client cannot write")
+            + ": leave the column schema_version out to write such rows without their schemas",
         )
     return schema

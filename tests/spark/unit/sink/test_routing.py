@@ -682,6 +682,7 @@ def test_reasons_that_never_repeat_do_not_fill_the_memory():
 
 
 READ_SCHEMAS = [TopicSchema("AVRO", "0"), TopicSchema("AVRO", "1")]
+KEY_VALUE = TopicSchema("KEY_VALUE", "{}")
 LATEST = TopicSchema(
     "JSON", json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]})
 )
@@ -692,7 +693,7 @@ def schemas_of(columns: dict[str, Any]) -> list[Row]:
     batch = pa.record_batch(columns)
     parsed = attrs.evolve(SinkOptions.parse(BASE), schema=LATEST)
     found = Columns.of(batch.schema.names)
-    versions = {(DEAD, 0): READ_SCHEMAS[0], (DEAD, 1): READ_SCHEMAS[1]}
+    versions = {(DEAD, 0): READ_SCHEMAS[0], (DEAD, 1): READ_SCHEMAS[1], (DEAD, 2): KEY_VALUE}
     lookup = Router(
         parsed, found, parsed.targets, TASK, lambda: NOW, versions=lambda *key: versions.get(key)
     )
@@ -716,7 +717,8 @@ def test_rows_keep_the_schema_that_they_were_read_with():
     assert one()[8] is None
 
 
-def test_a_schema_that_is_gone_is_an_error():
+@pytest.mark.parametrize("version", [7, 2], ids=["gone", "a key with a value"])
+def test_a_schema_that_cannot_be_had_is_an_error(version):
     """With a way out."""
     with pytest.raises(PulsarFailuresError, match=r"NO_SCHEMA\] .*leave the column schema_version"):
-        schemas_of(read_back(pa.array([b"a", b"b"]), [7, 0]))
+        schemas_of(read_back(pa.array([b"a", b"b"]), [version, 0]))
