@@ -9,6 +9,9 @@ import pulsar
 #: The version by which the registry knows the latest one.
 LATEST = -1
 
+#: A type whose definition is no text.
+KEY_VALUE = "KEY_VALUE"
+
 #: The registry has no such schema, or does not tell this role.
 _NONE = (pulsar.TopicNotFound, pulsar.AuthorizationError)
 
@@ -20,7 +23,7 @@ class TopicSchema:
     Attributes:
         kind: Pulsar's name for its type, such as ``AVRO``, ``JSON`` or ``STRING``; ``???`` for one
             that pulsar-client does not know.
-        definition: Its definition: for Avro and JSON, that of Avro.
+        definition: Its definition: for Avro and JSON, that of Avro; "" for `KEY_VALUE`.
     """
 
     kind: str
@@ -37,7 +40,7 @@ class TopicSchema:
 
         Of a key with a value it would need the properties too, which Python cannot give it.
         """
-        return self.kind in _pulsar.SchemaType.__members__.keys() - {"KEY_VALUE"}
+        return self.kind in _pulsar.SchemaType.__members__.keys() - {KEY_VALUE}
 
 
 def version_of(client: pulsar.Client, topic: str, version: int = LATEST) -> TopicSchema | None:
@@ -52,4 +55,5 @@ def version_of(client: pulsar.Client, topic: str, version: int = LATEST) -> Topi
         info = client._client.get_schema_info(topic, version)
     except _NONE:
         return None
-    return TopicSchema(info.schema_type().name, info.schema())
+    kind = info.schema_type().name
+    return TopicSchema(kind, "" if kind == KEY_VALUE else info.schema())

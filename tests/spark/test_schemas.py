@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark import (
+    PulsarFailuresError,
     PulsarSourceError,
     failures,
     read_failures,
@@ -206,3 +207,22 @@ def test_a_text_that_cannot_be_had(letters):
     away = letters.options | {"service.url": "pulsar://127.0.0.1:1"}
     with pytest.raises(PulsarSourceError, match="CONNECT_ERROR"):
         topic_schema(away, letters.topic)
+
+
+def test_a_schema_that_is_no_text(spark, letters, admin):
+    """As that of a Java producer's KeyValue: its rows go back without it, or an error says so."""
+    field = {"name": "x" * 200, "type": "int"}
+    record = {"type": "record", "name": "R", "fields": [field]}
+    letters.send(b"a")
+    path = f"schemas/{letters.dead.removeprefix('persistent://')}/schema"
+    parts = {f"{each}.schema.type": "AVRO" for each in ("key", "value")}
+    definition = json.dumps({"key": record, "value": record})
+    admin.call("POST", path, {"type": "KEY_VALUE", "schema": definition, "properties": parts})
+
+    rows = read_failures(spark, letters.options)
+    by_java = rows.withColumn("schema_version", F.lit(0).cast("bigint"))
+    with pytest.raises(PulsarFailuresError, match=r"NO_SCHEMA\].* leave the column schema_version"):
+        write_failures(by_java, letters.options, action="retry")
+    write_failures(rows.drop("schema_version"), letters.options, action="retry")
+    with pytest.raises(ConfigError, match="a topic whose schema is one text: not KEY_VALUE"):
+        topic_schema(letters.options, letters.dead)

@@ -21,7 +21,7 @@ from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.parsing import Option, OptionReader, option_texts
 from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.schemas import LATEST, version_of
+from pulsar_retry_spark.schemas import KEY_VALUE, LATEST, version_of
 from pulsar_retry_spark.source.options import SourceOptions, SourceTopic
 from pulsar_retry_spark.source.patience import patiently, refusals_of
 
@@ -145,4 +145,6 @@ def topic_schema(options: Mapping[str, Option], topic: str, *, version: int | No
     if found is None:
         which = "a schema" if version is None else f"version {version} of its schema"
         raise ConfigError.bad("topic", topic, f"a topic with {which} in Pulsar's registry")
+    if found.kind == KEY_VALUE:
+        raise ConfigError.bad("topic", topic, f"a topic whose schema is one text: not {KEY_VALUE}")
     return found.definition
