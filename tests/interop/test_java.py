@@ -8,8 +8,13 @@ from collections import Counter
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.ops.browse import look_into
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.redriving.redrive import Redrive
 from support.reading import SUBSCRIPTION, dead_letter_topic, is_settled, retry_topic
 from support.waiting import eventually
+
+TEA = {"item": "grüner Tee", "amount": 3}
 
 both_orders = pytest.mark.parametrize("order", [("python", "java"), ("java", "python")])
 
@@ -227,6 +232,32 @@ def test_a_separated_key_value_loses_its_key(python, java, topic):
 
     assert [{"key": "k", "value": "v"}] * 2 == [first.value, second.value]
     assert {"key": base64.b64encode(b"k").decode(), "value": "v"} == after.value
+
+
+@pytest.mark.parametrize(
+    ("schema", "message", "value"),
+    [
+        # The definition of this schema is no text.
+        ("orders", {"orders": {"key": TEA, "value": TEA}}, {"key": TEA, "value": TEA}),
+        # The key as above: its flag is lost.
+        ("key/value", {"pair": {"key": "k", "value": "v"}}, {"key": "aw==", "value": "v"}),
+    ],
+)
+def test_dead_letters_of_a_key_value(java, broker, topic, schema, message, value):
+    """They are listed, and go back as they are: pulsar-client cannot publish with their schema."""
+    dead, reading = dead_letter_topic(topic), {"retry": False, "n": None, "schema": schema}
+    with java.consuming(dead, "pulsar-retry", **reading):
+        java.send(dead, message | {"properties": _origin(topic, "1:2:-1")}, schema=schema)
+    cluster = Cluster(broker.service_url, admin_url=broker.admin_url)
+
+    with java.consuming(topic, **reading) as consumer:
+        with look_into(cluster, dead, None) as letters:
+            (letter,) = map(letters.facts, letters.letters())
+        assert 1 == Redrive(dead, "origin", cluster=cluster).run().redriven
+        seen = consumer.receive()
+
+    assert value == seen.value
+    assert "schema" not in letter
 
 
 @pytest.mark.parametrize("schema", ["json", "avro"])

@@ -194,6 +194,11 @@ public class Interop {
                 ((Producer<Object>) producer).newMessage();
         if (content.has("order")) {
             builder.value(JSON.treeToValue(content.get("order"), Order.class));
+        } else if (content.has("orders")) {
+            JsonNode pair = content.get("orders");
+            builder.value(new KeyValue<>(
+                    JSON.treeToValue(pair.get("key"), Order.class),
+                    JSON.treeToValue(pair.get("value"), Order.class)));
         } else if (content.has("pair")) {
             JsonNode pair = content.get("pair");
             builder.value(new KeyValue<>(pair.get("key").asText(), pair.get("value").asText()));
@@ -225,6 +230,10 @@ public class Interop {
                 return Schema.JSON(Order.class);
             case "avro":
                 return Schema.AVRO(Order.class);
+            case "orders":
+                return Schema.KeyValue(
+                        Schema.AVRO(Order.class), Schema.AVRO(Order.class),
+                        KeyValueEncodingType.INLINE);
             case "key/value":
                 return Schema.KeyValue(Schema.STRING, Schema.STRING, KeyValueEncodingType.SEPARATED);
             default:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import _pulsar
 import pulsar
 
 from pulsar_retry.runtime.upstream import Schema
@@ -36,7 +37,7 @@ class WriterSchemas:
     def __init__(self, client: pulsar.Client) -> None:
         """Start without known schemas; *client* asks the broker."""
         self._client = client
-        self._known: dict[tuple[str, int], WireSchema] = {}
+        self._known: dict[tuple[str, int], WireSchema | None] = {}
         self._equal: dict[tuple[Any, str], WireSchema] = {}
 
     def knows(self, raw: Any) -> bool:
@@ -47,18 +48,20 @@ class WriterSchemas:
     def of(self, raw: Any) -> WireSchema | None:
         """Return the schema that *raw* was written with, or None if it has none. May block.
 
+        A `KeyValue` of Java's counts as none: its definition is no text, and pulsar-client's
+        process ends if it publishes with one.
+
         Raises:
             pulsar.PulsarException: the broker was not reached, or does not know the schema.
         """
-        version = raw.int_schema_version()
-        if version < 0:
-            return None
-        place = (raw.topic_name(), version)
-        schema = self._known.get(place)
-        if schema is None:
-            info = self._client._client.get_schema_info(*place)
+        if self.knows(raw):
+            return self._known.get((raw.topic_name(), raw.int_schema_version()))
+        place = (raw.topic_name(), raw.int_schema_version())
+        info, schema = self._client._client.get_schema_info(*place), None
+        if info.schema_type() != _pulsar.SchemaType.KEY_VALUE:
             what = (info.schema_type(), info.schema())
-            schema = self._known[place] = self._equal.setdefault(what, WireSchema(info))
+            schema = self._equal.setdefault(what, WireSchema(info))
+        self._known[place] = schema
         return schema
 
 
