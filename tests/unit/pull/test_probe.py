@@ -88,6 +88,7 @@ def test_a_topic_that_is_there_again(asked: Broker) -> None:
         for moment in range(0, 80, 20):
             asked.says(NOBODY, at=200 * number + moment)
         there()
+    asked.says(NOBODY, at=600)
 
 
 def test_an_answer_that_comes_too_late(asked: Broker) -> None:
