@@ -29,8 +29,15 @@ Option = str | float | bool | None
 _Default = TypeVar("_Default")
 
 
-def option_texts(options: Mapping[str, Option]) -> dict[str, str]:
-    """Return options as texts, as Spark passes them on; those that are None are left out."""
+def option_texts(options: object) -> dict[str, str]:
+    """Return options as texts, as Spark passes them on; those that are None are left out.
+
+    Raises:
+        ConfigError: *options* is no mapping.
+    """
+    if not isinstance(options, Mapping):
+        kind = type(options).__name__  # not its value, which may have a secret
+        raise ConfigError(f"options is a {kind}: expected a dictionary of texts")
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in options.items()

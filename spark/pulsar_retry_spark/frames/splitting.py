@@ -183,7 +183,8 @@ class Verdict:
 
 
 def _verdicts(df: DataFrame, rules: Mapping[str, Column | str]) -> list[Verdict]:
-    if not rules or not all(isinstance(name, str) and name.strip() for name in rules):
+    named = isinstance(rules, Mapping) and all(isinstance(n, str) and n.strip() for n in rules)
+    if not named or not rules:
         raise ConfigError.bad("rules", rules, "one or more rules, each with a name")
     columns = [F.expr(rule) if isinstance(rule, str) else rule for rule in rules.values()]
     kinds = [field.dataType for field in df.select(*columns).schema]

@@ -121,7 +121,9 @@ def test_a_cast_fails_with_sparks_own_condition(spark):
     ] == json.loads(row.details)
 
 
-@pytest.mark.parametrize("rules", [{}, {"": "id > 0"}, {" ": "id > 0"}, {1: "id > 0"}])
+@pytest.mark.parametrize(
+    "rules", [{}, {"": "id > 0"}, {" ": "id > 0"}, {1: "id > 0"}, ["id"], None]
+)
 def test_rules_have_names(orders, rules):
     """They are what a failed row says of itself."""
     with pytest.raises(ConfigError, match="rules="):

@@ -6,6 +6,7 @@ import pytest
 
 from pulsar_retry import ConfigError
 from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.parsing import option_texts
 
 URL = "pulsar://localhost:6650"
 BASE = {"service.url": URL, "topic": "orders", "subscription": "billing"}
@@ -31,6 +32,14 @@ def test_explicit_topics_win(options, retry, dead):
     targets = SinkOptions.parse(options).targets
     full = [each and f"persistent://public/default/{each}" for each in (retry, dead)]
     assert full == [targets.retry, targets.dead_letter]
+
+
+@pytest.mark.parametrize("options", [None, [("auth.token", "secret")], "secret"])
+def test_options_are_a_dictionary(options):
+    """The error shows no value, because it may have a token."""
+    with pytest.raises(ConfigError, match=r"^options is a .*: expected a dictionary") as error:
+        option_texts(options)
+    assert "secret" not in str(error.value)
 
 
 def test_a_count_of_rows_may_be_big():
