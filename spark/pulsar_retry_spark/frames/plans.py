@@ -82,7 +82,7 @@ def hides_metadata(df: DataFrame) -> bool:
     may have two of them. Operators such as mapInPandas say that they have one, and fail for it.
     """
     plan = getattr(df.select("*"), "_jdf", None)  # a new plan uses the present caches
-    if plan is None:
+    if plan is None or "_metadata" in (each.lower() for each in df.columns):
         return False
     execution = plan.queryExecution()
     if execution.analyzed().metadataOutput().toString().count("_metadata#") != 1:

@@ -382,8 +382,8 @@ def _source(df: DataFrame) -> Column | None:
 
 def _metadata(df: DataFrame) -> list[str]:
     """Return the fields of the column `_metadata`, which may be hidden; none if there is none."""
-    if _has(df, "_metadata"):
-        kind = df.schema["_metadata"].dataType
+    if (found := _found(df, "_metadata")) is not None:
+        kind = df.schema[found].dataType
     elif hides_metadata(df):
         kind = df.select("_metadata").schema[0].dataType
     else:

@@ -307,7 +307,7 @@ def test_payloads_are_not_touched(spark):
     assert [b"\x00\xff", "text", '{"a":1}'] == payloads
 
 
-@pytest.mark.parametrize("columns", [["value"], ["value", "_metadata"]])
+@pytest.mark.parametrize("columns", [["value"], ["value", "_metadata"], ["value", "_METADATA"]])
 def test_the_file_is_the_source(spark, tmp_path, columns):
     """Whether or not the hidden column was asked for, and through what `split` does."""
     (tmp_path / "in.txt").write_text("one\n")
