@@ -174,6 +174,8 @@ def _pattern(reader: OptionReader, connection: ClusterConnection) -> str | None:
     if len(parts) == 2 or not _NAMESPACE.fullmatch("/".join(parts[:2])):  # noqa: PLR2004 - tenant and namespace
         accepted = "a tenant and a namespace, and a regular expression: tenant/namespace/.*"
         raise ConfigError.bad("topicsPattern", text, accepted)
+    again = rf"\|(persistent://)?{re.escape(f'{parts[0]}/{parts[1]}/')}"
+    parts[2] = re.sub(again, "|", parts[2])  # a choice may name the namespace each time
     try:
         re.compile(parts[2])
     except re.error as error:

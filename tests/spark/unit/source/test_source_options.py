@@ -50,9 +50,17 @@ def test_one_kind_is_enough(kind, names):
     assert [f"persistent://public/default/{name}" for name in names] == [t.name for t in topics]
 
 
-@pytest.mark.parametrize("text", ["a.*|b.*", "public/default/a.*|b.*"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a.*|b.*",
+        "public/default/a.*|b.*",
+        "public/default/a.*|public/default/b.*",
+        "persistent://public/default/a.*|persistent://public/default/b.*",
+    ],
+)
 def test_a_choice_in_a_pattern_is_one_of_topics(text):
-    """Each alternative is in the namespace, which is named once or not at all."""
+    """Each alternative is in the namespace, which may be named."""
     options = {"service.url": URL, "admin.url": "http://b:8080", "topicsPattern": text}
     parsed = SourceOptions.parse(options, streaming=False)
     for name in ("a-x-DLQ", "b-x-DLQ", "b-x-RETRY-partition-0"):
