@@ -290,6 +290,8 @@ class Bounds:
             text = f"{name}: the broker passes over messages after {self.after} that it has"
             raise PulsarSourceError("DATA_LOSS", text)
         self.goes_on = True
+        # A reader that has been closed may have had chunks of messages whose others are to come.
+        self._is_wide = self._is_wide or self._chunked is not None or self._unread.entries > 0
         return patiently(lambda: self._open(queue))
 
     def _open(self, queue: int) -> pulsar.Reader:
@@ -297,12 +299,16 @@ class Bounds:
         if self.after is not None:
             back = MessagePosition(*self.after).back(LOOK_BACK)
             start = pulsar.MessageId(-1, back.ledger, back.entry, -1)
-        reader = self._client.reader(self._piece.partition.name, start, queue)
+        name = self._piece.partition.name
+        reader = self._client.reader(name, start, queue)
         if self.after is None and self._piece.since is not None:
             _seek(reader, self._piece.since)
-        elif self._is_wide:
+        elif self.after is not None and self._is_wide:
             with suppress(pulsar.Timeout):  # nothing is left that comes
-                _seek(reader, reader.read_next(_LAST_PATIENCE_MS).publish_timestamp())
+                since = reader.read_next(_LAST_PATIENCE_MS).publish_timestamp()
+                found = message_at(self._client, name, start, _LAST_PATIENCE_MS, since)
+                if found is not None and found <= self.after:  # else a producer's clock is wrong
+                    _seek(reader, since)
         return reader
 
     def is_row(self, position: Position, published: int, text: str) -> bool:
@@ -451,12 +457,13 @@ class Unread:
 
     Attributes:
         at_end: Whether the piece ends with such entries.
+        entries: How many there are, as far as they are counted.
     """
 
     _client: CachedClient
     _piece: Piece
     at_end: bool = attrs.field(default=False, init=False)
-    _entries: int = attrs.field(default=0, init=False)
+    entries: int = attrs.field(default=0, init=False)
     _looks: int = attrs.field(default=0, init=False)
     _encrypted: bool = attrs.field(default=False, init=False)
     # The last entries that did not come. Those of one gap can be chunks of any later message.
@@ -504,7 +511,7 @@ class Unread:
         ledger, begin, end = gap
         if begin >= end:
             return
-        self._entries += end - begin
+        self.entries += end - begin
         self._gaps.append(gap)
         if not self._encrypted and self._looks <= _MOST_LOOKS:
             self.is_encrypted(pulsar.MessageId(-1, ledger, end - 1, -1), _PATIENCE_MS)
@@ -520,7 +527,7 @@ class Unread:
                 break
             self._gaps.pop()
             kept = max(begin, first.entry) if ledger == first.ledger else begin
-            self._entries -= end - kept
+            self.entries -= end - kept
             if kept > begin:
                 self._gaps.append((ledger, begin, kept))
 
@@ -541,10 +548,10 @@ class Unread:
 
     def warn(self) -> None:
         """Log a warning if entries were left out."""
-        if self._entries or self._encrypted or self.at_end:
+        if self.entries or self._encrypted or self.at_end:
             what = "encrypted" if self._encrypted else "incomplete, or encrypted in chunks"
             name = self._piece.partition.name
-            count = self._entries or "some"
+            count = self.entries or "some"
             _log.warning("%s: %s entries were left out: they are %s", name, count, what)
 
 

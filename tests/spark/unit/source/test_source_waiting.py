@@ -28,9 +28,15 @@ PARTITION = Partition("t", "t", "retry")
 
 @attrs.frozen
 class Message:
-    """A message and its id."""
+    """A message and its id; if it has chunks, with the first one's."""
 
     number: int
+    first: int | None = None
+    size: int = 1
+
+    def __str__(self):
+        chunks = [each for each in (self.first, self.number) if each is not None]
+        return ";".join(f"(7,{each},-1,-1)" for each in chunks)
 
     def message_id(self):
         return self
@@ -48,7 +54,7 @@ class Message:
         return 1
 
     def length(self):
-        return 1
+        return self.size
 
 
 @attrs.define
@@ -262,3 +268,53 @@ def test_messages_that_every_reader_passes_over_are_lost(monkeypatch):
     wanted = Piece(PARTITION, None, MessagePosition(7, 1))
     with pytest.raises(PulsarSourceError, match=r"DATA_LOSS\] t: the broker passes over"):
         list(messages(Reader([]), wanted, 1))
+
+
+@attrs.define
+class Stored(Reader):
+    """Has messages: a reader gets those of which it gets each chunk."""
+
+    kept: list[Message] = attrs.Factory(list)
+    seeks_to: int = 0
+    queues: list[int] = attrs.Factory(list)
+
+    def reader(self, _topic, start, queue=None, **more):
+        if "crypto_failure_action" in more:
+            return Reader([])  # nothing is encrypted
+        if queue is not None:
+            self.queues.append(queue)
+        reader = Stored([], kept=self.kept, seeks_to=self.seeks_to)
+        reader.begin(0 if start is pulsar.MessageId.earliest else start._msg_id.entry_id())
+        return reader
+
+    def begin(self, at):
+        firsts = [each.number if each.first is None else each.first for each in self.kept]
+        self.script = [each for first, each in zip(firsts, self.kept, strict=True) if first >= at]
+
+    def seek(self, _):
+        self.begin(self.seeks_to)
+
+    def read_next(self, _):
+        if not self.script:
+            raise pulsar.Timeout
+        return self.script.pop(0)
+
+
+def test_a_reader_that_begins_anew_gets_messages_of_which_chunks_have_come(monkeypatch):
+    """Also where other chunks hide theirs: nothing else would show that they do not come."""
+    monkeypatch.setattr(reading, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(reading, "LOOK_BACK", 0)
+    kept = [Message(1), Message(2), Message(5, first=0), Message(6, first=3)]
+    topic, wanted = Stored([], kept=kept), Piece(PARTITION, None, MessagePosition(7, 6))
+    assert [1, 2, 5, 6] == [position[1] for position, _ in messages(topic, wanted, 1000)]
+    kept = [Message(2, first=0), Message(5, first=1), Message(6, first=3)]
+    topic, wanted = Stored([], kept=kept), Piece(PARTITION, None, MessagePosition(7, 6))
+    assert [2, 5, 6] == [position[1] for position, _ in messages(topic, wanted, 1000)]
+
+
+def test_a_clock_that_is_wrong_costs_no_row(monkeypatch):
+    """The broker takes its time for that of a place behind all messages."""
+    monkeypatch.setattr(reading, "LOOK_BACK", 1)
+    topic = Stored([], kept=[Message(each) for each in (0, 1, 2, 4)], seeks_to=9)
+    wanted = Piece(PARTITION, MessagePosition(7, 1), MessagePosition(7, 4))
+    assert [2, 4] == [position[1] for position, _ in messages(topic, wanted, 1)]
