@@ -235,10 +235,12 @@ def messages(
                 at = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
                 if bounds.is_row(at, raw.publish_timestamp(), _id_text(at, number, raw)):
                     yield at, raw
-                count, size = count + 1, size + raw.length()
-                if size >= _BATCH_BYTES and queue > count * _AHEAD:
-                    queue, count, size = count * _AHEAD, 0, 0
-                    break
+                    count, size = count + 1, size + raw.length()
+                if size >= _BATCH_BYTES:
+                    ahead, count, size = count * _AHEAD, 0, 0
+                    if queue > ahead:
+                        queue = ahead
+                        break
     bounds.finish()
 
 

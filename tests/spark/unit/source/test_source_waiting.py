@@ -300,6 +300,17 @@ class Stored(Reader):
         return self.script.pop(0)
 
 
+def test_large_messages_behind_small_ones_are_large(monkeypatch):
+    """It is the last ones that say how many fill the memory."""
+    monkeypatch.setattr(reading, "_BATCH_BYTES", 100)
+    sizes = [1] * 1000 + [50] * 20
+    topic = Stored([], kept=[Message(number, size=size) for number, size in enumerate(sizes)])
+    wanted = Piece(PARTITION, None, MessagePosition(7, len(sizes) - 1))
+    rows = [position[1] for position, _ in messages(topic, wanted, 1000)]
+    assert list(range(len(sizes))) == rows
+    assert 2 * reading._AHEAD == topic.queues[-1]
+
+
 def test_a_reader_that_begins_anew_gets_messages_of_which_chunks_have_come(monkeypatch):
     """Also where other chunks hide theirs: nothing else would show that they do not come."""
     monkeypatch.setattr(reading, "_BATCH_BYTES", 1)
