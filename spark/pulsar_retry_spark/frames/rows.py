@@ -200,7 +200,7 @@ def _of_source(df: DataFrame, given: Mapping[str, object]) -> dict[str, Column]:
     """Return arguments for rows of Kafka's source or pulsar-spark's; none for other columns."""
     kinds = {field.name.lower(): field.dataType for field in df.schema}
     others = kinds.keys() - {each.lower() for each in given.values() if isinstance(each, str)}
-    if not isinstance(kinds.get("value"), BinaryType | StringType):
+    if len(kinds) < len(df.columns) or not isinstance(kinds.get("value"), BinaryType | StringType):
         return {}
     if "__topic" in kinds and others <= {*ALIASES, "__publishtime"}:
         # The columns of the origin stay under their names: headers win over them.

@@ -140,11 +140,14 @@ def test_columns_that_differ_in_case_are_data(spark):
     try:
         frame = spark.sql("select 1 id, 'e' error, 'E' Error, 'r' reason, 'R' Reason")
         row = failures(frame, error="error", key="ID").first()
+        of_kafka = spark.sql("select 'k' key, 'v' value, 'K' Key")
+        data = failures(of_kafka, reason=F.lit("late")).first()
     finally:
         spark.conf.set("spark.sql.caseSensitive", before)
 
     assert {"id": 1, "Error": "E", "Reason": "R"} == json.loads(row.payload)
     assert ("r", "e", "1") == (row.reason, row.error, row.key)
+    assert {"key": "k", "value": "v", "Key": "K"} == json.loads(data.payload)
 
 
 def test_ordering_keys_are_keys(spark):
