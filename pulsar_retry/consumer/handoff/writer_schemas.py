@@ -54,15 +54,19 @@ class WriterSchemas:
         Raises:
             pulsar.PulsarException: the broker was not reached, or does not know the schema.
         """
-        if self.knows(raw):
-            return self._known.get((raw.topic_name(), raw.int_schema_version()))
-        place = (raw.topic_name(), raw.int_schema_version())
-        info, schema = self._client._client.get_schema_info(*place), None
-        if info.schema_type() != _pulsar.SchemaType.KEY_VALUE:
-            what = (info.schema_type(), info.schema())
-            schema = self._equal.setdefault(what, WireSchema(info))
-        self._known[place] = schema
-        return schema
+        version = raw.int_schema_version()
+        if version < 0:
+            return None
+        place = (raw.topic_name(), version)
+        if place not in self._known:
+            self._known[place] = self._found(place)
+        return self._known[place]
+
+    def _found(self, place: tuple[str, int]) -> WireSchema | None:
+        info = self._client._client.get_schema_info(*place)
+        if info.schema_type() == _pulsar.SchemaType.KEY_VALUE:
+            return None
+        return self._equal.setdefault((info.schema_type(), info.schema()), WireSchema(info))
 
 
 def name_writer_schema(properties: dict[str, str], raw: Any) -> None:
