@@ -177,9 +177,9 @@ def _many(module: Any, client: CachedClient, piece: Piece, queue: int) -> Iterat
     end = tuple(min(each, _LAST_NUMBER) for each in piece.end)  # `END` is greater
     limits = (_BATCH_ROWS, _BATCH_BYTES)
     reading = module.Reading(piece.partition.number, end, *times, PROPERTIES, *limits)
-    bounds = Bounds(client, piece)
+    bounds = Bounds(client, piece, queue)
     while not bounds.done:
-        with closed(bounds.opened(queue)) as reader:
+        with closed(bounds.opened()) as reader:
             raw = reader._reader
             while bounds.goes_on:
                 result, bounds.after = reading.read(raw, _READ_TIMEOUT_MS, bounds.after)
@@ -191,10 +191,7 @@ def _many(module: Any, client: CachedClient, piece: Piece, queue: int) -> Iterat
                 if (held := reading.held()) is not None:
                     reading.settle(bounds.is_row(*held))
                 rows, is_full = reading.rows()
-                if is_full and queue > rows * _AHEAD:
-                    queue = rows * _AHEAD
-                    break
-                if is_full:
+                if is_full and not bounds.narrows(rows):
                     yield reading.take()
     bounds.finish()
     rows, _ = reading.rows()
@@ -219,10 +216,10 @@ def messages(
         PulsarSourceError: messages are missing, or do not come.
         pulsar.PulsarException: the broker was not reached, or refuses.
     """
-    bounds, number = Bounds(client, piece), piece.partition.number
+    bounds, number = Bounds(client, piece, queue), piece.partition.number
     count = size = 0
     while not bounds.done:
-        with closed(bounds.opened(queue)) as reader:
+        with closed(bounds.opened()) as reader:
             read = reader._reader.read_next  # the wrapper costs time per row
             while bounds.goes_on:
                 try:
@@ -237,10 +234,8 @@ def messages(
                     yield at, raw
                     count, size = count + 1, size + raw.length()
                 if size >= _BATCH_BYTES:
-                    ahead, count, size = count * _AHEAD, 0, 0
-                    if queue > ahead:
-                        queue = ahead
-                        break
+                    bounds.narrows(count)
+                    count = size = 0
     bounds.finish()
 
 
@@ -266,9 +261,11 @@ class Bounds:
             there.) Then another reader is opened after the last message.
     """
 
-    def __init__(self, client: CachedClient, piece: Piece) -> None:
+    def __init__(self, client: CachedClient, piece: Piece, queue: int) -> None:
+        """Begin at the start of *piece*; a reader may fetch *queue* messages ahead."""
         self._client = client
         self._piece = piece
+        self._queue = queue
         self._unread = Unread(client, piece)
         self._first = piece.first if piece.whole else None
         self._opened_at: Position | None = None
@@ -279,7 +276,7 @@ class Bounds:
         self.done = False
         self.goes_on = True
 
-    def opened(self, queue: int) -> pulsar.Reader:
+    def opened(self) -> pulsar.Reader:
         """Open a reader that gives what follows the last message.
 
         Raises:
@@ -294,15 +291,15 @@ class Bounds:
         self.goes_on = True
         # A reader that has been closed may have had chunks of messages whose others are to come.
         self._is_wide = self._is_wide or self._chunked is not None or self._unread.entries > 0
-        return patiently(lambda: self._open(queue))
+        return patiently(self._open)
 
-    def _open(self, queue: int) -> pulsar.Reader:
+    def _open(self) -> pulsar.Reader:
         start: pulsar.MessageId | _pulsar.MessageId = pulsar.MessageId.earliest
         if self.after is not None:
             back = MessagePosition(*self.after).back(LOOK_BACK)
             start = pulsar.MessageId(-1, back.ledger, back.entry, -1)
         name = self._piece.partition.name
-        reader = self._client.reader(name, start, queue)
+        reader = self._client.reader(name, start, self._queue)
         if self.after is None and self._piece.since is not None:
             _seek(reader, self._piece.since)
         elif self.after is not None and self._is_wide:
@@ -423,6 +420,13 @@ class Bounds:
 
     def _end(self) -> None:
         self.done, self.goes_on = True, False
+
+    def narrows(self, rows: int) -> bool:
+        """Return whether the next reader fetches less ahead, as *rows* messages fill a batch."""
+        if self._queue <= rows * _AHEAD:
+            return False
+        self._queue, self.goes_on = rows * _AHEAD, False
+        return True
 
     def _widens(self) -> bool:
         """Return whether the next reader begins earlier, so that it may get what did not come.

@@ -225,7 +225,7 @@ def test_an_end_that_is_not_known():
 
 def test_chunks_that_came_before_other_messages_are_not_left_out(caplog):
     """They count until their message comes; what came before its first chunk goes on to count."""
-    bounds = reading.Bounds(Reader([]), Piece(PARTITION, None, END, strict=False))
+    bounds = reading.Bounds(Reader([]), Piece(PARTITION, None, END, strict=False), 1)
     for entry, text in [(3, "7:3:-1"), (5, "7:5:-1"), (6, "7:1:-1;7:6:-1")]:
         assert bounds.is_row((7, entry, -1), 1, text)
     bounds.finish()
