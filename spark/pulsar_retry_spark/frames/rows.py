@@ -51,6 +51,8 @@ _CONSTANTS = frozenset({"action", "reason", "stage", "topic"})
 #: The columns of Spark's Kafka source, of which a frame needs the first two to be one of it.
 _KAFKA = ("key", "value", "topic", "partition", "offset", "timestamp", "timestamptype", "headers")
 
+_REASONS = "a text, a struct or an array of structs"
+
 #: Types whose text in JSON is that of their values as a key of a map.
 _TEXT_LIKE = (BooleanType, NumericType, StringType)
 
@@ -143,12 +145,13 @@ def failures(
     """
     given = {name: value for name, value in locals().items() if name != "df"}
     check_frame("df", df)
+    if reason is None:
+        raise ConfigError.bad("reason", reason, _REASONS)
     for name in _facts_of_split(df, reason):
         given[name] = name if given[name] is None and _has(df, name) else given[name]
     for name, column in _of_source(df, given).items():
         given[name] = column if given[name] is None else given[name]
-    there = {name: each for name, each in given.items() if each is not None or name == "reason"}
-    columns = {name: _column(df, name, each) for name, each in there.items()}
+    columns = {name: _column(df, name, each) for name, each in given.items() if each is not None}
     if "source" not in columns and (found := _source(df)) is not None:
         columns["source"] = found
     kinds = {field.name: field.dataType for field in _select(df, columns).schema}
@@ -276,7 +279,7 @@ def _reason(
         return {}
     verdict = Verdict.of(column, kind, "unnamed")
     if verdict is None or verdict.details is None:
-        raise ConfigError.bad("reason", reason, "a text, a struct or an array of structs")
+        raise ConfigError.bad("reason", reason, _REASONS)
     found = {"details": json_array([verdict])}
     if isinstance(kind, ArrayType):
         found["rule"] = F.when(verdict.failed, verdict.rules)
